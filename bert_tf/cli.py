@@ -1,0 +1,80 @@
+"""Turns a run configuration into absl flags, so each default is written once.
+
+Scripts import what they call inside `main`, so that `--help` and a mistyped
+flag answer at once instead of after TensorFlow's import.
+"""
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from bert_tf.errors import UserError
+
+flags.disclaim_key_flags()  # Lists the flags under the script in --help.
+
+_DEFINERS = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+
+def _value_type(annotation: Any) -> type:
+    """Returns `int` for `int` and for `int | None`."""
+    if isinstance(annotation, types.UnionType):
+        (annotation,) = set(typing.get_args(annotation)) - {type(None)}
+    return annotation
+
+
+def define_flags(
+    config_cls: type, flag_values: flags.FlagValues = flags.FLAGS
+) -> Callable[[], Any]:
+    """Defines one flag per field; the returned function reads them back."""
+    annotations = typing.get_type_hints(config_cls)
+    names = {}
+    for field in dataclasses.fields(config_cls):
+        name = field.metadata["name"] or field.name
+        names[field.name] = name
+        required = field.default is dataclasses.MISSING
+        default = None if required else field.default
+        common = {"flag_values": flag_values, "required": required}
+        choices = field.metadata["choices"]
+        if choices:
+            flags.DEFINE_enum(
+                name, default, choices, field.metadata["help"], **common
+            )
+        else:
+            define = _DEFINERS[_value_type(annotations[field.name])]
+            define(name, default, field.metadata["help"], **common)
+    return lambda: config_cls(
+        **{field: flag_values[name].value for field, name in names.items()}
+    )
+
+
+def run(main: Callable[[Any], None], config_cls: type) -> None:
+    """Parses the command line into a `config_cls` and calls `main` with it.
+
+    A `UserError` ends the process with its one sentence on standard error and
+    exit status 1.
+    """
+    read_config = define_flags(config_cls)
+
+    def absl_main(argv: list[str]) -> None:
+        if len(argv) > 1:
+            raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+        logging.set_verbosity(logging.INFO)
+        try:
+            main(read_config())
+        except UserError as error:
+            sys.stdout.flush()
+            sys.exit(f"ERROR: {error}")
+
+    app.run(absl_main)

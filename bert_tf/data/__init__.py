@@ -1,0 +1,1 @@
+"""Corpora in, pretraining records out, records in."""

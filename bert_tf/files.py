@@ -1,0 +1,152 @@
+"""Files that appear whole, and globs that must match.
+
+Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+
+
+def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
+    """Returns the files that comma-separated globs name, in sorted order.
+
+    Args:
+      patterns: One or more globs, separated by commas; duplicates count once.
+      flag: The flag they came from, for the error.
+
+    Raises:
+      UserError: If a pattern is empty or matches no file.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns.split(","):
+        pattern = pattern.strip()
+        matches = sorted(tf.io.gfile.glob(pattern)) if pattern else []
+        matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+        if not matches:
+            raise UserError(
+                f"{flag} matches no file. Received: {pattern!r} (looked from "
+                f"{os.getcwd()})."
+            )
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def require_file(path: str, flag: str) -> str:
+    """Returns `path` if a file is there, else raises `UserError`."""
+    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+        raise UserError(f"{flag} names a file that is not there: {path!r}.")
+    return path
+
+
+def _temporary_name(path: str) -> str:
+    return f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _sync(path: str) -> None:
+    """Flushes a local file or folder to the disk."""
+    if "://" in path:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str) -> Iterator[str]:
+    """Yields a temporary path; on success it becomes `path`, else it is removed.
+
+    Folders on the way are made. Whoever reads `path` sees the old contents or
+    the new ones, never a part.
+    """
+    folder = os.path.dirname(path)
+    if folder:
+        tf.io.gfile.makedirs(folder)
+    temporary = _temporary_name(path)
+    try:
+        yield temporary
+        _sync(temporary)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+        _sync(folder or ".")
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str) -> Iterator[str]:
+    """Yields a temporary directory that replaces `path` on success.
+
+    An earlier directory of that name stays until the new one is complete.
+    """
+    temporary = _temporary_name(path)
+    tf.io.gfile.makedirs(temporary)
+    try:
+        yield temporary
+        for name in tf.io.gfile.listdir(temporary):
+            child = os.path.join(temporary, name)
+            if not tf.io.gfile.isdir(child):
+                _sync(child)
+        previous = None
+        if tf.io.gfile.exists(path):
+            previous = _temporary_name(path)
+            tf.io.gfile.rename(path, previous)
+        tf.io.gfile.rename(temporary, path)
+        if previous:
+            tf.io.gfile.rmtree(previous)
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+        raise
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes UTF-8 text atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, contents: bytes) -> None:
+    """Writes bytes atomically."""
+    with atomic_file(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(contents)
+
+
+def write_json(path: str, values: Any) -> None:
+    """Writes indented JSON atomically."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the contents of a file."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def read_json(path: str) -> Any:
+    """Returns the parsed contents of a JSON file.
+
+    Raises:
+      UserError: If it is not valid JSON.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
+    """Reads a `bert_config.json`."""
+    require_file(path, flag)
+    return BertConfig.from_json(read_bytes(path).decode("utf-8"), path)

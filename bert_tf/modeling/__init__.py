@@ -1,0 +1,1 @@
+"""The layers of BERT, its heads and its models."""

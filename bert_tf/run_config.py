@@ -1,0 +1,412 @@
+"""What each script can be told: one frozen dataclass per script.
+
+Field names are flag names unless `name=` says otherwise. Names and defaults
+are the original's where the original has the flag. Nothing here imports
+TensorFlow.
+"""
+
+import dataclasses
+from typing import Any
+
+from bert_tf.config import HIDDEN_ACTS
+from bert_tf.config import option
+from bert_tf.errors import UserError
+
+PRECISIONS = ("float32", "bfloat16", "float16", "auto")
+STRATEGIES = ("auto", "one_device", "mirrored")
+OPTIMIZERS = ("bert_adam", "adamw", "lamb")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+def _require_at_least(config: Any, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(
+            value is None or value >= least,
+            f"--{name} must be at least {least}. Received: {value}.",
+        )
+
+
+def _require_rate(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(
+            0 <= value <= 1,
+            f"--{name} must lie between 0 and 1. Received: {value}.",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeFileConfig:
+    """Flags of run/tokenize_file.py."""
+
+    vocab_file: str = option(help_text="The vocabulary, one piece a line.")
+    input_file: str = option(help_text="UTF-8 text; lines end at \\n only.")
+    output_file: str = option(
+        help_text="JSON lines: ids, tokens and byte offsets of each line."
+    )
+    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    strip_accents: bool | None = option(
+        None, "Whether to strip accents (default: as --do_lower_case)."
+    )
+    preserve_special_tokens: bool = option(
+        False, "Whether [MASK] and its like, typed in the text, stay whole."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnVocabularyConfig:
+    """Flags of run/learn_vocabulary.py."""
+
+    input_file: str = option(
+        help_text="Text files (also .gz): comma-separated globs."
+    )
+    output_file: str = option(help_text="The vocabulary to write.")
+    vocab_size: int = option(30522, "Number of lines, exactly.")
+    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    strip_accents: bool | None = option(
+        None, "Whether to strip accents (default: as --do_lower_case)."
+    )
+    num_unused: int = option(
+        994, "Number of [unusedN] lines kept for words to come."
+    )
+    min_frequency: int = option(
+        2, "Words seen less often do not take part in the learning."
+    )
+    character_coverage: float = option(
+        0.9999, "Share of the text's characters that the pieces must cover."
+    )
+    heldout_fraction: float = option(
+        0.02, "Share of the documents the report is measured on, not learnt."
+    )
+    num_processes: int = option(0, "Processes that count; 0 means one a core.")
+    replace_invalid_utf8: bool = option(
+        False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
+    )
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 99, "num_unused")
+        _require_at_least(self, 1, "min_frequency")
+        _require_at_least(self, 0, "num_processes")
+        _require_rate(self, "character_coverage", "heldout_fraction")
+        _require(
+            self.vocab_size > self.num_unused + 5,
+            "--vocab_size must leave room beside the 5 special and the "
+            f"--num_unused={self.num_unused} unused lines. Received: "
+            f"{self.vocab_size}.",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CreatePretrainingDataConfig:
+    """Flags of run/create_pretraining_data.py.
+
+    The first twelve are the original's (create_pretraining_data.py:30-65).
+    """
+
+    input_file: str = option(
+        help_text="Text files (also .gz): comma-separated globs."
+    )
+    output_file: str = option(
+        help_text="Record files to write, separated by commas; with "
+        "--num_shards the prefix of the shards."
+    )
+    vocab_file: str = option(help_text="The vocabulary, one piece a line.")
+    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    do_whole_word_mask: bool = option(
+        False, "Whether all pieces of a word are masked together."
+    )
+    max_seq_length: int = option(128, "Length of a sequence, in pieces.")
+    max_predictions_per_seq: int = option(
+        20, "Most masked pieces in a sequence."
+    )
+    random_seed: int = option(12345, "Seed of every draw.")
+    dupe_factor: int = option(
+        10, "How often each document is used, with other masks."
+    )
+    masked_lm_prob: float = option(0.15, "Share of pieces to predict.")
+    short_seq_prob: float = option(
+        0.1, "Share of document passes made of shorter sequences."
+    )
+    generator: str = option(
+        "streaming",
+        "streaming: bounded memory, all cores; original: the original's "
+        "algorithm, record for record.",
+        choices=("streaming", "original"),
+    )
+    strip_accents: bool | None = option(
+        None, "Whether to strip accents (default: as --do_lower_case)."
+    )
+    num_shards: int = option(
+        0,
+        "Number of files <output_file>-00000-of-NNNNN; 0 writes just the "
+        "files that --output_file names.",
+    )
+    num_processes: int = option(0, "Worker processes; 0 means one a core.")
+    split_sentences: bool | None = option(
+        None,
+        "Whether lines are paragraphs to split into sentences (default: yes "
+        "with the streaming generator, impossible with the original one).",
+    )
+    one_document_per_file: bool = option(
+        False, "Whether a file is one document; blank lines mean nothing then."
+    )
+    replace_invalid_utf8: bool = option(
+        False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
+    )
+    next_sentence_pairs: bool = option(
+        True, "Off: one segment per sequence, no next-sentence task (Table 5)."
+    )
+    left_to_right: bool = option(
+        False,
+        "Data for a left-to-right model: nothing is masked, each piece is "
+        "predicted from those before it (Table 5).",
+    )
+    mask_rate: float = option(
+        0.8, "Share of chosen pieces replaced by [MASK] (Table 8)."
+    )
+    same_rate: float = option(0.1, "Share of chosen pieces kept (Table 8).")
+    random_rate: float = option(
+        0.1, "Share of chosen pieces replaced by a random one (Table 8)."
+    )
+    max_ngram: int = option(
+        1, "Longest run of neighbouring words masked together."
+    )
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 5, "max_seq_length")
+        _require_at_least(
+            self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
+        )
+        _require_at_least(self, 0, "num_shards", "num_processes")
+        rates = ("mask_rate", "same_rate", "random_rate")
+        _require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
+        total = sum(getattr(self, rate) for rate in rates)
+        _require(
+            abs(total - 1) < 1e-6,
+            "--mask_rate, --same_rate and --random_rate must add up to 1. "
+            f"Received: {total:g}.",
+        )
+        if self.generator == "original":
+            self._check_original()
+
+    def _check_original(self) -> None:
+        """The original's algorithm has none of the streaming options."""
+        _require(
+            not self.split_sentences,
+            "--generator=original reads one sentence a line and cannot split "
+            "paragraphs. Received: --split_sentences; drop one of the two.",
+        )
+        for field in dataclasses.fields(self):
+            if field.name in (
+                "num_shards",
+                "num_processes",
+                "next_sentence_pairs",
+                "left_to_right",
+                "mask_rate",
+                "same_rate",
+                "random_rate",
+                "max_ngram",
+            ):
+                value = getattr(self, field.name)
+                _require(
+                    value == field.default,
+                    f"--{field.name} has no effect with --generator=original. "
+                    f"Received: {value}; drop one of the two.",
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+    """Flags of run/pretrain.py; the first block is the original's."""
+
+    bert_config_file: str = option(
+        help_text="The shape of the model: bert_config.json."
+    )
+    input_file: str = option(
+        help_text="Records to train on: comma-separated globs."
+    )
+    output_dir: str = option(help_text="Where everything made is kept.")
+    init_checkpoint: str | None = option(
+        None, "Checkpoint to start from (a prefix or a model directory)."
+    )
+    max_seq_length: int = option(128, "Length of a record's sequence.")
+    max_predictions_per_seq: int = option(
+        20, "Number of a record's predictions."
+    )
+    do_train: bool = option(False, "Whether to train.")
+    do_eval: bool = option(False, "Whether to evaluate.")
+    train_batch_size: int = option(32, "Sequences per step, all replicas.")
+    eval_batch_size: int = option(8, "Sequences per evaluation step.")
+    learning_rate: float = option(5e-5, "Peak learning rate.")
+    num_train_steps: int = option(100000, "Steps of the whole schedule.")
+    num_warmup_steps: int = option(10000, "Steps of linear warm-up.")
+    save_checkpoints_steps: int = option(1000, "Steps between checkpoints.")
+    iterations_per_loop: int = option(1000, "Steps between metrics lines.")
+    max_eval_steps: int = option(100, "Most evaluation steps.")
+    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
+    tpu_name: str | None = option(None, "Same as --tpu.")
+    tpu_zone: str | None = option(None, "Of the original; has no meaning now.")
+    gcp_project: str | None = option(
+        None, "Of the original; has no meaning now."
+    )
+    master: str | None = option(None, "Of the original; has no meaning now.")
+    num_tpu_cores: int | None = option(
+        None, "Of the original; has no meaning now."
+    )
+
+    eval_input_file: str | None = option(
+        None, "Records to evaluate on (default: --input_file)."
+    )
+    vocab_file: str | None = option(
+        None, "The records' vocabulary (default: the one beside them)."
+    )
+    do_lower_case: bool | None = option(
+        None, "Whether the vocabulary is lower case (default: the manifest's)."
+    )
+    distribution_strategy: str = option(
+        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
+    )
+    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
+    tpu: str | None = option(None, "Address of the TPU.")
+    mixed_precision: str = option(
+        "float32",
+        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
+        "has it. Weights stay float32.",
+        choices=PRECISIONS,
+    )
+    seed: int = option(12345, "Seed of weights, order, masks and dropout.")
+    optimizer: str = option(
+        "bert_adam",
+        "bert_adam: the original's, without bias correction.",
+        choices=OPTIMIZERS,
+    )
+    weight_decay_rate: float = option(0.01, "Decoupled weight decay.")
+    gradient_accumulation_steps: int = option(
+        1, "Batches of --train_batch_size that make one step."
+    )
+    micro_batch_size: str = option(
+        "0",
+        "Sequences computed at once: a number, auto (what fits in memory) or "
+        "0 (all). The result does not depend on it.",
+    )
+    dynamic_masking: bool = option(
+        False, "Whether masks are drawn anew in each epoch."
+    )
+    masked_lm_prob: float = option(
+        0.15, "With --dynamic_masking: share of pieces to predict."
+    )
+    use_next_sentence: bool = option(
+        True, "Whether the next-sentence loss takes part."
+    )
+    stop_at_step: int | None = option(
+        None, "Stop here, though the schedule goes on."
+    )
+    hidden_act: str | None = option(
+        None, "Overrides the configuration's activation.", choices=HIDDEN_ACTS
+    )
+    left_to_right: bool | None = option(
+        None, "Overrides the configuration's direction of attention."
+    )
+    keep_checkpoint_max: int = option(5, "Checkpoints to keep.")
+    allow_changed_data: bool = option(
+        False, "Whether a resumed run may have other records or options."
+    )
+
+    def __post_init__(self) -> None:
+        _require(
+            self.do_train or self.do_eval,
+            "At least one of --do_train and --do_eval must be set.",
+        )
+        _require_at_least(
+            self,
+            1,
+            "max_seq_length",
+            "max_predictions_per_seq",
+            "train_batch_size",
+            "eval_batch_size",
+            "num_train_steps",
+            "save_checkpoints_steps",
+            "iterations_per_loop",
+            "max_eval_steps",
+            "gradient_accumulation_steps",
+            "stop_at_step",
+            "keep_checkpoint_max",
+        )
+        _require_at_least(self, 0, "num_warmup_steps", "num_gpus")
+        _require_rate(self, "masked_lm_prob")
+        _require(
+            self.learning_rate > 0,
+            f"--learning_rate must be positive. Received: "
+            f"{self.learning_rate}.",
+        )
+        _require(
+            self.micro_batch_size == "auto" or self.micro_batch_size.isdigit(),
+            "--micro_batch_size must be a number, auto or 0. Received: "
+            f"{self.micro_batch_size!r}.",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMaskConfig:
+    """Flags of run/fill_mask.py."""
+
+    model_dir: str = option(help_text="A model directory with a vocabulary.")
+    text: str = option(help_text="Text with one or more [MASK].")
+    top_k: int = option(5, "Candidates per [MASK].")
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 1, "top_k")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractFeaturesConfig:
+    """Flags of run/extract_features.py; all but the last are the original's."""
+
+    input_file: str = option(
+        help_text="One text a line; ' ||| ' stands between the two of a pair."
+    )
+    output_file: str = option(help_text="JSON lines in the original's form.")
+    layers: str = option("-1,-2,-3,-4", "Layers to write.")
+    bert_config_file: str | None = option(
+        None, "The shape of the model: bert_config.json."
+    )
+    max_seq_length: int = option(128, "Longest sequence, in pieces.")
+    init_checkpoint: str | None = option(None, "The checkpoint to read.")
+    vocab_file: str | None = option(None, "The vocabulary, one piece a line.")
+    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    batch_size: int = option(32, "Texts computed at once.")
+    use_tpu: bool = option(False, "Of the original; has no meaning now.")
+    master: str | None = option(None, "Of the original; has no meaning now.")
+    num_tpu_cores: int | None = option(
+        None, "Of the original; has no meaning now."
+    )
+    use_one_hot_embeddings: bool = option(
+        False, "Of the original; has no meaning now."
+    )
+    model_dir: str | None = option(
+        None,
+        "A model directory, in place of --bert_config_file, --init_checkpoint "
+        "and --vocab_file.",
+    )
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 3, "max_seq_length")
+        _require_at_least(self, 1, "batch_size")
+        trio = (self.bert_config_file, self.init_checkpoint, self.vocab_file)
+        if self.model_dir:
+            _require(
+                not any(trio),
+                "--model_dir takes the place of --bert_config_file, "
+                "--init_checkpoint and --vocab_file. Received both; drop one.",
+            )
+        else:
+            _require(
+                all(trio),
+                "Give --model_dir, or all of --bert_config_file, "
+                "--init_checkpoint and --vocab_file.",
+            )

@@ -1,0 +1,1 @@
+"""Scripts; each turns flags into a configuration and makes one call."""
