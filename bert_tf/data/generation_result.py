@@ -1,0 +1,121 @@
+"""What a generator of pretraining records reports about its work.
+
+`RecordCounts` can be added up over batches, shards and runs, so a shard that
+an earlier, killed run finished still counts.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass
+class RecordCounts:
+    """Counts over records; all of them add up.
+
+    Attributes:
+      num_instances: Records.
+      num_random_next: Records whose second segment comes from elsewhere.
+      num_truncated: Records that lost pieces to fit into the sequence length.
+      num_pieces: Pieces that are not padding, [CLS] and [SEP] included.
+      num_predicted: Pieces to predict: the sum of the three that follow.
+      num_masked: Predicted pieces that [MASK] replaced.
+      num_same: Predicted pieces left as they are (also where the random piece
+        happens to be the true one).
+      num_random: Predicted pieces replaced by another piece.
+      length_histogram: <int64>[max_seq_length + 1]: element n is the number of
+        records of n pieces.
+    """
+
+    num_instances: int = 0
+    num_random_next: int = 0
+    num_truncated: int = 0
+    num_pieces: int = 0
+    num_predicted: int = 0
+    num_masked: int = 0
+    num_same: int = 0
+    num_random: int = 0
+    length_histogram: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.zeros(1, np.int64)
+    )
+
+    def add_batch(
+        self, batch: dict[str, np.ndarray], mask_id: int, num_truncated: int
+    ) -> None:
+        """Counts a batch of records, of which `num_truncated` lost pieces.
+
+        Args:
+          batch: The features of `bert_tf.features.PRETRAINING` by name, each
+            <int or float>[batch, length].
+          mask_id: The id of [MASK].
+          num_truncated: What the records do not tell.
+        """
+        positions = batch["masked_lm_positions"]
+        seen = np.take_along_axis(batch["input_ids"], positions, axis=1)
+        predicted = batch["masked_lm_weights"] > 0
+        masked = predicted & (seen == mask_id)
+        same = predicted & ~masked & (seen == batch["masked_lm_ids"])
+        lengths = batch["input_mask"].sum(axis=1, dtype=np.int64)
+        self.num_instances += len(lengths)
+        self.num_random_next += int(np.sum(batch["next_sentence_labels"]))
+        self.num_truncated += num_truncated
+        self.num_pieces += int(lengths.sum())
+        self.num_predicted += int(predicted.sum())
+        self.num_masked += int(masked.sum())
+        self.num_same += int(same.sum())
+        self.num_random += int((predicted & ~masked & ~same).sum())
+        size = batch["input_ids"].shape[1] + 1
+        self._add_lengths(np.bincount(lengths, minlength=size))
+
+    def add(self, other: "RecordCounts") -> None:
+        """Adds the counts of other records to these."""
+        for field in dataclasses.fields(self):
+            if field.name != "length_histogram":
+                total = getattr(self, field.name) + getattr(other, field.name)
+                setattr(self, field.name, total)
+        self._add_lengths(other.length_histogram)
+
+    def _add_lengths(self, histogram: np.ndarray) -> None:
+        size = max(len(self.length_histogram), len(histogram))
+        total = np.zeros(size, np.int64)
+        total[: len(self.length_histogram)] += self.length_histogram
+        total[: len(histogram)] += histogram
+        self.length_histogram = total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the counts as JSON can hold them."""
+        values = dict(vars(self))
+        values["length_histogram"] = self.length_histogram.tolist()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "RecordCounts":
+        """Undoes `to_dict`."""
+        histogram = np.array(values["length_histogram"], np.int64)
+        return cls(**(values | {"length_histogram": histogram}))
+
+
+@dataclasses.dataclass(frozen=True)
+class FileCounts:
+    """One finished record file: how many records and bytes it has."""
+
+    records: int
+    bytes: int
+
+
+@dataclasses.dataclass
+class GenerationResult:
+    """What a generator made.
+
+    Attributes:
+      files: Path of each record file, in order, to what it holds.
+      num_documents: Documents of the corpus that were not empty.
+      num_sentences: Sentences in them.
+      counts: Counts over all records of all files.
+    """
+
+    files: dict[str, FileCounts]
+    num_documents: int
+    num_sentences: int
+    counts: RecordCounts
