@@ -64,7 +64,7 @@ def _sync(path: str) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
-    """Yields a temporary path; on success it becomes `path`, else it is removed.
+    """Yields a temporary path that becomes `path` on success, else goes.
 
     Folders on the way are made. Whoever reads `path` sees the old contents or
     the new ones, never a part.

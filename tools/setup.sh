@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Makes .venv and installs the pinned requirements; does nothing when nothing
+# changed since the last time.
+#
+#   tools/setup.sh run     what running needs
+#   tools/setup.sh test    that, and what tests and checks need
+#
+# PYTHON names another interpreter than the one found on the path. pip uses
+# whatever index and certificates this machine's pip is configured for.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "ERROR: $1" >&2
+  exit 1
+}
+
+is_supported() {
+  "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
+    2> /dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+    if is_supported "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+  done
+  fail "Python 3.11 or 3.12 is needed and ${PYTHON:-none of python3.11, python3.12, python3} is one; install it, or name one with \`make setup PYTHON=/path/to/python3.11\`."
+}
+
+# The same for the same contents, whatever the files' dates.
+fingerprint() {
+  cat pyproject.toml requirements*.txt tools/setup.sh | sha256sum | cut -d' ' -f1
+}
+
+make_environment() {
+  if is_supported .venv/bin/python && .venv/bin/python -m pip --version > /dev/null 2>&1; then
+    return
+  fi
+  local python
+  python="$(find_python)"
+  echo "Making .venv with $("$python" --version)."
+  "$python" -m venv --clear .venv ||
+    fail "$python cannot make a virtual environment; on Debian and Ubuntu install the package python3-venv."
+}
+
+main() {
+  local requirements=(-r requirements.txt)
+  case "${1:-}" in
+    run) ;;
+    test) requirements+=(-r requirements-test.txt) ;;
+    *) fail "Expected \`tools/setup.sh run\` or \`tools/setup.sh test\`." ;;
+  esac
+  local wanted
+  wanted="$(fingerprint)"
+  # A set-up for tests holds what running needs.
+  local stamp
+  for stamp in ".venv/.setup-test" ".venv/.setup-$1"; do
+    if [[ -x .venv/bin/python && "$(cat "$stamp" 2> /dev/null)" == "$wanted" ]]; then
+      return
+    fi
+  done
+  make_environment
+  echo "Installing the requirements into .venv (a few minutes the first time)."
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    "${requirements[@]}"
+  echo "$wanted" > ".venv/.setup-$1"
+}
+
+main "$@"
