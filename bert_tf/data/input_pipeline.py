@@ -1,0 +1,256 @@
+"""Reads pretraining records in an order that needs no state.
+
+The stream of training examples never ends: epoch after epoch, each in an order
+of its own (see `bert_tf.data.record_order`). An example's number in the stream
+is its `example_index`; order, masks and dropout are functions of (seed,
+example_index), so a run continues anywhere without having saved an iterator.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import features
+from bert_tf.data import record_checks
+from bert_tf.data import record_counts
+from bert_tf.data import record_order
+from bert_tf.errors import UserError
+from bert_tf.text.masking import DynamicMasking
+
+# Large enough that remote file systems are asked rarely.
+_READ_BUFFER_BYTES = 1 << 20
+
+
+class PretrainingInput:
+    """Batches of pretraining records.
+
+    Args:
+      record_files: The record files; their order counts.
+      max_seq_length: Length of a record's sequence, S.
+      max_predictions_per_seq: Number of a record's predictions, P.
+      batch_size: Examples in a batch of all replicas, B.
+      seed: Seed of order and masks.
+      masking: Draws new masks in each epoch; None keeps the records' masks.
+      counts_file: Keeps the counts of files that have no manifest.
+
+    Attributes:
+      num_records: Records in all files, which is the length of an epoch.
+      record_counts: <int64>[num_files].
+
+    Raises:
+      UserError: If there is no record, a file is cut short or records have
+        another length.
+    """
+
+    def __init__(
+        self,
+        record_files: Sequence[str],
+        max_seq_length: int,
+        max_predictions_per_seq: int,
+        batch_size: int,
+        seed: int = 0,
+        masking: DynamicMasking | None = None,
+        counts_file: str | None = None,
+        files_per_group: int = record_order.FILES_PER_GROUP,
+        records_per_block: int = record_order.RECORDS_PER_BLOCK,
+    ):
+        self.record_files = tuple(record_files)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.masking = masking
+        self._sizes = {
+            feature: feature.size(max_seq_length, max_predictions_per_seq)
+            for feature in features.PRETRAINING
+        }
+        self._files_per_group = files_per_group
+        self._records_per_block = records_per_block
+        self.record_counts = record_counts.count(self.record_files, counts_file)
+        self.num_records = int(self.record_counts.sum())
+        if not self.num_records:
+            raise UserError(
+                "There is no record in the record files. Received: "
+                f"{', '.join(self.record_files)}."
+            )
+        record_checks.check_first_records(self.record_files, self._sizes)
+
+    def dataset(self, start_record: int = 0) -> tf.data.Dataset:
+        """Returns the endless stream of training batches.
+
+        Args:
+          start_record: Number of the example to start with; the result equals
+            `dataset(0)` without its first `start_record` examples.
+
+        Returns:
+          Batches of the pretraining features, [B, S], [B, P] or [B, 1], and
+          `example_index` <int64>[B].
+        """
+        stream = self._serialized(start_record)
+        stream = stream.rebatch(self.batch_size, drop_remainder=True)
+
+        def parse(number, serialized):
+            index = start_record + number * self.batch_size
+            index += tf.range(self.batch_size, dtype=tf.int64)
+            serialized = tf.ensure_shape(serialized, [self.batch_size])
+            batch = self._parse(serialized)
+            if self.masking:
+                batch = self.masking.apply(batch, index, self.seed)
+            return batch | {"example_index": index}
+
+        stream = stream.enumerate().map(
+            parse, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+
+    def evaluation_dataset(self) -> tf.data.Dataset:
+        """Returns all records once, in file order, in batches of one size.
+
+        Returns:
+          Batches as of `dataset` with their own masks, and `example_weights`
+          <float32>[B]: 0 for the rows that fill up the last batch, whose other
+          features are 0 too and whose `example_index` is -1.
+        """
+        stream = tf.data.TFRecordDataset(
+            list(self.record_files), buffer_size=_READ_BUFFER_BYTES
+        )
+        stream = stream.batch(self.batch_size).enumerate()
+
+        def parse(number, serialized):
+            real = tf.size(serialized)
+            index = tf.range(self.batch_size, dtype=tf.int64)
+            is_real = index < tf.cast(real, tf.int64)
+            index += number * self.batch_size
+            batch = {
+                name: self._pad(value)
+                for name, value in self._parse(serialized).items()
+            }
+            return batch | {
+                "example_index": tf.where(is_real, index, -1),
+                "example_weights": tf.cast(is_real, tf.float32),
+            }
+
+        stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+
+    def explain(self, error: tf.errors.OpError) -> UserError | None:
+        """Finds the file behind an error that came up while reading.
+
+        TensorFlow's message names neither file nor feature. This reads all
+        files again, so call it only once training has failed.
+
+        Returns:
+          The error to raise, or None if every record can be read.
+        """
+        kinds = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+        if not isinstance(error, kinds):
+            return None
+        return record_checks.find_bad_record(self.record_files, self._sizes)
+
+    def _serialized(self, start_record: int) -> tf.data.Dataset:
+        """Returns the stream of serialized records, in uneven batches."""
+        epoch, position = divmod(start_record, self.num_records)
+        first = self._first_epoch(epoch, position)
+        later = tf.data.Dataset.range(epoch + 1, tf.int64.max)
+        return first.concatenate(later.flat_map(self._epoch))
+
+    def _first_epoch(self, epoch: int, position: int) -> tf.data.Dataset:
+        """Returns the permuted blocks of an epoch from a position on."""
+        block, offset = divmod(position, self._records_per_block)
+        order = record_order.file_order(
+            len(self.record_files), self.seed, epoch
+        ).numpy()
+        start = record_order.find_start(
+            self.record_counts[order],
+            position - offset,
+            self._files_per_group,
+        )
+        later = np.arange((start.group + 1) * self._files_per_group, len(order))
+        # The group that is begun comes first, in the order of its round.
+        begun = self._group(
+            tf.constant(self._paths(order[list(start.files)])),
+            tf.constant(start.skips, tf.int64),
+        )
+        records = begun.concatenate(
+            self._groups(tf.constant(self._paths(order[later]), tf.string))
+        )
+        blocks = self._blocks(records, epoch, block)
+
+        def cut(number, serialized):
+            return serialized[tf.where(number == 0, offset, 0) :]
+
+        return blocks.enumerate().map(cut)
+
+    def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Returns the permuted blocks of a whole epoch."""
+        order = record_order.file_order(
+            len(self.record_files), self.seed, epoch
+        )
+        paths = tf.gather(tf.constant(self.record_files), order)
+        return self._blocks(self._groups(paths), epoch, 0)
+
+    def _paths(self, order: np.ndarray) -> list[str]:
+        return [self.record_files[index] for index in order]
+
+    def _groups(self, paths: tf.Tensor) -> tf.data.Dataset:
+        """Returns the records of all files, group after group."""
+        groups = tf.data.Dataset.from_tensor_slices(paths)
+        groups = groups.batch(self._files_per_group)
+        return groups.flat_map(
+            lambda group: self._group(
+                group, tf.zeros(tf.shape(group), tf.int64)
+            )
+        )
+
+    def _group(self, paths: tf.Tensor, skips: tf.Tensor) -> tf.data.Dataset:
+        """Interleaves the files of a group, one record from each in turn."""
+
+        def read(path, skip):
+            records = tf.data.TFRecordDataset(
+                path, buffer_size=_READ_BUFFER_BYTES
+            )
+            return records.skip(skip)
+
+        return tf.data.Dataset.from_tensor_slices((paths, skips)).interleave(
+            read, cycle_length=self._files_per_group, block_length=1
+        )
+
+    def _blocks(
+        self, records: tf.data.Dataset, epoch: tf.Tensor, first_block: int
+    ) -> tf.data.Dataset:
+        """Cuts an epoch's records into blocks and permutes each of them."""
+
+        def permute(block, serialized):
+            order = record_order.block_order(
+                tf.size(serialized), self.seed, epoch, block
+            )
+            return tf.gather(serialized, order)
+
+        blocks = records.batch(self._records_per_block)
+        blocks = blocks.enumerate(start=first_block).map(permute)
+        # The next block is read while this one is consumed.
+        return blocks.prefetch(1)
+
+    def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        parsed = tf.io.parse_example(
+            serialized, record_checks.parsing_spec(self._sizes)
+        )
+        return {
+            feature.name: tf.cast(parsed[feature.name], feature.dtype)
+            for feature in self._sizes
+        }
+
+    def _pad(self, values: tf.Tensor) -> tf.Tensor:
+        """Adds rows of zeros up to the batch size."""
+        missing = self.batch_size - tf.shape(values)[0]
+        padded = tf.pad(values, [[0, missing], [0, 0]])
+        return tf.ensure_shape(padded, [self.batch_size, values.shape[1]])
+
+
+def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    # A batch is that of all replicas; each worker takes its rows of it.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return dataset.with_options(options)

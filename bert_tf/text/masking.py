@@ -1,0 +1,209 @@
+"""Masks for the masked language model, drawn in the graph.
+
+The masks of an example depend on (seed, example number) alone, where the
+example number counts on through the epochs: the same record gets other masks
+in each epoch, and a run that continues draws what it would have drawn.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  P: predictions per sequence.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_tf import stateless_random
+
+_ORDER_SALT = 11
+_KIND_SALT = 12
+_WORD_SALT = 13
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicMasking:
+    """How masks are drawn; the rule is the original's.
+
+    Source: create_pretraining_data.py:340-415 of the original.
+
+    Attributes:
+      vocab_size: Number of pieces; a random replacement may be any of them.
+      cls_id: Id of [CLS], which is never masked.
+      sep_id: Id of [SEP], which is never masked.
+      mask_id: Id of [MASK].
+      masked_lm_prob: Share of a sequence's pieces to predict.
+      mask_rate: Share of the chosen pieces replaced by [MASK].
+      same_rate: Share of the chosen pieces that stay; the rest becomes random.
+      continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
+        for the pieces that continue a word ("##..."). None: single pieces.
+    """
+
+    vocab_size: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    masked_lm_prob: float = 0.15
+    mask_rate: float = 0.8
+    same_rate: float = 0.1
+    continuations: tuple[bool, ...] | None = None
+
+    @classmethod
+    def from_vocabulary(
+        cls, vocabulary, masked_lm_prob: float, whole_words: bool = False
+    ) -> "DynamicMasking":
+        """Takes the ids from a `Vocabulary`."""
+        continuations = None
+        if whole_words:
+            continuations = tuple(
+                token.startswith("##") for token in vocabulary.tokens
+            )
+        return cls(
+            vocab_size=len(vocabulary),
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+            mask_id=vocabulary.mask_id,
+            masked_lm_prob=masked_lm_prob,
+            continuations=continuations,
+        )
+
+    def apply(
+        self,
+        features: dict[str, tf.Tensor],
+        example_index: tf.Tensor,
+        seed: int,
+    ) -> dict[str, tf.Tensor]:
+        """Replaces the masks of a batch by new ones.
+
+        Args:
+          features: A batch of pretraining features.
+          example_index: <int64>[B], the number of each example.
+          seed: The run's seed.
+
+        Returns:
+          The features with new `input_ids`, `masked_lm_positions`,
+          `masked_lm_ids` and `masked_lm_weights`.
+        """
+        num_slots = features["masked_lm_positions"].shape[1]
+        original_ids = restore_ids(features)
+        positions, weights = self._choose(
+            original_ids, features["input_mask"], example_index, seed, num_slots
+        )
+        chosen = weights > 0
+        labels = tf.gather(original_ids, positions, batch_dims=1)  # [B, P]
+        replaced = self._replace(labels, positions, example_index, seed)
+        return features | {
+            "input_ids": _scatter(original_ids, positions, replaced, chosen),
+            "masked_lm_positions": tf.where(chosen, positions, 0),
+            "masked_lm_ids": tf.where(chosen, labels, 0),
+            "masked_lm_weights": weights,
+        }
+
+    def _choose(self, ids, input_mask, example_index, seed, num_slots):
+        """Returns the chosen positions and their weights, [B, P] each."""
+        length = tf.reduce_sum(input_mask, axis=1)  # [B], with [CLS] and [SEP]
+        # tf.round rounds halves to even, as Python's round.
+        wanted = tf.round(tf.cast(length, tf.float64) * self.masked_lm_prob)
+        wanted = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, num_slots)
+        candidates = (
+            (input_mask > 0) & (ids != self.cls_id) & (ids != self.sep_id)
+        )
+        if self.continuations is None:
+            rank = _random_rank(candidates, example_index, seed)
+            chosen = candidates & (rank < wanted[:, None])
+        else:
+            chosen = self._choose_words(
+                ids, candidates, wanted, example_index, seed
+            )
+        # Chosen positions first, in their order; [B, S] -> [B, P].
+        order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
+        count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+        weights = tf.sequence_mask(count, num_slots, tf.float32)
+        return _pad_to(order, num_slots), weights
+
+    def _choose_words(self, ids, candidates, wanted, example_index, seed):
+        """Takes words in random order, skipping those that would be too many.
+
+        Returns:
+          <bool>[B, S].
+        """
+        table = tf.constant(self.continuations)
+        starts = candidates & ~tf.gather(table, ids)
+        # A sequence cut in the middle of a word may begin with its rest.
+        is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
+        starts |= candidates & is_first
+        word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
+        word = tf.where(candidates, word, -1)
+        width = ids.shape[1]
+        one_hot = tf.one_hot(word, width, dtype=tf.int32)  # [B, S, words]
+        word_lengths = tf.reduce_sum(one_hot, axis=1)  # [B, words]
+        rank = _random_rank(word_lengths > 0, example_index, seed)
+        order = tf.argsort(rank, axis=1)
+        lengths = tf.gather(word_lengths, order, batch_dims=1)
+
+        def take(state, length):
+            used, _ = state
+            fits = (length > 0) & (used + length <= wanted)
+            return used + tf.where(fits, length, 0), fits
+
+        nobody = tf.zeros_like(wanted)
+        _, fits = tf.scan(take, tf.transpose(lengths), (nobody, nobody > 0))
+        # From the random order back to the order in the sequence.
+        taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
+        return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
+
+    def _replace(self, labels, positions, example_index, seed):
+        """Returns what stands in place of each chosen piece, [B, P]."""
+        keys = (seed, example_index[:, None], tf.cast(positions, tf.int64))
+        kind = stateless_random.uniform(_KIND_SALT, *keys)
+        words = stateless_random.below(self.vocab_size, _WORD_SALT, *keys)
+        unmasked = tf.where(
+            kind < self.mask_rate + self.same_rate, labels, words
+        )
+        return tf.where(kind < self.mask_rate, self.mask_id, unmasked)
+
+
+def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the ids as they were before masking, <int32>[B, S]."""
+    return _scatter(
+        features["input_ids"],
+        features["masked_lm_positions"],
+        features["masked_lm_ids"],
+        features["masked_lm_weights"] > 0,
+    )
+
+
+def _random_rank(
+    candidates: tf.Tensor, example_index: tf.Tensor, seed: int
+) -> tf.Tensor:
+    """Ranks the candidates of each row in random order, <int32>[B, n].
+
+    What is no candidate ranks behind all candidates.
+    """
+    columns = tf.range(candidates.shape[1], dtype=tf.int64)
+    drawn = stateless_random.uniform(
+        _ORDER_SALT, seed, example_index[:, None], columns
+    )
+    order = tf.argsort(tf.where(candidates, drawn, 2.0), axis=1, stable=True)
+    return tf.argsort(order, axis=1)  # The inverse permutation.
+
+
+def _scatter(ids, positions, values, chosen):
+    """Writes the chosen values at their positions into [B, S]."""
+    batch_size = tf.shape(ids)[0]
+    width = ids.shape[1]
+    # What is not chosen goes to a column that is cut off again.
+    columns = tf.where(chosen, positions, width)  # [B, P]
+    rows = tf.broadcast_to(tf.range(batch_size)[:, None], tf.shape(columns))
+    written = tf.tensor_scatter_nd_update(
+        tf.pad(ids, [[0, 0], [0, 1]]),
+        tf.stack([rows, columns], axis=-1),
+        values,
+    )
+    return written[:, :width]
+
+
+def _pad_to(positions: tf.Tensor, num_slots: int) -> tf.Tensor:
+    """Cuts or pads [B, S] to [B, P]."""
+    missing = max(0, num_slots - positions.shape[1])
+    return tf.pad(positions, [[0, 0], [0, missing]])[:, :num_slots]
