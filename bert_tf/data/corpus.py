@@ -1,0 +1,219 @@
+"""Reading text: documents out of files, sentences out of paragraphs.
+
+TensorFlow is imported for remote paths only: processes that read local files
+start at once and stay small.
+"""
+
+import contextlib
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import sentencex
+
+from bert_tf.errors import UserError
+
+# A quotation, without its marks, in group 1. An apostrophe before a letter
+# does not end one that began with a single mark.
+_QUOTATION = re.compile(
+    r"“([^”]+)|\"([^\"]+)|«([^»]+)|„([^“”]+)|‘((?:[^’]|’(?=\w))+)"
+)
+_QUOTATION_MARKS = re.compile('[“"«„‘]')
+# More levels of quotations in quotations than anybody writes.
+_MAX_NESTING = 3
+# The time that sentencex takes for marks without partners grows with the square
+# of the length, so longer text is cut first, at a space where there is one.
+_STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
+
+
+def read_documents(
+    files: Sequence[str],
+    one_document_per_file: bool = False,
+    replace_invalid_utf8: bool = False,
+    *,
+    as_original: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[list[str]]:
+    r"""Yields each document as its lines: stripped, none of them empty.
+
+    Blank lines and ends of files separate documents; a line ends at \n only,
+    so that U+2028 or a form feed inside a paragraph does not cut it. Memory
+    holds one document.
+
+    Args:
+      files: Paths, local or remote; those ending in .gz are decompressed.
+      one_document_per_file: Blank lines mean nothing; a file is one document.
+      replace_invalid_utf8: Bytes that are not UTF-8 become U+FFFD.
+      as_original: As create_pretraining_data.py:186-203 of the original reads:
+        a document goes on in the next file unless a blank line ends it, and
+        every \r vanishes (its `GFile.readline` drops them).
+      on_bytes: Called with the number of bytes taken off the files (for .gz,
+        of the compressed file) since the last call, for a progress bar.
+
+    Raises:
+      UserError: If a file cannot be read, is not UTF-8, is a damaged or
+        truncated .gz, or if there is no document in all of the files.
+    """
+    empty = True
+    document: list[str] = []
+    for path in files:
+        for line in _read_lines(path, replace_invalid_utf8, on_bytes):
+            if as_original:
+                line = line.replace("\r", "")
+            line = line.strip()
+            if line:
+                document.append(line)
+            elif document and not one_document_per_file:
+                yield document
+                empty, document = False, []
+        if document and not as_original:
+            yield document
+            empty, document = False, []
+    if document:
+        yield document
+    elif empty:
+        raise UserError(
+            "The corpus is empty: no line of text in "
+            f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
+        )
+
+
+def count_bytes(files: Sequence[str]) -> int:
+    """Returns the size of all files: what `on_bytes` will add up to."""
+    return sum(map(_size, files))
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Splits a paragraph into sentences, stripped, none of them empty.
+
+    The rules are those of the library sentencex. It keeps a quotation whole,
+    which makes sentences of hundreds of words in novels, so sentences are
+    looked for inside quotations too.
+    """
+    sentences = (
+        sentence.strip()
+        for stretch in _STRETCH.findall(paragraph)
+        for sentence in _segment(stretch, _MAX_NESTING)
+    )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _segment(text: str, nesting: int) -> list[str]:
+    """Cuts `text` into sentences; together they are `text`."""
+    sentences = []
+    for sentence in sentencex.segment("en", text):
+        if nesting and _QUOTATION_MARKS.search(sentence):
+            sentences += _segment_quotations(sentence, nesting)
+        else:
+            sentences.append(sentence)
+    return sentences
+
+
+def _segment_quotations(sentence: str, nesting: int) -> list[str]:
+    """Cuts one sentence where a quotation in it has several.
+
+    What comes before the quotation stays with its first sentence and what
+    follows with its last: `He said: "Go. Now!" and left.` gives
+    `He said: "Go. ` and `Now!" and left.`
+    """
+    cuts = [0]
+    for quotation in _QUOTATION.finditer(sentence):
+        position = quotation.start(quotation.lastindex)
+        for inner in _segment(quotation[quotation.lastindex], nesting - 1)[:-1]:
+            position += len(inner)
+            cuts.append(position)
+    return [
+        sentence[start:end]
+        for start, end in zip(cuts, [*cuts[1:], None], strict=True)
+    ]
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _size(path: str) -> int:
+    with _errors_of(path):
+        if _is_remote(path):
+            import tensorflow as tf
+
+            return tf.io.gfile.stat(path).length
+        return os.path.getsize(path)
+
+
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """Turns what goes wrong while reading `path` into a `UserError`."""
+    remote_errors = ()
+    if _is_remote(path):
+        import tensorflow as tf
+
+        remote_errors = (tf.errors.OpError,)
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path} is not a complete gzip file ({error}); fetch it again."
+        ) from error
+    except (OSError, *remote_errors) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+    """Yields the file as it is stored."""
+    if _is_remote(path):
+        import tensorflow as tf
+
+        with tf.io.gfile.GFile(path, "rb") as file:
+            yield file
+    else:
+        with open(path, "rb") as file:
+            yield file
+
+
+def _read_lines(
+    path: str, replace: bool, on_bytes: Callable[[int], None] | None
+) -> Iterator[str]:
+    """Yields the lines of one file, decoded, with their ends."""
+    offset = 0
+    reported = 0
+    with _errors_of(path), _open(path) as stored:
+        compressed = path.endswith(".gz")
+        file = gzip.GzipFile(fileobj=stored) if compressed else stored
+        for line in _split_lines(file):
+            try:
+                yield line.decode("utf-8", "replace" if replace else "strict")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path} is not UTF-8 at byte {offset + error.start}"
+                    f"{' of the decompressed text' if compressed else ''} "
+                    f"(0x{line[error.start]:02x}); convert it, or give "
+                    "--replace_invalid_utf8 to read such bytes as U+FFFD."
+                ) from error
+            offset += len(line)
+            if on_bytes:
+                position = stored.tell() if compressed else offset
+                on_bytes(position - reported)
+                reported = position
+
+
+def _split_lines(file: BinaryIO, chunk_size: int = 1 << 20) -> Iterator[bytes]:
+    r"""Yields lines up to and with \n.
+
+    Reads in chunks, because `GFile.readline` would drop every \r.
+    """
+    rest: list[bytes] = []
+    while chunk := file.read(chunk_size):
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join([*rest, line, b"\n"])
+            rest = []
+        rest.append(last)
+    if any(rest):
+        yield b"".join(rest)

@@ -1,0 +1,34 @@
+"""What every test under pytest shares."""
+
+import shutil
+import tempfile
+
+import pytest
+from absl import flags
+from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
+
+
+def pytest_configure(config):
+    """Stands in for `tf.test.main`, which parses absl's flags."""
+    # A folder of its own: runs side by side do not clear each other's.
+    config.test_tmpdir = tempfile.mkdtemp(prefix="bert_tf-tests-")
+    flags.FLAGS(["pytest", f"--test_tmpdir={config.test_tmpdir}"])
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.test_tmpdir, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Fails a skipped `environment` test: it must not pass unnoticed."""
+    report = yield
+    is_inherited = item.name == "test_session"  # tf.test.TestCase's own.
+    if (
+        report.skipped
+        and not is_inherited
+        and item.get_closest_marker("environment")
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"Skipped, which it must not be: {report.longrepr}"
+    return report

@@ -1,0 +1,208 @@
+import gzip
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import corpus
+from bert_tf.errors import UserError
+from tests.shared_data import data
+from tests.shared_data import golden
+
+
+class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def write(self, name, contents):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(contents)
+        return path
+
+    def read(self, *contents, **options):
+        files = [
+            self.write(f"{i}.txt", text) for i, text in enumerate(contents)
+        ]
+        return list(corpus.read_documents(files, **options))
+
+    def test_blank_lines_separate_documents(self):
+        text = "\n\na b\nc\n \t\nd\u3000\n\u3000\n\n\ne".encode()
+        self.assertEqual(self.read(text), [["a b", "c"], ["d"], ["e"]])
+
+    def test_a_file_ends_its_document(self):
+        self.assertEqual(self.read(b"a", b"b\n"), [["a"], ["b"]])
+
+    def test_one_document_per_file_keeps_over_blank_lines(self):
+        documents = self.read(
+            b"a\n\nb\n", b"\n \n", b"c", one_document_per_file=True
+        )
+        self.assertEqual(documents, [["a", "b"], ["c"]])
+
+    def test_lines_end_at_line_feed_only(self):
+        text = "a\u2028b\x0bc\x0cd\x1ce\x85f\r\n\rg\n".encode()
+        self.assertEqual(
+            self.read(text), [["a\u2028b\x0bc\x0cd\x1ce\x85f", "g"]]
+        )
+
+    def test_as_original_joins_files_and_drops_carriage_returns(self):
+        documents = self.read(
+            b"a\rb\r\nc", b"d\n\r\n", b"e", b"\nf\n", as_original=True
+        )
+        self.assertEqual(documents, [["ab", "c", "d"], ["e"], ["f"]])
+
+    def test_as_original_reads_what_the_original_calls_read(self):
+        text = "x \r\r\n\ty\x0bz\r z\n\r\n\u2003\u00e9\u2028\n\n\nend".encode()
+        path = self.write("a.txt", text)
+        expected = [[]]
+        with tf.io.gfile.GFile(path, "r") as file:
+            while line := file.readline():
+                if not line.strip():
+                    expected.append([])
+                else:
+                    expected[-1].append(line.strip())
+        self.assertEqual(
+            list(corpus.read_documents([path], as_original=True)),
+            [document for document in expected if document],
+        )
+
+    def test_lines_longer_than_a_chunk_stay_whole(self):
+        lines = ["\u00e9" * length for length in (1 << 19, 3 << 19, 1, 77)]
+        text = "\n".join(lines).encode()
+        self.assertEqual(self.read(text), [lines])
+
+    def test_reads_gzip(self):
+        path = self.write("a.txt.gz", gzip.compress("x\n\n\u00fc\n".encode()))
+        self.assertEqual(
+            list(corpus.read_documents([path])), [["x"], ["\u00fc"]]
+        )
+
+    def test_reads_remote_paths_through_tensorflow(self):
+        path = "ram://corpus_test.txt"
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("x\r\n\ny\n")
+        self.assertEqual(list(corpus.read_documents([path])), [["x"], ["y"]])
+        self.assertEqual(corpus.count_bytes([path]), 6)
+        with self.assertRaisesRegex(UserError, "ram://gone.txt cannot be read"):
+            list(corpus.read_documents(["ram://gone.txt"]))
+
+    @parameterized.parameters(".txt", ".txt.gz")
+    def test_reported_bytes_add_up(self, suffix):
+        text = b"some text\n\n" * 100_000 + b"end"
+        contents = gzip.compress(text) if suffix.endswith("gz") else text
+        path = self.write("a" + suffix, contents)
+        reported = []
+        files = [path, path]
+        list(corpus.read_documents(files, on_bytes=reported.append))
+        self.assertEqual(sum(reported), corpus.count_bytes(files))
+        self.assertGreaterEqual(min(reported), 0)
+
+    def test_streams(self):
+        path = self.write("a.txt", b"a\n\nb\n\n" + b"c" * (2 << 20) + b"\xff")
+        documents = corpus.read_documents([path])
+        self.assertEqual([next(documents), next(documents)], [["a"], ["b"]])
+
+    def test_invalid_utf8_names_file_and_byte(self):
+        text = "\u00e4b\n".encode() + b"cd\xff\n"
+        with self.assertRaisesRegex(
+            UserError, r"0\.txt is not UTF-8 at byte 6 .*--replace_invalid_utf8"
+        ):
+            self.read(text)
+        self.assertEqual(
+            self.read(text, replace_invalid_utf8=True),
+            [["\u00e4b", "cd\ufffd"]],
+        )
+        path = self.write("a.gz", gzip.compress(text))
+        with self.assertRaisesRegex(UserError, "byte 6 of the decompressed"):
+            list(corpus.read_documents([path]))
+
+    def test_empty_corpus(self):
+        with self.assertRaisesRegex(UserError, r"empty: no line.*0\.txt, .*1"):
+            self.read(b"", b"\n \n\r\n")
+
+    @parameterized.named_parameters(
+        ("truncated", lambda whole: whole[:-12]),
+        ("damaged", lambda whole: whole[:60] + b"\0\1\2\3" + whole[64:]),
+        ("other", lambda whole: b"no gzip at all"),
+    )
+    def test_bad_gzip(self, spoil):
+        text = "".join(f"{i * i} words\n" for i in range(500)).encode()
+        path = self.write("a.gz", spoil(gzip.compress(text)))
+        with self.assertRaisesRegex(UserError, "a.gz is not a complete gzip"):
+            list(corpus.read_documents([path]))
+
+    def test_missing_file(self):
+        with self.assertRaisesRegex(UserError, "gone.txt cannot be read"):
+            list(corpus.read_documents([self.folder + "/gone.txt"]))
+
+    def test_local_files_do_not_import_tensorflow(self):
+        path = self.write("a.txt", b"One. Two.\n")
+        program = (
+            "import sys\nfrom bert_tf.data import corpus\n"
+            f"documents = list(corpus.read_documents([{path!r}]))\n"
+            "corpus.split_sentences(documents[0][0])\n"
+            "sys.exit('tensorflow' in sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    def test_reads_the_real_corpus(self):
+        path = data("corpus/books_heldout.txt.gz")
+        documents = list(corpus.read_documents([path]))
+        with gzip.open(path) as file:
+            text = file.read().decode()
+        expected = [
+            [line.strip() for line in document.strip().split("\n")]
+            for document in text.split("\n\n")
+            if document.strip()
+        ]
+        self.assertEqual(documents, expected)
+
+
+class SplitSentencesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (["Dr. Smith paid $3.50 to A. A. Milne.", "He left!", "Why?"],),
+        (["Section 4.2 has it (see Fig. 3).", "The U.S. Army did not."],),
+        (['He said: "Go.', 'Now!" and left.'],),
+        (["\u201cYes.", "I am.\u201d", "\u201cWell?\u201d he asked."],),
+        (["\u2018I shan\u2019t.", "Never!\u2019", "She wept."],),
+        (["\u6211\u7231\u4f60\u3002", "\u4f60\u597d\u5417\uff1f"],),
+    )
+    def test_finds_the_sentences(self, sentences):
+        self.assertEqual(corpus.split_sentences(" ".join(sentences)), sentences)
+
+    @parameterized.parameters("", " \t", "\u3000\n")
+    def test_nothing_gives_nothing(self, text):
+        self.assertEqual(corpus.split_sentences(text), [])
+
+    def test_keeps_every_character_but_space_of_odd_text(self):
+        for text in (
+            '"',
+            "\u201c\u2018" * 500,
+            '". ' * 40 + "a\u2028b. C",
+            "\u00ab A. B! \u201eC? D.\u201d E. \u00bb F",
+            "ab " * 20_000,
+            "a" * 50_000,
+        ):
+            self.assertEqual(
+                "".join("".join(corpus.split_sentences(text)).split()),
+                "".join(text.split()),
+            )
+
+    def test_agrees_with_sentences_split_elsewhere(self):
+        # Its lines are sentences already; few are cut again.
+        lines = [
+            line
+            for document in corpus.read_documents(
+                [golden("pretraining_data/input.txt")]
+            )
+            for line in document
+        ]
+        again = sum(len(corpus.split_sentences(line)) for line in lines)
+        self.assertBetween(again / len(lines), 1.0, 1.05)
+
+
+if __name__ == "__main__":
+    tf.test.main()
