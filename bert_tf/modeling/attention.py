@@ -1,0 +1,129 @@
+"""Multi-head self-attention over padded sequences.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  H: hidden size.
+  N: attention heads.
+  D: head size, H / N.
+"""
+
+import keras
+import tensorflow as tf
+
+from bert_tf.modeling import dropout
+from bert_tf.modeling import fused
+from bert_tf.modeling import layers
+
+
+def attention_adder(input_mask, left_to_right=False):
+    """Returns what is added to the attention scores.
+
+    The original's -10000 (modeling.py:705-713), not minus infinity: where all
+    is padding it shifts all scores alike, and every number stays finite.
+
+    Args:
+      input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
+      left_to_right: Whether a token sees only itself and what is left of it
+        (paper, Table 5).
+
+    Returns:
+      <float32>[B, 1, 1, S]; left to right [B, 1, S, S].
+    """
+    mask = tf.cast(input_mask, tf.float32)[:, tf.newaxis, tf.newaxis, :]
+    if left_to_right:
+        position = tf.range(fused.shape_of(input_mask)[1])
+        seen = position[tf.newaxis, :] <= position[:, tf.newaxis]  # [S, S]
+        mask *= tf.cast(seen, tf.float32)
+    return (1.0 - mask) * -10000.0
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class SelfAttention(layers.BertLayer):
+    """Lets every token attend to every token that is not padding.
+
+    The output projection, the residual connection and the layer norm belong
+    to `Attention`. Source: modeling.py:559-751 of the original.
+
+    Call arguments:
+      hidden_states: <float>[B, S, H].
+      adder: <float32>[B, 1, 1 or S, S] from `attention_adder`.
+      dropout_seeds: <int32>[B], or None for no dropout.
+
+    Returns:
+      The context <float>[B, S, H] and the attention weights, after dropout,
+      <float>[B, N, S, S]; both in the compute dtype.
+
+    Reference:
+      Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
+    """
+
+    def build(self, hidden_states_shape, adder_shape=None):
+        config = self.bert_config
+        self.head_size = config.hidden_size // config.num_attention_heads
+        width, stddev = config.hidden_size, config.initializer_range
+        self.query = self.project(width, stddev, "query")
+        self.key = self.project(width, stddev, "key")
+        self.value = self.project(width, stddev, "value")
+        for projection in (self.query, self.key, self.value):
+            projection.build(hidden_states_shape)
+
+    def call(self, hidden_states, adder, dropout_seeds=None):
+        query = self._project_heads(self.query, hidden_states)  # [B, N, S, D]
+        key = self._project_heads(self.key, hidden_states)  # [B, N, S, D]
+        value = self._project_heads(self.value, hidden_states)  # [B, N, S, D]
+        probs = fused.masked_softmax_dropout(
+            tf.matmul(query, key, transpose_b=True),
+            adder,
+            dropout.draw_keys(dropout_seeds, self.salt),
+            scale=self.head_size**-0.5,
+            rate=self.bert_config.attention_probs_dropout_prob,
+            jit=self.fuse,
+        )  # [B, N, S, S]
+        context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])
+        return tf.reshape(context, fused.shape_of(hidden_states)), probs
+
+    def _project_heads(self, projection, hidden_states):
+        projected = fused.bias_activation(
+            projection(hidden_states),
+            tf.convert_to_tensor(projection.bias),
+            "linear",
+            jit=self.fuse,
+        )
+        batch, length, _ = fused.shape_of(hidden_states)
+        heads = self.bert_config.num_attention_heads
+        projected = tf.reshape(
+            projected, [batch, length, heads, self.head_size]
+        )
+        return tf.transpose(projected, [0, 2, 1, 3])
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Attention(layers.BertLayer):
+    """Self-attention with output projection, residual and layer norm.
+
+    Call arguments:
+      hidden_states: <float>[B, S, H].
+      adder: <float32>[B, 1, 1 or S, S] from `attention_adder`.
+      dropout_seeds: <int32>[B], or None for no dropout.
+
+    Returns:
+      The hidden states <float>[B, S, H] and the attention weights
+      <float>[B, N, S, S], both in the compute dtype.
+    """
+
+    def __init__(self, config, salt=0, fuse=False, **kwargs):
+        super().__init__(config, salt, fuse, **kwargs)
+        self.self_attention = self.add_layer(SelfAttention, "self", salt)
+        self.residual_output = self.add_layer(layers.ResidualOutput, "output")
+
+    def build(self, hidden_states_shape, adder_shape=None):
+        self.self_attention.build(hidden_states_shape)
+        self.residual_output.build(hidden_states_shape)
+
+    def call(self, hidden_states, adder, dropout_seeds=None):
+        context, probs = self.self_attention(
+            hidden_states, adder, dropout_seeds=dropout_seeds
+        )
+        keys = dropout.draw_keys(dropout_seeds, self.salt + 1)
+        return self.residual_output(context, hidden_states, keys), probs

@@ -1,0 +1,119 @@
+"""Dropout whose mask is a function of its arguments and of nothing else.
+
+The bit of an element is a hash of the example's seed, the place in the model
+(its salt) and the element's position within the example. So it is the same in
+whatever batch, micro-batch or replica the example is computed, a run that was
+killed repeats it, and the backward pass can draw it again instead of keeping
+it.
+"""
+
+import tensorflow as tf
+
+# Odd constants of the `lowbias32` integer hash (Wellons, "Hash function
+# prospector", 2018): two rounds that flip each output bit with probability
+# 1/2 to within 0.2%.
+_MULTIPLIER_1 = 0x7FEB352D
+_MULTIPLIER_2 = 0x846CA68B
+_GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, rounded to odd.
+
+# Salts from here on belong to heads; the encoder uses those below.
+HEAD_SALT = 1 << 16
+
+
+def shape_of(x):
+    """Returns the dimensions of `x`, integers where they are known."""
+    dynamic = None
+    dimensions = x.shape.as_list()
+    for axis, dimension in enumerate(dimensions):
+        if dimension is None:
+            dynamic = tf.shape(x) if dynamic is None else dynamic
+            dimensions[axis] = dynamic[axis]
+    return dimensions
+
+
+def _uint32(value):
+    return tf.constant(value, tf.uint32)
+
+
+def _xor_shift(x, bits):
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint32(bits)))
+
+
+def _mix(x):
+    """Returns the `lowbias32` hash of each element of a <uint32> tensor."""
+    x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
+    x = _xor_shift(x, 15) * _uint32(_MULTIPLIER_2)
+    return _xor_shift(x, 16)
+
+
+def draw_keys(seeds, salt):
+    """Returns the keys of one place in the model, a pair for each example.
+
+    Args:
+      seeds: <int32>[batch], the examples' seeds, or None.
+      salt: An integer that no other place in the model has.
+
+    Returns:
+      <uint32>[batch, 2]; None for None, which means no dropout.
+    """
+    if seeds is None:
+        return None
+    seeds = tf.cast(seeds, tf.uint32)
+    place = _uint32(salt * _GOLDEN_RATIO % 2**32)
+    first = _mix(_mix(seeds) + place)
+    second = _mix(_mix(seeds ^ _uint32(_GOLDEN_RATIO)) ^ place)
+    return tf.stack([first, second], axis=-1)
+
+
+def draw_mask(shape, rate, keys):
+    """Returns which elements are kept.
+
+    Args:
+      shape: [batch, ...], a list of integers or scalar tensors.
+      rate: Probability of dropping an element, below 1.
+      keys: <uint32>[batch, 2] from `draw_keys`.
+
+    Returns:
+      <bool>[batch, ...], True with probability 1 - rate.
+    """
+    position = tf.range(tf.reduce_prod(shape[1:]))
+    x = tf.cast(position, tf.uint32)[tf.newaxis, :]
+    # The second key enters between the rounds: with one key alone, masks of
+    # two examples would be permutations of each other by a single XOR.
+    x = tf.bitwise.bitwise_xor(x, keys[:, :1])
+    x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
+    x = _xor_shift(x, 15) + keys[:, 1:]
+    x = _xor_shift(x * _uint32(_MULTIPLIER_2), 16)
+    threshold = min(round(rate * 2**32), 2**32 - 1)
+    return tf.reshape(x >= _uint32(threshold), shape)
+
+
+def apply_mask(x, kept, rate):
+    """Returns `x` with what is not kept set to zero and the rest scaled up.
+
+    Args:
+      x: <float>[batch, ...]; float32, as 1 / (1 - rate) is rounded by more
+        than half a percent in bfloat16.
+      kept: <bool>, of the shape of `x`.
+      rate: The probability that an element was dropped with.
+    """
+    return tf.where(kept, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
+
+
+def dropout(x, rate, seeds, salt):
+    """Drops elements of `x` with probability `rate`, and scales the others.
+
+    Args:
+      x: <float>[batch, ...].
+      rate: Probability of dropping an element, at least 0 and below 1.
+      seeds: <int32>[batch], one per example, or None for no dropout.
+      salt: An integer that no other place in the model has; heads take
+        `HEAD_SALT` and above.
+
+    Returns:
+      <float>[batch, ...], of the dtype of `x`.
+    """
+    if seeds is None or rate == 0.0:
+        return x
+    kept = draw_mask(shape_of(x), rate, draw_keys(seeds, salt))
+    return tf.cast(apply_mask(tf.cast(x, tf.float32), kept, rate), x.dtype)

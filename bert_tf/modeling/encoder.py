@@ -1,0 +1,92 @@
+"""The stack of encoder layers.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  H: hidden size.
+  N: attention heads.
+"""
+
+import keras
+
+from bert_tf.modeling import attention
+from bert_tf.modeling import dropout
+from bert_tf.modeling import layers
+
+# Dropouts in one encoder layer: attention weights and the two outputs.
+_SALTS_PER_LAYER = 3
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class EncoderLayer(layers.BertLayer):
+    """Self-attention and feed-forward, each with residual and layer norm.
+
+    Source: modeling.py:826-880 of the original.
+
+    Call arguments:
+      hidden_states: <float>[B, S, H].
+      adder: <float32>[B, 1, 1 or S, S] from `attention.attention_adder`.
+      dropout_seeds: <int32>[B], or None for no dropout.
+
+    Returns:
+      The hidden states <float>[B, S, H] and the attention weights
+      <float>[B, N, S, S], both in the compute dtype.
+    """
+
+    def __init__(self, config, salt=0, fuse=False, **kwargs):
+        super().__init__(config, salt, fuse, **kwargs)
+        self.attention = self.add_layer(attention.Attention, "attention", salt)
+        self.intermediate = self.add_layer(layers.Intermediate, "intermediate")
+        self.residual_output = self.add_layer(layers.ResidualOutput, "output")
+
+    def build(self, hidden_states_shape, adder_shape=None):
+        self.attention.build(hidden_states_shape)
+        self.intermediate.build(hidden_states_shape)
+        inner = self.bert_config.intermediate_size
+        self.residual_output.build((*hidden_states_shape[:-1], inner))
+
+    def call(self, hidden_states, adder, dropout_seeds=None):
+        attended, probs = self.attention(
+            hidden_states, adder, dropout_seeds=dropout_seeds
+        )
+        inner = self.intermediate(attended)
+        keys = dropout.draw_keys(dropout_seeds, self.salt + 2)
+        return self.residual_output(inner, attended, keys), probs
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Encoder(layers.BertLayer):
+    """`num_hidden_layers` encoder layers, named layer_0, layer_1, ...
+
+    Call arguments:
+      hidden_states: <float>[B, S, H].
+      adder: <float32>[B, 1, 1 or S, S] from `attention.attention_adder`.
+      dropout_seeds: <int32>[B], or None for no dropout.
+
+    Returns:
+      Two lists with one entry per layer: hidden states <float>[B, S, H] and
+      attention weights <float>[B, N, S, S], all in the compute dtype.
+    """
+
+    def __init__(self, config, salt=0, fuse=False, **kwargs):
+        super().__init__(config, salt, fuse, **kwargs)
+        self.encoder_layers = [
+            self.add_layer(
+                EncoderLayer, f"layer_{index}", salt + index * _SALTS_PER_LAYER
+            )
+            for index in range(self.bert_config.num_hidden_layers)
+        ]
+
+    def build(self, hidden_states_shape, adder_shape=None):
+        for layer in self.encoder_layers:
+            layer.build(hidden_states_shape)
+
+    def call(self, hidden_states, adder, dropout_seeds=None):
+        outputs, weights = [], []
+        for layer in self.encoder_layers:
+            hidden_states, probs = layer(
+                hidden_states, adder, dropout_seeds=dropout_seeds
+            )
+            outputs.append(hidden_states)
+            weights.append(probs)
+        return outputs, weights

@@ -1,0 +1,146 @@
+"""The pooler and the two pretraining heads.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  P: predictions per sequence; S where every position is predicted.
+  H: hidden size.
+  V: vocabulary size.
+"""
+
+import keras
+import tensorflow as tf
+
+from bert_tf.modeling import fused
+from bert_tf.modeling import layers
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Pooler(layers.BertLayer):
+    """tanh(first token . kernel + bias).
+
+    Source: modeling.py:218-232 of the original.
+
+    Call arguments:
+      sequence_output: <float>[B, S, H].
+
+    Returns:
+      <float>[B, H] in the compute dtype.
+    """
+
+    def build(self, sequence_output_shape):
+        config = self.bert_config
+        self.dense = self.project(config.hidden_size, config.initializer_range)
+        self.dense.build((sequence_output_shape[0], config.hidden_size))
+
+    def call(self, sequence_output):
+        return fused.bias_activation(
+            self.dense(sequence_output[:, 0]),
+            tf.convert_to_tensor(self.dense.bias),
+            "tanh",
+            jit=self.fuse,
+        )
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Transform(layers.BertLayer):
+    """layer_norm(activation(inputs . kernel + bias)), without dropout.
+
+    Call arguments:
+      inputs: <float>[B, P, H].
+
+    Returns:
+      <float>[B, P, H] in the compute dtype.
+    """
+
+    def build(self, input_shape):
+        config = self.bert_config
+        self.dense = self.project(config.hidden_size, config.initializer_range)
+        self.dense.build(input_shape)
+        self.layer_norm = layers.LayerNorm(
+            config.layer_norm_eps,
+            fuse=self.fuse,
+            dtype=self.dtype_policy,
+            name="LayerNorm",
+        )
+        self.layer_norm.build(input_shape)
+
+    def call(self, inputs):
+        activated = fused.bias_activation(
+            self.dense(inputs),
+            tf.convert_to_tensor(self.dense.bias),
+            self.bert_config.hidden_act,
+            jit=self.fuse,
+        )
+        return self.layer_norm(activated)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class MaskedLMHead(layers.BertLayer):
+    """Scores the vocabulary at the chosen positions.
+
+    The output matrix is the table of word embeddings. Source:
+    run_pretraining.py:240-285 of the original.
+
+    Call arguments:
+      sequence_output: <float>[B, S, H].
+      word_embeddings: <float32>[V, H].
+      masked_lm_positions: <int32>[B, P], or None for every position.
+
+    Returns:
+      Logits <float32>[B, P, V].
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.transform = self.add_layer(Transform, "transform")
+
+    def build(self, sequence_output_shape, word_embeddings_shape=None):
+        self.transform.build(sequence_output_shape)
+        self.output_bias = self.add_variable(
+            "output_bias", (self.bert_config.vocab_size,), "zeros"
+        )
+
+    def call(self, sequence_output, word_embeddings, masked_lm_positions=None):
+        chosen = sequence_output
+        if masked_lm_positions is not None:
+            chosen = tf.gather(chosen, masked_lm_positions, batch_dims=1)
+        transformed = self.transform(chosen)
+        shape = fused.shape_of(transformed)
+        # In float32: bfloat16 would round a logit of 10 to steps of 0.06.
+        rows = tf.cast(tf.reshape(transformed, [-1, shape[-1]]), tf.float32)
+        logits = tf.matmul(rows, word_embeddings, transpose_b=True)
+        logits += tf.convert_to_tensor(self.output_bias)
+        return tf.reshape(logits, [*shape[:-1], self.bert_config.vocab_size])
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class NextSentenceHead(layers.BertLayer):
+    """Scores whether the second segment follows the first.
+
+    Label 0 means that it does, 1 that it is random. Source:
+    run_pretraining.py:287-305 of the original.
+
+    Call arguments:
+      pooled_output: <float>[B, H].
+
+    Returns:
+      Logits <float32>[B, 2].
+    """
+
+    def build(self, pooled_output_shape):
+        config = self.bert_config
+        self.output_weights = self.add_variable(
+            "output_weights",
+            (2, config.hidden_size),
+            layers.truncated_normal(config.initializer_range),
+        )
+        self.output_bias = self.add_variable("output_bias", (2,), "zeros")
+
+    def call(self, pooled_output):
+        logits = tf.matmul(
+            tf.cast(pooled_output, tf.float32),
+            tf.convert_to_tensor(self.output_weights),
+            transpose_b=True,
+        )
+        return logits + tf.convert_to_tensor(self.output_bias)

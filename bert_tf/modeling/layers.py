@@ -1,0 +1,255 @@
+"""What every layer is made of: projections and layer normalisation.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  H: hidden size.
+  I: intermediate size.
+"""
+
+import keras
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.modeling import fused
+
+
+def truncated_normal(stddev):
+    """Returns a new initializer; one that is shared would repeat its values."""
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+def as_config(config):
+    """Returns the `BertConfig` that `config`, maybe its dictionary, means."""
+    if isinstance(config, BertConfig):
+        return config
+    return BertConfig.from_dict(config)
+
+
+class BasicLayer(keras.layers.Layer):
+    """A layer that casts for itself.
+
+    Keras' automatic casting would also round the attention adder and the
+    weights of the normalisation to the compute dtype.
+
+    Args:
+      **kwargs: As for `keras.layers.Layer`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+
+    def add_variable(self, name, shape, initializer):
+        """Adds a variable that is read in its own dtype, float32."""
+        return self.add_weight(
+            name=name, shape=shape, initializer=initializer, autocast=False
+        )
+
+    def project(self, width, initializer_range, name="dense"):
+        """Returns a new `Projection` of this layer's precision."""
+        return Projection(
+            width, initializer_range, dtype=self.dtype_policy, name=name
+        )
+
+
+class BertLayer(BasicLayer):
+    """A layer whose sizes and rates are those of a `BertConfig`.
+
+    Args:
+      config: The model's `BertConfig`, or its dictionary.
+      salt: Tells this layer's dropout from that of others; a layer with
+        several dropouts takes the salts that follow as well.
+      fuse: Whether to compile the elementwise chains, see `fused`.
+      **kwargs: As for `keras.layers.Layer`.
+    """
+
+    def __init__(self, config, salt=0, fuse=False, **kwargs):
+        super().__init__(**kwargs)
+        self.bert_config = as_config(config)
+        self.salt = salt
+        self.fuse = fuse
+
+    def add_layer(self, cls, name, salt=0):
+        """Returns a new layer of the same configuration and precision."""
+        return cls(
+            self.bert_config,
+            salt=salt,
+            fuse=self.fuse,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def get_config(self):
+        return super().get_config() | {
+            "config": self.bert_config.to_dict(),
+            "salt": self.salt,
+            "fuse": self.fuse,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Projection(BasicLayer):
+    """A matrix product whose bias the caller adds.
+
+    The bias belongs to the elementwise chain that follows (see `fused`), so
+    this layer only multiplies, and holds the bias. The kernel is
+    [input width, width] as in `keras.layers.Dense`.
+
+    Args:
+      width: Columns of the kernel.
+      initializer_range: Standard deviation of the kernel's initializer.
+
+    Call arguments:
+      inputs: <float>[..., input width].
+
+    Returns:
+      <float>[..., width] in the compute dtype.
+    """
+
+    def __init__(self, width, initializer_range=0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        self.kernel = self.add_variable(
+            "kernel",
+            (input_shape[-1], self.width),
+            truncated_normal(self.initializer_range),
+        )
+        self.bias = self.add_variable("bias", (self.width,), "zeros")
+
+    def call(self, inputs):
+        # One product of two matrices: a batch of products with the same
+        # kernel is slower, and its gradient sums over the batch afterwards.
+        rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
+        product = tf.matmul(
+            tf.cast(rows, self.compute_dtype),
+            tf.cast(self.kernel, self.compute_dtype),
+        )
+        shape = [*fused.shape_of(inputs)[:-1], self.width]
+        return tf.reshape(product, shape)
+
+    def get_config(self):
+        return super().get_config() | {
+            "width": self.width,
+            "initializer_range": self.initializer_range,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class LayerNorm(BasicLayer):
+    """Layer normalisation over the last axis, followed by dropout.
+
+    Source: modeling.py:362-372 of the original.
+
+    Args:
+      epsilon: Added to the variance.
+      dropout_prob: Probability of dropping an element of the result.
+      fuse: Whether to compile the chain.
+
+    Call arguments:
+      inputs: <float>[B, ..., width].
+      keys: <uint32>[B, 2] from `dropout.draw_keys`, or None for no dropout.
+
+    Returns:
+      <float>[B, ..., width] in the compute dtype.
+    """
+
+    def __init__(self, epsilon=1e-12, dropout_prob=0.0, fuse=False, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.dropout_prob = dropout_prob
+        self.fuse = fuse
+
+    def build(self, input_shape):
+        self.beta = self.add_variable("beta", (input_shape[-1],), "zeros")
+        self.gamma = self.add_variable("gamma", (input_shape[-1],), "ones")
+
+    def call(self, inputs, keys=None):
+        return fused.layer_norm_dropout(
+            inputs,
+            tf.convert_to_tensor(self.gamma),
+            tf.convert_to_tensor(self.beta),
+            keys,
+            epsilon=self.epsilon,
+            rate=self.dropout_prob,
+            dtype=self.compute_dtype,
+            jit=self.fuse,
+        )
+
+    def get_config(self):
+        return super().get_config() | {
+            "epsilon": self.epsilon,
+            "dropout_prob": self.dropout_prob,
+            "fuse": self.fuse,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Intermediate(BertLayer):
+    """activation(inputs . kernel + bias): the feed-forward's first half.
+
+    Source: modeling.py:866-871 of the original.
+
+    Call arguments:
+      inputs: <float>[B, S, H].
+
+    Returns:
+      <float>[B, S, I] in the compute dtype.
+    """
+
+    def build(self, input_shape):
+        config = self.bert_config
+        self.dense = self.project(
+            config.intermediate_size, config.initializer_range
+        )
+        self.dense.build(input_shape)
+
+    def call(self, inputs):
+        return fused.bias_activation(
+            self.dense(inputs),
+            tf.convert_to_tensor(self.dense.bias),
+            self.bert_config.hidden_act,
+            jit=self.fuse,
+        )
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class ResidualOutput(BertLayer):
+    """layer_norm(dropout(inputs . kernel + bias) + residual).
+
+    Closes both halves of an encoder layer; modeling.py:857-880 of the
+    original.
+
+    Call arguments:
+      inputs: <float>[B, S, H or I].
+      residual: <float>[B, S, H].
+      keys: <uint32>[B, 2] from `dropout.draw_keys`, or None for no dropout.
+
+    Returns:
+      <float>[B, S, H] in the compute dtype.
+    """
+
+    def build(self, inputs_shape, residual_shape=None):
+        config = self.bert_config
+        self.dense = self.project(config.hidden_size, config.initializer_range)
+        self.dense.build(inputs_shape)
+        # It holds the weights only: the chain in `call` normalises.
+        self.layer_norm = LayerNorm(
+            config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
+        )
+        self.layer_norm.build((*inputs_shape[:-1], config.hidden_size))
+
+    def call(self, inputs, residual, keys=None):
+        return fused.bias_dropout_residual_layer_norm(
+            self.dense(inputs),
+            tf.convert_to_tensor(self.dense.bias),
+            residual,
+            tf.convert_to_tensor(self.layer_norm.gamma),
+            tf.convert_to_tensor(self.layer_norm.beta),
+            keys,
+            epsilon=self.bert_config.layer_norm_eps,
+            rate=self.bert_config.hidden_dropout_prob,
+            jit=self.fuse,
+        )

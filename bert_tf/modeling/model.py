@@ -1,0 +1,282 @@
+"""BERT, and BERT with its pretraining heads, as Keras models.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  P: predictions per sequence.
+  H: hidden size.
+  N: attention heads.
+  V: vocabulary size.
+"""
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.modeling import attention
+from bert_tf.modeling import embeddings
+from bert_tf.modeling import encoder
+from bert_tf.modeling import heads
+from bert_tf.modeling import layers
+
+
+class _ConfiguredModel(keras.Model):
+    """What both models share: a `BertConfig`, and weights from the start."""
+
+    def __init__(self, config, fuse=False, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.bert_config = layers.as_config(config)
+        self.fuse = fuse
+
+    def _add_layer(self, cls, name, salt=0):
+        return cls(
+            self.bert_config,
+            salt=salt,
+            fuse=self.fuse,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build_from_config(self, config):
+        """Does nothing: the constructor has made all variables."""
+
+    def get_config(self):
+        return super().get_config() | {
+            "config": self.bert_config.to_dict(),
+            "fuse": self.fuse,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertModel(_ConfiguredModel):
+    """The encoder: embeddings, encoder layers and pooler.
+
+    Its variables have, after the name of the outermost model, the names of
+    the original's checkpoints; see `named_variables`.
+
+    Args:
+      config: A `BertConfig`, or its dictionary.
+      fuse: Whether to compile the elementwise chains; faster in training.
+      return_all_layers: Whether to return `encoder_outputs`.
+      return_embeddings: Whether to return `embedding_output`.
+      return_attention_probs: Whether to return `attention_probs`.
+      **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
+        "mixed_bfloat16").
+
+    Call arguments:
+      inputs: A dictionary of `input_ids` <int32>[B, S] and, if there is
+        padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
+        0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
+        zeros).
+      training: Whether to apply dropout.
+      dropout_seeds: <int32>[B], on which alone, apart from the configuration,
+        an example's dropout depends; drawn by Keras if not given.
+
+    Returns:
+      A dictionary, all in the compute dtype: `sequence_output` <float>[B, S,
+      H], `pooled_output` <float>[B, H], and on request `encoder_outputs`, a
+      list of <float>[B, S, H] per layer, `embedding_output` <float>[B, S, H],
+      `attention_probs`, a list of <float>[B, N, S, S] per layer.
+
+    Raises:
+      UserError: For an unknown input, or S above `max_position_embeddings`.
+
+    Example:
+      >>> model = BertModel(BertConfig(vocab_size=30522))
+      >>> model({"input_ids": [[101, 7592, 102]]})["pooled_output"].shape
+      TensorShape([1, 768])
+    """
+
+    def __init__(
+        self,
+        config,
+        fuse=False,
+        return_all_layers=False,
+        return_embeddings=False,
+        return_attention_probs=False,
+        name="bert",
+        **kwargs,
+    ):
+        super().__init__(config, fuse, name=name, **kwargs)
+        self.return_all_layers = return_all_layers
+        self.return_embeddings = return_embeddings
+        self.return_attention_probs = return_attention_probs
+        self.embeddings = self._add_layer(embeddings.Embeddings, "embeddings")
+        self.encoder = self._add_layer(encoder.Encoder, "encoder", salt=1)
+        self.pooler = self._add_layer(heads.Pooler, "pooler")
+        self.seed_generator = keras.random.SeedGenerator()
+        self.build()
+
+    def build(self, input_shape=None):
+        hidden = (None, None, self.bert_config.hidden_size)
+        self.embeddings.build((None, None))
+        self.encoder.build(hidden)
+        self.pooler.build(hidden)
+
+    def call(self, inputs, training=False, dropout_seeds=None):
+        input_ids, input_mask, segment_ids = _standardize(inputs)
+        if not training:
+            dropout_seeds = None
+        elif dropout_seeds is None:
+            dropout_seeds = self._draw_seeds(input_ids)
+        embedded = self.embeddings(
+            input_ids, segment_ids, dropout_seeds=dropout_seeds
+        )
+        adder = attention.attention_adder(
+            input_mask, self.bert_config.left_to_right
+        )
+        encoded, probs = self.encoder(
+            embedded, adder, dropout_seeds=dropout_seeds
+        )
+        outputs = {
+            "sequence_output": encoded[-1],
+            "pooled_output": self.pooler(encoded[-1]),
+        }
+        if self.return_all_layers:
+            outputs["encoder_outputs"] = encoded
+        if self.return_embeddings:
+            outputs["embedding_output"] = embedded
+        if self.return_attention_probs:
+            outputs["attention_probs"] = probs
+        return outputs
+
+    def _draw_seeds(self, input_ids):
+        return keras.random.randint(
+            (tf.shape(input_ids)[0],),
+            0,
+            2**31 - 1,
+            dtype="int32",
+            seed=self.seed_generator,
+        )
+
+    def get_config(self):
+        return super().get_config() | {
+            "return_all_layers": self.return_all_layers,
+            "return_embeddings": self.return_embeddings,
+            "return_attention_probs": self.return_attention_probs,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertForPretraining(_ConfiguredModel):
+    """BERT with the masked-LM and the next-sentence head.
+
+    Args:
+      config: A `BertConfig`, or its dictionary.
+      fuse: Whether to compile the elementwise chains; faster in training.
+      **kwargs: As for `keras.Model`, and the `return_` flags of `BertModel`.
+
+    Call arguments:
+      inputs: As for `BertModel`, and `masked_lm_positions` <int32>[B, P];
+        without it every position is scored.
+      training: Whether to apply dropout.
+      dropout_seeds: As for `BertModel`.
+
+    Returns:
+      What `BertModel` returns, and `masked_lm_logits` <float32>[B, P, V] and
+      `next_sentence_logits` <float32>[B, 2] (0: the second segment follows
+      the first, 1: it is random).
+    """
+
+    def __init__(
+        self,
+        config,
+        fuse=False,
+        return_all_layers=False,
+        return_embeddings=False,
+        return_attention_probs=False,
+        name="bert_for_pretraining",
+        **kwargs,
+    ):
+        super().__init__(config, fuse, name=name, **kwargs)
+        with keras.name_scope(self.name):
+            self.bert = BertModel(
+                self.bert_config,
+                fuse,
+                return_all_layers,
+                return_embeddings,
+                return_attention_probs,
+                dtype=self.dtype_policy,
+            )
+        self.masked_lm_head = self._add_layer(heads.MaskedLMHead, "predictions")
+        self.next_sentence_head = self._add_layer(
+            heads.NextSentenceHead, "seq_relationship"
+        )
+        self.build()
+
+    def build(self, input_shape=None):
+        width = self.bert_config.hidden_size
+        with keras.name_scope("cls"):
+            self.masked_lm_head.build((None, None, width))
+            self.next_sentence_head.build((None, width))
+
+    def call(self, inputs, training=False, dropout_seeds=None):
+        inputs = dict(inputs)
+        positions = inputs.pop("masked_lm_positions", None)
+        outputs = self.bert(
+            inputs, training=training, dropout_seeds=dropout_seeds
+        )
+        outputs["masked_lm_logits"] = self.masked_lm_head(
+            outputs["sequence_output"],
+            tf.convert_to_tensor(self.bert.embeddings.word_embeddings),
+            masked_lm_positions=positions,
+        )
+        outputs["next_sentence_logits"] = self.next_sentence_head(
+            outputs["pooled_output"]
+        )
+        return outputs
+
+    def get_config(self):
+        flags = ("return_all_layers", "return_embeddings")
+        flags += ("return_attention_probs",)
+        return super().get_config() | {
+            flag: getattr(self.bert, flag) for flag in flags
+        }
+
+
+def _standardize(inputs):
+    """Returns the three inputs as <int32>[B, S], with defaults filled in."""
+    known = ("input_ids", "input_mask", "segment_ids")
+    unknown = sorted(set(inputs) - set(known))
+    if unknown or "input_ids" not in inputs:
+        raise UserError(
+            "The model's inputs are `input_ids` and, optionally, `input_mask` "
+            f"and `segment_ids`. Received: {', '.join(sorted(inputs))}."
+        )
+    input_ids = tf.cast(inputs["input_ids"], tf.int32)
+    input_mask = inputs.get("input_mask")
+    if input_mask is None:
+        input_mask = tf.ones_like(input_ids)
+    segment_ids = inputs.get("segment_ids")
+    if segment_ids is None:
+        segment_ids = tf.zeros_like(input_ids)
+    return input_ids, input_mask, tf.cast(segment_ids, tf.int32)
+
+
+def named_variables(model):
+    """Returns the weights of a model by their canonical names.
+
+    A canonical name is the one in the original's checkpoints, for instance
+    `bert/encoder/layer_0/attention/self/query/kernel`: the variable's path
+    without the name of the outermost model.
+
+    Args:
+      model: A `BertModel`, or a model that contains one named "bert".
+
+    Returns:
+      Name to `keras.Variable`; random number states are left out.
+    """
+    if isinstance(model, BertModel):
+        # The encoder by itself is outermost and "bert" at once.
+        return {
+            f"bert/{variable.path.removeprefix(model.path + '/')}": variable
+            for variable in model.weights
+        }
+    return {
+        variable.path.removeprefix(f"{model.name}/"): variable
+        for variable in model.weights
+    }
