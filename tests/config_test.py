@@ -1,0 +1,233 @@
+"""Tests for bert_tf.config and the checks of bert_tf.run_config."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import run_config
+from bert_tf.config import BertConfig
+from bert_tf.config import option
+from bert_tf.errors import UserError
+from tests import shared_data
+
+_VALUES = {
+    "vocab_size": 101,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "hidden_act": "relu",
+    "hidden_dropout_prob": 0.25,
+    "attention_probs_dropout_prob": 0.125,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "initializer_range": 0.03,
+}
+_LEARN_VOCABULARY = {"input_file": "a", "output_file": "b"}
+_CREATE_DATA = {**_LEARN_VOCABULARY, "vocab_file": "c"}
+_PRETRAIN = {
+    "bert_config_file": "a",
+    "input_file": "b",
+    "output_dir": "c",
+    "do_train": True,
+}
+
+
+class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
+    def test_json_keeps_every_value(self):
+        config = BertConfig.from_dict(_VALUES)
+        self.assertEqual(json.loads(config.to_json()), _VALUES)
+        self.assertEqual(BertConfig.from_json(config.to_json(), "x"), config)
+
+    def test_our_own_keys_are_written_only_where_they_differ(self):
+        ours = {"layer_norm_eps": 1e-6, "left_to_right": True}
+        for key, value in ours.items():
+            config = BertConfig.from_dict({**_VALUES, key: value})
+            self.assertEqual(config.to_dict(), {**_VALUES, key: value})
+            self.assertEqual(BertConfig.from_dict(config.to_dict()), config)
+
+    def test_defaults_are_those_of_the_original(self):
+        config = BertConfig(vocab_size=30522)
+        expected = {
+            "vocab_size": 30522,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 16,
+            "initializer_range": 0.02,
+        }
+        self.assertEqual(config.to_dict(), expected)
+
+    def test_released_configurations_parse(self):
+        folder = pathlib.Path(shared_data.data("vocab"))
+        paths = sorted(folder.rglob("*config*.json"))
+        self.assertNotEmpty(paths)
+        for path in paths:
+            BertConfig.from_json(path.read_text(encoding="utf-8"), str(path))
+
+    def test_released_unused_keys_are_accepted_by_name(self):
+        unused = {"directionality": "bidi", "pooler_fc_size": 768}
+        config = BertConfig.from_dict({**_VALUES, **unused})
+        self.assertEqual(config.to_dict(), _VALUES)
+
+    def test_null_activation_is_linear(self):
+        config = BertConfig.from_dict({**_VALUES, "hidden_act": None})
+        self.assertEqual(config.hidden_act, "linear")
+
+    def test_whole_number_is_a_fine_probability(self):
+        config = BertConfig.from_dict({**_VALUES, "hidden_dropout_prob": 0})
+        self.assertEqual(config.hidden_dropout_prob, 0)
+
+    @parameterized.parameters(
+        ({"hiden_size": 24}, r"Unknown keys in x\.json: hiden_size"),
+        ({"num_attention_heads": 5}, "heads=5, hidden_size=24"),
+        ({"hidden_act": "swish"}, "'swish'"),
+        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1"),
+        ({"vocab_size": "101"}, "vocab_size='101'"),
+        ({"vocab_size": 101.5}, r"vocab_size=101\.5"),
+        ({"vocab_size": True}, "vocab_size=True"),
+        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1\.0"),
+        ({"attention_probs_dropout_prob": -0.1}, r"prob=-0\.1"),
+        ({"left_to_right": 1}, "left_to_right=1"),
+        ({"hidden_size": None}, "hidden_size=None"),
+    )
+    def test_rejects(self, changes, message):
+        with self.assertRaisesRegex(UserError, message):
+            BertConfig.from_dict({**_VALUES, **changes}, "x.json")
+
+    def test_rejects_missing_vocabulary_size(self):
+        values = {k: v for k, v in _VALUES.items() if k != "vocab_size"}
+        with self.assertRaisesRegex(UserError, "x.json lacks .*vocab_size"):
+            BertConfig.from_dict(values, "x.json")
+
+    @parameterized.parameters(
+        ('{"vocab_size": 101,}', r"x\.json is not valid JSON"),
+        ("[101]", "one JSON object. Received: list"),
+        ("", r"x\.json is not valid JSON"),
+    )
+    def test_rejects_text(self, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            BertConfig.from_json(text, "x.json")
+
+
+class OptionTest(tf.test.TestCase):
+    def test_required_and_optional(self):
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            depth: int = option(help_text="How deep.")
+            width: int = option(7, "How wide.", name="broad")
+
+        self.assertEqual(Config(depth=3), Config(depth=3, width=7))
+        with self.assertRaises(TypeError):
+            Config()
+        width = dataclasses.fields(Config)[1]
+        self.assertEqual(width.metadata["name"], "broad")
+        self.assertEqual(width.metadata["help"], "How wide.")
+
+
+class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("LearnVocabularyConfig", {"num_unused": 98}, "--num_unused.*98"),
+        ("LearnVocabularyConfig", {"vocab_size": 999}, "--vocab_size.*999"),
+        ("LearnVocabularyConfig", {"min_frequency": 0}, "--min_frequency"),
+        (
+            "LearnVocabularyConfig",
+            {"character_coverage": 1.5},
+            "--character_coverage.*1.5",
+        ),
+        (
+            "CreatePretrainingDataConfig",
+            {"mask_rate": 0.9},
+            "must add up to 1. Received: 1.1",
+        ),
+        (
+            "CreatePretrainingDataConfig",
+            {"masked_lm_prob": -0.1},
+            "--masked_lm_prob",
+        ),
+        (
+            "CreatePretrainingDataConfig",
+            {"generator": "original", "split_sentences": True},
+            "one sentence a line",
+        ),
+        (
+            "CreatePretrainingDataConfig",
+            {"generator": "original", "num_shards": 4},
+            "--num_shards has no effect .*original",
+        ),
+        ("CreatePretrainingDataConfig", {"dupe_factor": 0}, "--dupe_factor"),
+        ("PretrainConfig", {"do_train": False}, "--do_train and --do_eval"),
+        ("PretrainConfig", {"train_batch_size": 0}, "--train_batch_size"),
+        ("PretrainConfig", {"learning_rate": 0.0}, "--learning_rate"),
+        ("PretrainConfig", {"micro_batch_size": "half"}, "'half'"),
+        ("PretrainConfig", {"num_warmup_steps": -1}, "--num_warmup_steps"),
+        ("PretrainConfig", {"stop_at_step": 0}, "--stop_at_step"),
+    )
+    def test_rejects(self, name, changes, message):
+        given = {
+            "LearnVocabularyConfig": _LEARN_VOCABULARY,
+            "CreatePretrainingDataConfig": _CREATE_DATA,
+            "PretrainConfig": _PRETRAIN,
+        }[name]
+        config_cls = getattr(run_config, name)
+        config_cls(**given)  # Right without the change.
+        with self.assertRaisesRegex(UserError, message):
+            config_cls(**{**given, **changes})
+
+    def test_features_come_from_a_directory_or_from_three_files(self):
+        files = {"input_file": "a", "output_file": "b"}
+        trio = {
+            "bert_config_file": "c",
+            "init_checkpoint": "d",
+            "vocab_file": "e",
+        }
+        run_config.ExtractFeaturesConfig(**files, **trio)
+        run_config.ExtractFeaturesConfig(**files, model_dir="f")
+        with self.assertRaisesRegex(UserError, "Received both"):
+            run_config.ExtractFeaturesConfig(**files, **trio, model_dir="f")
+        del trio["vocab_file"]
+        with self.assertRaisesRegex(UserError, "or all of"):
+            run_config.ExtractFeaturesConfig(**files, **trio)
+
+    def test_every_field_has_a_help_sentence(self):
+        for config_cls in _all_run_configs():
+            for field in dataclasses.fields(config_cls):
+                label = f"{config_cls.__name__}.{field.name}"
+                self.assertTrue(field.metadata.get("help"), label)
+
+    def test_configurations_are_frozen(self):
+        for config_cls in _all_run_configs():
+            # Where `dataclass(frozen=True)` leaves its mark.
+            self.assertTrue(
+                config_cls.__dataclass_params__.frozen, config_cls.__name__
+            )
+
+    def test_import_does_not_wait_for_tensorflow(self):
+        code = (
+            "import sys; import bert_tf.cli, bert_tf.run_config; "
+            "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _all_run_configs():
+    return [
+        value
+        for value in vars(run_config).values()
+        if dataclasses.is_dataclass(value) and isinstance(value, type)
+    ]
+
+
+if __name__ == "__main__":
+    tf.test.main()

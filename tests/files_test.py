@@ -1,0 +1,152 @@
+"""Tests for bert_tf.files."""
+
+import os
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import files
+from bert_tf.errors import UserError
+
+
+class _Interruption(BaseException):
+    """Stands for Ctrl-C: not an `Exception`."""
+
+
+class ExpandGlobsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        for name in ("b.txt", "a.txt", "c.gz"):
+            files.write_text(os.path.join(self.folder, name), name)
+        os.mkdir(os.path.join(self.folder, "d.txt"))
+
+    def _expand(self, *patterns):
+        patterns = ",".join(os.path.join(self.folder, p) for p in patterns)
+        found = files.expand_globs(patterns)
+        return [os.path.relpath(path, self.folder) for path in found]
+
+    def test_matches_are_sorted_and_folders_left_out(self):
+        self.assertEqual(self._expand("*.txt"), ["a.txt", "b.txt"])
+
+    def test_patterns_keep_their_order_and_duplicates_count_once(self):
+        self.assertEqual(
+            self._expand("c.gz", "b.txt", "*.txt"), ["c.gz", "b.txt", "a.txt"]
+        )
+
+    def test_spaces_around_commas_do_not_matter(self):
+        pattern = f"{self.folder}/a.txt , {self.folder}/b.txt"
+        self.assertLen(files.expand_globs(pattern), 2)
+
+    @parameterized.parameters("*.json", "a.txt,*.json", "d.txt")
+    def test_rejects_a_pattern_without_match(self, patterns):
+        patterns = ",".join(f"{self.folder}/{p}" for p in patterns.split(","))
+        with self.assertRaisesRegex(UserError, "--here matches no file"):
+            files.expand_globs(patterns, "--here")
+
+    @parameterized.parameters("", ",", "{}/a.txt,")
+    def test_rejects_an_empty_pattern(self, patterns):
+        with self.assertRaisesRegex(UserError, "Received: ''"):
+            files.expand_globs(patterns.format(self.folder))
+
+
+class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.path = os.path.join(self.folder, "new", "deep", "file.txt")
+
+    def test_makes_folders_and_leaves_nothing_else(self):
+        files.write_text(self.path, "käse\n")
+        self.assertEqual(files.read_bytes(self.path), "käse\n".encode())
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
+    @parameterized.parameters(ValueError, KeyboardInterrupt, _Interruption)
+    def test_keeps_the_earlier_file_when_the_body_raises(self, error):
+        files.write_text(self.path, "earlier")
+        with self.assertRaises(error):
+            with files.atomic_file(self.path) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write("half")
+                raise error
+        self.assertEqual(files.read_bytes(self.path), b"earlier")
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
+    def test_earlier_contents_are_there_until_the_end(self):
+        files.write_text(self.path, "earlier")
+        with files.atomic_file(self.path) as temporary:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write("later")
+            self.assertEqual(files.read_bytes(self.path), b"earlier")
+        self.assertEqual(files.read_bytes(self.path), b"later")
+
+    def test_body_that_writes_nothing_is_an_error(self):
+        with self.assertRaises(OSError):
+            with files.atomic_file(self.path):
+                pass
+        self.assertFalse(os.path.exists(self.path))
+
+
+class AtomicDirectoryTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.parent = self.create_tempdir().full_path
+        self.path = os.path.join(self.parent, "model")
+
+    def _write(self, *names, error=None):
+        with files.atomic_directory(self.path) as temporary:
+            for name in names:
+                files.write_text(os.path.join(temporary, name), name)
+            if error:
+                raise error
+
+    def test_replaces_the_whole_earlier_directory(self):
+        self._write("a", "sub/b")
+        self._write("c")
+        self.assertEqual(os.listdir(self.path), ["c"])
+        self.assertEqual(os.listdir(self.parent), ["model"])
+
+    def test_keeps_the_earlier_directory_when_the_body_raises(self):
+        self._write("a", "sub/b")
+        with self.assertRaises(_Interruption):
+            self._write("c", error=_Interruption())
+        self.assertEqual(sorted(os.listdir(self.path)), ["a", "sub"])
+        self.assertEqual(os.listdir(self.parent), ["model"])
+
+
+class ReadTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.create_tempdir().full_path, "x.json")
+
+    def test_json_round_trip_keeps_letters_readable(self):
+        values = {"a": [1, 2.5, None], "ß": "中"}
+        files.write_json(self.path, values)
+        self.assertEqual(files.read_json(self.path), values)
+        self.assertIn("中".encode(), files.read_bytes(self.path))
+
+    @parameterized.parameters(b'{"a": ', b"", b'"\xff"')
+    def test_rejects_what_is_not_json(self, contents):
+        files.write_bytes(self.path, contents)
+        with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
+            files.read_json(self.path)
+
+    def test_require_file(self):
+        files.write_bytes(self.path, b"x")
+        self.assertEqual(files.require_file(self.path, "--a"), self.path)
+        for path in (self.path + "x", os.path.dirname(self.path), ""):
+            with self.assertRaisesRegex(UserError, "--a names a file"):
+                files.require_file(path, "--a")
+
+    def test_bert_config_errors_name_the_file(self):
+        with self.assertRaisesRegex(UserError, "--bert_config_file.*x.json"):
+            files.read_bert_config(self.path)
+        files.write_text(self.path, '{"vocab_size": 7, "depth": 2}')
+        with self.assertRaisesRegex(UserError, "x.json: depth"):
+            files.read_bert_config(self.path)
+        files.write_text(self.path, '{"vocab_size": 7}')
+        self.assertEqual(files.read_bert_config(self.path).vocab_size, 7)
+
+
+if __name__ == "__main__":
+    tf.test.main()
