@@ -1,0 +1,313 @@
+"""WordPiece inside the graph, token by token the original's.
+
+Normalization and WordPiece are one operator each, of tensorflow_text 2.12 or
+later; what the two leave over of the original's rules is done by core
+TensorFlow operators between them. Nothing needs a lookup table or an asset.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bert_tf.text import normalizer
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.vocabulary import Vocabulary
+
+# In characters (tokenization.py:303 of the original).
+MAX_CHARS_PER_WORD = 200
+_MAX_BYTES_PER_CHAR = 4
+
+# A character inside a word of normalized text.
+_IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
+
+# Special tokens typed in the text travel through the operators as characters
+# that no text has: reserved code points of a CJK block, so that they are words
+# of their own. [UNK] needs no id: as no piece has its character, it becomes
+# the unknown token by itself.
+_STAND_INS = {
+    vocabulary_lib.UNK: "\U0002ceaa",
+    vocabulary_lib.PAD: "\U0002ceab",
+    vocabulary_lib.CLS: "\U0002ceac",
+    vocabulary_lib.SEP: "\U0002cead",
+    vocabulary_lib.MASK: "\U0002ceae",
+}
+
+
+class BertTokenizer(tf.Module):
+    """Turns text into ids exactly as the original's FullTokenizer.
+
+    Works eagerly, in `tf.data`, in a `tf.function` and in a SavedModel. Bytes
+    that are not UTF-8 count for nothing, as in the original, which decodes
+    with errors ignored.
+
+    Source: tokenization.py:161-359 of the original.
+
+    Attributes:
+      vocabulary: The pieces.
+      lower_case: Whether text is lower-cased.
+      strip_accents: Whether accents are stripped.
+      preserve_special_tokens: Whether [MASK] and its like stay whole.
+
+    Args:
+      vocabulary: The pieces.
+      lower_case: Whether to lower-case the text.
+      strip_accents: Whether to strip accents; by default as `lower_case`.
+      preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK],
+        typed in the text, become their ids. The original splits them like
+        any other text. Leave it off for text of strangers, who could end a
+        segment with "[SEP]".
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        preserve_special_tokens: bool = False,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.lower_case = lower_case
+        self.strip_accents = (
+            lower_case if strip_accents is None else strip_accents
+        )
+        self.preserve_special_tokens = preserve_special_tokens
+        self._normalizer = normalizer.Normalizer(
+            self.lower_case, self.strip_accents
+        )
+        self._wordpiece = tf_text.FastWordpieceTokenizer(
+            model_buffer=_build_wordpiece(vocabulary, preserve_special_tokens),
+            token_out_type=tf.int32,
+        )
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._tokens = tf.constant(vocabulary.tokens)
+
+    @classmethod
+    def from_vocab_file(
+        cls,
+        vocab_file: str,
+        do_lower_case: bool = True,
+        strip_accents: bool | None = None,
+        preserve_special_tokens: bool = False,
+    ) -> "BertTokenizer":
+        """Builds a tokenizer from a vocabulary file; see `Vocabulary`."""
+        return cls(
+            Vocabulary.from_file(vocab_file),
+            do_lower_case,
+            strip_accents,
+            preserve_special_tokens,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what, beside the vocabulary's file, makes the tokenizer."""
+        return {
+            "lower_case": self.lower_case,
+            "strip_accents": self.strip_accents,
+            "preserve_special_tokens": self.preserve_special_tokens,
+            "vocabulary_hash": self.vocabulary.hash,
+        }
+
+    def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> Any:
+        """Returns the ids of the text's pieces, without [CLS] and [SEP].
+
+        Args:
+          text: <string>[n], or one string.
+
+        Returns:
+          Ragged <int32>[n, None]; <int32>[None] for one string.
+        """
+        text, is_scalar = _to_vector(text)
+        normalized = self._normalizer.normalize(self._hide_specials(text))
+        ids = self._wordpiece.tokenize(_mark_long_words(normalized))
+        return ids[0] if is_scalar else ids
+
+    def tokenize_with_offsets(
+        self, text: tf.Tensor | Sequence[str] | str
+    ) -> tuple[Any, Any, Any]:
+        """Returns ids and where each piece stands in the text.
+
+        The bytes of the text between a piece's start and end, normalized, are
+        the piece (without "##"), and the whole word for [UNK]. Where several
+        pieces share one character, as the parts of a Hangul syllable when
+        accents are stripped, each has all of it. Accents and dropped
+        characters belong to the piece they follow.
+
+        Args:
+          text: <string>[n], or one string.
+
+        Returns:
+          ids, starts and (exclusive) ends, each ragged <int32>[n, None];
+          starts and ends are bytes of `text`. <int32>[None] for one string.
+        """
+        text, is_scalar = _to_vector(text)
+        normalized, sources = self._normalizer.normalize_with_offsets(
+            self._hide_specials(text)
+        )
+        ids, starts, ends = self._wordpiece.tokenize_with_offsets(
+            _mark_long_words(normalized)
+        )
+        starts, ends = _map_offsets(starts, ends, sources)
+        if is_scalar:
+            return ids[0], starts[0], ends[0]
+        return ids, starts, ends
+
+    def split_words(self, text: tf.Tensor | Sequence[str] | str) -> Any:
+        """Returns the normalized words that WordPiece would cut into pieces.
+
+        Args:
+          text: <string>[n], or one string.
+
+        Returns:
+          Ragged <string>[n, None]; <string>[None] for one string.
+        """
+        text, is_scalar = _to_vector(text)
+        normalized = self._normalizer.normalize(self._hide_specials(text))
+        words = self._normalizer.split_words(normalized)
+        if self.preserve_special_tokens:
+            flat = words.flat_values
+            for token, stand_in in _STAND_INS.items():
+                flat = tf.strings.regex_replace(flat, stand_in, token)
+            words = words.with_flat_values(flat)
+        return words[0] if is_scalar else words
+
+    def tokens(self, ids: Any) -> Any:
+        """Returns the pieces of ids: <string> of the same shape."""
+        return tf.ragged.map_flat_values(
+            lambda flat: tf.gather(self._tokens, flat), ids
+        )
+
+    def detokenize(self, ids: Any) -> tf.Tensor:
+        """Returns the text of pieces: words whole, one space between them.
+
+        Args:
+          ids: <int32>[n, None], ragged or not.
+
+        Returns:
+          <string>[n].
+        """
+        joined = tf.strings.reduce_join(
+            self.tokens(ids), axis=-1, separator=" "
+        )
+        return tf.strings.regex_replace(
+            joined, f" {vocabulary_lib.CONTINUATION}", ""
+        )
+
+    def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
+        """Puts stand-ins for special tokens, if asked to.
+
+        Each keeps its length in bytes (the NULs vanish in normalization), so
+        that offsets hold.
+        """
+        if not self.preserve_special_tokens:
+            return text
+        # Nobody gets a special token by typing its stand-in.
+        text = tf.strings.regex_replace(
+            text,
+            f"[{''.join(_STAND_INS.values())}]",
+            _STAND_INS[vocabulary_lib.UNK],
+        )
+        for token, stand_in in _STAND_INS.items():
+            padding = len(token) - len(stand_in.encode())
+            text = tf.strings.regex_replace(
+                text,
+                token.replace("[", r"\[").replace("]", r"\]"),
+                stand_in + "\0" * padding,
+            )
+        return text
+
+
+def _to_vector(
+    text: tf.Tensor | Sequence[str] | str,
+) -> tuple[tf.Tensor, bool]:
+    """Returns <string>[n] and whether the text was one string."""
+    text = tf.convert_to_tensor(text, tf.string)
+    if text.shape.rank not in (0, 1):
+        raise ValueError(
+            "`text` must be one string or a vector of strings. Received: shape "
+            f"{text.shape}."
+        )
+    is_scalar = text.shape.rank == 0
+    return (text[tf.newaxis] if is_scalar else text), is_scalar
+
+
+def _build_wordpiece(
+    vocabulary: Vocabulary, preserve_special_tokens: bool
+) -> tf.Tensor:
+    """Returns the WordPiece operator's model of a vocabulary."""
+    stand_ins = _STAND_INS if preserve_special_tokens else {}
+    pieces = []
+    for token in vocabulary.tokens:
+        if token != vocabulary_lib.UNK:
+            token = stand_ins.get(token, token)
+        pieces.append(token)
+    model = tf_text.FastWordpieceTokenizer(
+        pieces,
+        # Words of more bytes have more characters than are allowed.
+        max_bytes_per_word=MAX_CHARS_PER_WORD * _MAX_BYTES_PER_CHAR,
+        unknown_token=vocabulary_lib.UNK,
+    )
+    return model._model
+
+
+def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
+    """Makes words of more than 200 characters unknown.
+
+    One character of each becomes NULs of the same length, which no piece has,
+    so WordPiece finds the word unknown and offsets hold.
+
+    Args:
+      normalized: <string>[n].
+
+    Returns:
+      <string>[n].
+    """
+    too_long = rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD},}}"
+    # Characters of 1, 2, 3, 4 bytes in UTF-8.
+    by_length = (
+        r"0-9A-Za-z\x00-\x08\x0b-\x1f\x7f",
+        r"\x{80}-\x{7FF}",
+        r"\x{800}-\x{FFFF}",
+        r"\x{10000}-\x{10FFFF}",
+    )
+    return normalizer.update_where(
+        normalized,
+        rf"(?s)(?:.*[{normalizer.SEPARATORS}{normalizer.SINGLES}])?"
+        rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD + 1}}}.*",
+        [
+            (f"[{chars}]({too_long})", b"\0" * length + rb"\1")
+            for length, chars in enumerate(by_length, start=1)
+        ],
+    )
+
+
+def _map_offsets(
+    starts: tf.RaggedTensor, ends: tf.RaggedTensor, sources: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Maps offsets into normalized text to offsets into the original.
+
+    Args:
+      starts: Ragged <int64>[n, None], bytes of the normalized text.
+      ends: The like, exclusive.
+      sources: Ragged <int64>[n, None], one more than there are bytes: where
+        each byte comes from.
+
+    Returns:
+      starts and ends, ragged <int32>[n, None], bytes of the original text.
+    """
+    flat = tf.cast(sources.flat_values, tf.int32)
+    first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
+    start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
+    last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
+    # All bytes made from one character have the same source. A piece ends
+    # where the next character begins that left a byte, so the positions where
+    # the source changes are numbered. The end of a text is such a position.
+    changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
+    number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
+    source_of_number = tf.boolean_mask(flat, changes)
+    next_number = tf.gather(number, last_byte) + 1
+    return (
+        starts.with_flat_values(tf.gather(flat, start_byte)),
+        ends.with_flat_values(tf.gather(source_of_number, next_number)),
+    )

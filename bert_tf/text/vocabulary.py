@@ -1,0 +1,188 @@
+"""The vocabulary: one piece a line, the line number is the id.
+
+Nothing here imports TensorFlow before a file is written or read from other
+than a local disk, so worker processes start at once.
+"""
+
+import functools
+import hashlib
+from collections.abc import Sequence
+
+from bert_tf.errors import UserError
+
+PAD = "[PAD]"
+UNK = "[UNK]"
+CLS = "[CLS]"
+SEP = "[SEP]"
+MASK = "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+
+# What stands in front of a piece that continues a word.
+CONTINUATION = "##"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Vocabulary:
+    """The pieces a tokenizer knows, and their ids.
+
+    Source: load_vocab (tokenization.py:121-133 of the original), which strips
+    each line, takes the last of two equal lines and complains about nothing.
+    Here a line must be what it will be read as.
+
+    Attributes:
+      tokens: The pieces; the position is the id.
+      source: Where they came from, for errors.
+      pad_id: The id of [PAD]; `unk_id`, `cls_id`, `sep_id`, `mask_id` alike.
+
+    Args:
+      tokens: The pieces in the order of their ids.
+      source: What errors call them: a path, or words like "the vocabulary".
+
+    Raises:
+      UserError: If a special token is missing, a token is there twice or is
+        empty, or has white space at its ends. Positions are counted as lines,
+        from 1.
+    """
+
+    def __init__(
+        self, tokens: Sequence[str], source: str = "the vocabulary"
+    ) -> None:
+        self.tokens = tuple(tokens)
+        self.source = source
+        self._ids: dict[str, int] = {}
+        for index, token in enumerate(self.tokens):
+            _check_token(token, f"{source}, line {index + 1}")
+            if token in self._ids:
+                raise UserError(
+                    f"{source}, line {index + 1}: {token!r} stands already on "
+                    f"line {self._ids[token] + 1}; every piece must be there "
+                    "once."
+                )
+            self._ids[token] = index
+        missing = [token for token in SPECIAL_TOKENS if token not in self._ids]
+        if missing:
+            raise UserError(
+                f"{source} lacks {', '.join(missing)}: none of its "
+                f"{len(self.tokens)} lines reads so. A BERT vocabulary holds "
+                f"{', '.join(SPECIAL_TOKENS)}."
+            )
+        self.pad_id = self._ids[PAD]
+        self.unk_id = self._ids[UNK]
+        self.cls_id = self._ids[CLS]
+        self.sep_id = self._ids[SEP]
+        self.mask_id = self._ids[MASK]
+
+    @classmethod
+    def from_file(cls, path: str) -> "Vocabulary":
+        r"""Reads a vocabulary file; lines end at \n only.
+
+        The last \n may be missing.
+
+        Raises:
+          UserError: If the file is missing, empty, not UTF-8, begins with a
+            byte order mark, has \r\n line ends, or holds what `Vocabulary`
+            refuses; with the file and the line.
+        """
+        contents = _read_bytes(path)
+        if contents.startswith(_BYTE_ORDER_MARK):
+            raise UserError(
+                f"{path}, line 1: begins with a byte order mark (EF BB BF), "
+                "which would become part of the first piece; save the file as "
+                "UTF-8 without it."
+            )
+        try:
+            text = contents.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = contents.count(b"\n", 0, error.start) + 1
+            raise UserError(
+                f"{path}, line {line}: not UTF-8 at byte {error.start} of the "
+                "file; save it as UTF-8."
+            ) from error
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        if not lines:
+            raise UserError(f"{path} is empty; one piece a line is expected.")
+        return cls(lines, source=path)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
+
+    def id(self, token: str) -> int:
+        """Returns the id of a piece.
+
+        Raises:
+          UserError: If the vocabulary does not have it.
+        """
+        try:
+            return self._ids[token]
+        except KeyError as error:
+            raise UserError(
+                f"{self.source} does not hold {token!r}."
+            ) from error
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256, in hexadecimal, of what `write` writes."""
+        return hashlib.sha256(self.to_text().encode("utf-8")).hexdigest()
+
+    def to_text(self) -> str:
+        """Returns the contents of a vocabulary file."""
+        return "\n".join(self.tokens) + "\n"
+
+    def write(self, path: str) -> None:
+        """Writes the vocabulary file, whole or not at all."""
+        from bert_tf import files  # Here, as it imports TensorFlow.
+
+        files.write_text(path, self.to_text())
+
+    def check_size(self, vocab_size: int) -> None:
+        """Raises `UserError` unless a model of `vocab_size` fits."""
+        if len(self.tokens) != vocab_size:
+            raise UserError(
+                f"{self.source} has {len(self.tokens)} lines, but `vocab_size` "
+                f"of the model is {vocab_size}; use the vocabulary and the "
+                "bert_config.json that belong together."
+            )
+
+
+def _check_token(token: str, where: str) -> None:
+    """Raises `UserError` for a line that would not be read as it stands."""
+    if not token:
+        raise UserError(f"{where}: empty; every line must hold one piece.")
+    if token.endswith("\r"):
+        raise UserError(
+            f"{where}: ends with \\r\\n as files from Windows do, and the \\r "
+            "would become part of the piece; convert the line ends to \\n."
+        )
+    if "\n" in token:
+        raise UserError(f"{where}: {token!r} holds a line end.")
+    stripped = token.strip()
+    if stripped == token:
+        return
+    # White space beyond ASCII may stand alone: line 344 of bert-base-chinese
+    # is U+2028. No text ever matches it, but it keeps the ids in place.
+    visible = stripped.removeprefix(CONTINUATION)
+    if visible or token.removeprefix(CONTINUATION).isascii():
+        raise UserError(
+            f"{where}: {token!r} has white space at its ends, so no text would "
+            "match it; remove the white space."
+        )
+
+
+def _read_bytes(path: str) -> bytes:
+    if "://" in path:
+        from bert_tf import files  # Here, as it imports TensorFlow.
+
+        return files.read_bytes(files.require_file(path, "--vocab_file"))
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise UserError(
+            f"--vocab_file names a file that is not there: {path!r}."
+        ) from error

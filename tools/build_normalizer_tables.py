@@ -1,0 +1,283 @@
+r"""Builds the tables of the normalizer, bert_tf/text/tables/*.xz.
+
+    python tools/build_normalizer_tables.py --nodry_run
+
+They follow the Unicode version of the Python that runs this, so they are built
+once, with Python 3.11 (Unicode 14), and kept: every machine then tokenizes
+alike. Build them again only for another rule, never for another Unicode
+version: a model knows the pieces it was trained with.
+"""
+
+import json
+import lzma
+import pathlib
+import sys
+import unicodedata
+from collections.abc import Iterator
+
+import flatbuffers
+import numpy as np
+from absl import app
+from absl import flags
+
+from bert_tf.text import normalizer
+
+_DRY_RUN = flags.DEFINE_bool("dry_run", True, "Whether to write nothing.")
+
+_UNICODE_VERSION = "14.0.0"
+
+# The value of a trie entry: this bit, offset into the pool, length in bytes
+# (fast_bert_normalizer.h of tensorflow_text).
+_DIFFERS = 0x40000000
+_LENGTH_BITS = 6
+_LEAF = 0x80000000
+_HAS_LEAF = 0x100
+
+
+def normalize_code_point(
+    char: str, lower_case: bool, strip_accents: bool
+) -> str:
+    """Returns what BasicTokenizer makes of one character.
+
+    Source: tokenization.py:196-297 and 362-399 of the original. Left to the
+    operators behind the table: splitting at ASCII punctuation and around CJK
+    characters, whose sets are fixed there.
+    """
+    category = unicodedata.category(char)
+    # str.split() also splits at the line and the paragraph separator.
+    if char in "\t\n\r" or category in ("Zs", "Zl", "Zp"):
+        return " "
+    if char in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    if char == normalizer.CAPITAL_SIGMA:
+        return char  # Its lower case depends on its neighbours.
+    if lower_case:
+        char = char.lower()
+    if strip_accents:
+        char = "".join(
+            part
+            for part in unicodedata.normalize("NFD", char)
+            if unicodedata.category(part) != "Mn"
+        )
+    return "".join(
+        # A line end, not a space: the final sigma rule looks past punctuation
+        # but not past spaces.
+        f"\n{part}\n"
+        if not part.isascii() and unicodedata.category(part)[0] == "P"
+        else part
+        for part in char
+    )
+
+
+def _invalid_sequences() -> Iterator[bytes]:
+    """Yields what the operator takes for one character but is not UTF-8.
+
+    These are the bytes that cannot begin a character and the characters that
+    break off, at each length. `bytes.decode("utf-8", "ignore")` drops them.
+    """
+    trail = range(0x80, 0xC0)
+    for first in range(0x80, 0x100):
+        yield bytes([first])
+    for first in range(0xE0, 0xF5):
+        for second in trail:
+            cut = bytes([first, second])
+            full = cut + b"\x80" * (1 if first < 0xF0 else 2)
+            if not _is_utf8(full):
+                continue
+            yield cut
+            if first >= 0xF0:
+                for third in trail:
+                    yield cut + bytes([third])
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def build_mapping(lower_case: bool, strip_accents: bool) -> dict[bytes, bytes]:
+    """Returns what changes: UTF-8 of a character -> its normalized UTF-8."""
+    mapping = {sequence: b"" for sequence in _invalid_sequences()}
+    for code_point in range(1, sys.maxunicode + 1):
+        char = chr(code_point)
+        if unicodedata.category(char) == "Cs":
+            continue
+        normalized = normalize_code_point(char, lower_case, strip_accents)
+        if normalized != char:
+            mapping[char.encode()] = normalized.encode()
+    return mapping
+
+
+def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
+    """Lays strings into one, the short ones inside the long ones."""
+    pool = b""
+    offsets = {}
+    for string in sorted(strings, key=lambda s: (-len(s), s)):
+        offset = pool.find(string)
+        if offset < 0:
+            offset = len(pool)
+            pool += string
+        offsets[string] = offset
+    return pool, offsets
+
+
+class _DoubleArray:
+    """A trie in the Darts-clone format, keys of bytes other than zero.
+
+    A unit is 32 bits: a leaf is its value with the top bit set; any other has
+    the label (bits 0-7), whether a leaf hangs below (8) and, from bit 10, the
+    XOR of its own position and its children's base. The child along byte c
+    stands at base ^ c, the leaf at base.
+    """
+
+    def __init__(self, values: dict[bytes, int]) -> None:
+        self._values = values
+        self._children: dict[bytes, set[int]] = {b"": set()}
+        for key in values:
+            for end in range(len(key)):
+                self._children.setdefault(key[:end], set()).add(key[end])
+        self._used = np.zeros(1 << 20, bool)
+        self._used[0] = True  # The root.
+        self._base_used = np.zeros(1 << 20, bool)
+        self._first_block = 0
+        self._bases = self._choose_bases()
+
+    def _labels(self, node: bytes) -> list[int]:
+        leaf = [0] if node in self._values else []
+        return leaf + sorted(self._children.get(node, ()))
+
+    def _choose_bases(self) -> dict[bytes, int]:
+        nodes = set(self._children) | set(self._values)
+        # The wide nodes first; the narrow ones fill the gaps.
+        order = sorted(nodes, key=lambda n: (-len(self._labels(n)), n))
+        return {node: self._place(self._labels(node)) for node in order}
+
+    def _place(self, labels: list[int]) -> int:
+        low = np.arange(256)
+        block = self._first_block
+        while True:
+            start = block * 256
+            used = self._used[start : start + 256]
+            fits = ~self._base_used[start : start + 256]
+            for label in labels:
+                fits &= ~used[low ^ label]
+            if fits.any():
+                base = start + int(np.argmax(fits))
+                self._base_used[base] = True
+                self._used[[base ^ label for label in labels]] = True
+                return base
+            if block == self._first_block and used.all():
+                self._first_block += 1
+            block += 1
+
+    def to_units(self) -> np.ndarray:
+        """Returns the trie as <uint32>[multiple of 256]."""
+        size = (int(np.nonzero(self._used)[0][-1]) // 256 + 1) * 256
+        units = np.zeros(size, np.uint32)
+        stack = [(b"", 0, 0)]
+        while stack:
+            node, position, label = stack.pop()
+            base = self._bases[node]
+            offset = position ^ base
+            if offset >= 1 << 21:
+                raise ValueError(f"The trie is too large: offset {offset}.")
+            units[position] = offset << 10 | label
+            if node in self._values:
+                units[position] |= _HAS_LEAF
+                units[base] = _LEAF | self._values[node]
+            for child in self._children.get(node, ()):
+                stack.append((node + bytes([child]), base ^ child, child))
+        return units
+
+
+def build_model(lower_case: bool, strip_accents: bool) -> bytes:
+    """Returns a FastBertNormalizerModel flatbuffer."""
+    mapping = build_mapping(lower_case, strip_accents)
+    pool, offsets = _build_pool(set(mapping.values()))
+    values = {
+        key: _DIFFERS | offsets[text] << _LENGTH_BITS | len(text)
+        for key, text in mapping.items()
+    }
+    units = _DoubleArray(values).to_units()
+    builder = flatbuffers.Builder(units.nbytes + len(pool) + 256)
+    pool_vector = builder.CreateByteVector(pool)
+    trie_vector = builder.CreateNumpyVector(units)
+    builder.StartObject(4)
+    builder.PrependBoolSlot(0, lower_case and strip_accents, False)
+    builder.PrependUOffsetTRelativeSlot(1, trie_vector, 0)
+    builder.PrependInt32Slot(2, _DIFFERS, 0)  # U+0000 becomes nothing.
+    builder.PrependUOffsetTRelativeSlot(3, pool_vector, 0)
+    builder.Finish(builder.EndObject())
+    return bytes(builder.Output())
+
+
+def _to_class(chars: list[str]) -> str:
+    """Returns the inside of an RE2 character class."""
+    ranges: list[list[int]] = []
+    for code_point in map(ord, chars):
+        if ranges and ranges[-1][1] == code_point - 1:
+            ranges[-1][1] = code_point
+        else:
+            ranges.append([code_point, code_point])
+    return "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b in ranges)
+
+
+def build_sigma_context() -> bytes:
+    """Returns JSON of the two sets that Python's final sigma rule looks at.
+
+    Python does not show them, but `lower` tells: a character in front of a
+    capital sigma makes it final by itself (cased), or lets an "A" before it do
+    so (case-ignorable). A character that is both counts as ignorable.
+    """
+    sigma = normalizer.CAPITAL_SIGMA
+    cased, ignorable = [], []
+    for char in map(chr, range(sys.maxunicode + 1)):
+        if f"{char}{sigma}".lower().endswith("\u03c2"):
+            cased.append(char)
+        elif f"A{char}{sigma}".lower().endswith("\u03c2"):
+            ignorable.append(char)
+    context = {
+        "cased": _to_class(cased),
+        "case_ignorable": _to_class(ignorable),
+    }
+    return json.dumps(context).encode()
+
+
+def _write(name: str, contents: bytes) -> None:
+    """Packs and writes one table, if it changed and writing is wanted."""
+    path = pathlib.Path(normalizer.__file__).parent / "tables" / name
+    packed = lzma.compress(contents, preset=9 | lzma.PRESET_EXTREME)
+    state = "changed"
+    if path.exists() and lzma.decompress(path.read_bytes()) == contents:
+        state = "as it was"
+    elif not _DRY_RUN.value:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(packed)
+        state = "written"
+    sys.stdout.write(
+        f"{name}: {len(contents)} bytes, {len(packed)} packed, {state}\n"
+    )
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    if unicodedata.unidata_version != _UNICODE_VERSION:
+        sys.exit(
+            f"The tables are of Unicode {_UNICODE_VERSION} (Python 3.11); this "
+            f"Python has {unicodedata.unidata_version}."
+        )
+    _write("sigma_context.json.xz", build_sigma_context())
+    for lower_case in (False, True):
+        for strip_accents in (False, True):
+            _write(
+                normalizer.table_name(lower_case, strip_accents),
+                build_model(lower_case, strip_accents),
+            )
+
+
+if __name__ == "__main__":
+    app.run(main)
