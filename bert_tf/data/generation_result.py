@@ -83,6 +83,11 @@ class RecordCounts:
         total[: len(histogram)] += histogram
         self.length_histogram = total
 
+    @property
+    def random_next_share(self) -> float:
+        """Share of records whose second segment comes from elsewhere."""
+        return self.num_random_next / max(1, self.num_instances)
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the counts as JSON can hold them."""
         values = dict(vars(self))

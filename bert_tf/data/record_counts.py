@@ -4,16 +4,17 @@ The counts come from the manifest beside the files, from a cache of an earlier
 count, or from a walk over the lengths in the file, which reads no record.
 """
 
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import files
 from bert_tf import progress
+from bert_tf.data import manifest
+from bert_tf.data import tfrecords
+from bert_tf.errors import UserError
 
 
 def count(
@@ -29,44 +30,42 @@ def count(
     Raises:
       UserError: If a file is cut short or no record file.
     """
-    known = _read_manifest(record_files)
+    found = manifest.find(record_files)
+    described = found.files if found else {}
     cached = {}
     if cache_file and tf.io.gfile.exists(cache_file):
         cached = files.read_json(cache_file)
-    counts, uncounted = [], []
+    counts = dict.fromkeys(record_files, 0)
+    uncounted = {}
     for path in record_files:
         num_bytes = tf.io.gfile.stat(path).length
-        entry = known.get(os.path.basename(path), cached.get(path))
+        entry = described.get(path) or cached.get(path)
         # Another size means another file: what is known of it is not true.
-        if entry is None or entry["bytes"] != num_bytes:
-            uncounted.append((len(counts), path, num_bytes))
-            entry = {"records": 0}
-        counts.append(entry["records"])
-    for index, records in _walk(uncounted):
-        counts[index] = records
+        if entry and entry["bytes"] == num_bytes:
+            counts[path] = entry["records"]
+        else:
+            uncounted[path] = num_bytes
+    counts |= _walk(uncounted)
+    for path in described.keys() & uncounted.keys():
+        raise UserError(
+            f"{path} is not the file that {found.source} describes: that had "
+            f"{described[path]['bytes']} bytes. Received: "
+            f"{uncounted[path]} bytes; make the records again."
+        )
     if cache_file and uncounted:
-        for index, path, num_bytes in uncounted:
-            cached[path] = {"records": counts[index], "bytes": num_bytes}
+        for path, num_bytes in uncounted.items():
+            cached[path] = {"records": counts[path], "bytes": num_bytes}
         files.write_json(cache_file, cached)
-    return np.array(counts, np.int64)
+    return np.array([counts[path] for path in record_files], np.int64)
 
 
-def _read_manifest(record_files: Sequence[str]) -> Mapping[str, Any]:
-    del record_files
-    return {}
-
-
-def _walk(uncounted):
-    """Yields (index, records) for each file, with a progress bar."""
+def _walk(uncounted: Mapping[str, int]) -> dict[str, int]:
+    """Counts the records of each file; the values are the files' bytes."""
     if not uncounted:
-        return
-    total = sum(num_bytes for _, _, num_bytes in uncounted)
-    with progress.bar(total, "counting records", "B") as bar:
-        for index, path, num_bytes in uncounted:
-            yield index, _count_records(path)
+        return {}
+    counts = {}
+    with progress.bar(sum(uncounted.values()), "counting records", "B") as bar:
+        for path, num_bytes in uncounted.items():
+            counts[path] = tfrecords.count_records(path)
             bar.update(num_bytes)
-
-
-def _count_records(path: str) -> int:
-    records = tf.data.TFRecordDataset(path)
-    return int(records.reduce(np.int64(0), lambda total, _: total + 1))
+    return counts
