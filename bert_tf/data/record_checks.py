@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import tensorflow as tf
+from google.protobuf import message
 
 from bert_tf import progress
 from bert_tf.errors import UserError
@@ -56,7 +57,7 @@ def describe_mismatch(record: bytes, sizes: Sizes) -> str | None:
     example = tf.train.Example()
     try:
         example.ParseFromString(record)
-    except ValueError:  # DecodeError is one.
+    except message.DecodeError:
         return "this is no tf.train.Example."
     stored = example.features.feature
     for feature, size in sizes.items():

@@ -15,6 +15,7 @@ import dataclasses
 import tensorflow as tf
 
 from bert_tf import stateless_random
+from bert_tf.text.vocabulary import Vocabulary
 
 _ORDER_SALT = 11
 _KIND_SALT = 12
@@ -50,7 +51,10 @@ class DynamicMasking:
 
     @classmethod
     def from_vocabulary(
-        cls, vocabulary, masked_lm_prob: float, whole_words: bool = False
+        cls,
+        vocabulary: Vocabulary,
+        masked_lm_prob: float,
+        whole_words: bool = False,
     ) -> "DynamicMasking":
         """Takes the ids from a `Vocabulary`."""
         continuations = None

@@ -1,0 +1,227 @@
+"""Tests for bert_tf.data.input_pipeline."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import record_order
+from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.errors import UserError
+from bert_tf.text.masking import DynamicMasking
+from tests import record_files
+from tests.shared_data import golden
+
+_COUNTS = (5, 0, 1, 13, 7, 2, 9)
+_TOTAL = sum(_COUNTS)
+
+
+def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
+    """An epoch's record numbers, by plain simulation of the three rules."""
+    firsts = np.cumsum([0, *_COUNTS])
+    order = record_order.file_order(len(_COUNTS), seed, epoch).numpy()
+    sequence = []
+    for start in range(0, len(order), files_per_group):
+        rows = [
+            list(range(firsts[file], firsts[file + 1]))
+            for file in order[start : start + files_per_group]
+        ]
+        while any(rows):
+            sequence += [row.pop(0) for row in rows if row]
+    permuted = []
+    for block in range(-(-_TOTAL // records_per_block)):
+        first = block * records_per_block
+        part = sequence[first : first + records_per_block]
+        places = record_order.block_order(len(part), seed, epoch, block)
+        permuted += [part[place] for place in places.numpy()]
+    return permuted
+
+
+class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.files = []
+        for index, count in enumerate(_COUNTS):
+            first = sum(_COUNTS[:index])
+            path = os.path.join(self.folder, f"{index}.tfrecord")
+            self.files.append(
+                record_files.write(path, range(first, first + count))
+            )
+
+    def _input(self, seed=3, batch_size=4, **options):
+        options = {"files_per_group": 3, "records_per_block": 6} | options
+        return PretrainingInput(self.files, 8, 3, batch_size, seed, **options)
+
+    def test_order_is_the_documented_one_in_each_epoch(self):
+        data = self._input()
+        self.assertEqual(data.num_records, _TOTAL)
+        batches = list(data.dataset().take(3 * _TOTAL // 4))
+        numbers = np.concatenate([b["input_ids"][:, 0] for b in batches])
+        index = np.concatenate([b["example_index"] for b in batches])
+        self.assertAllEqual(index, np.arange(len(index)))
+        for epoch in (0, 1):
+            read = numbers[epoch * _TOTAL : (epoch + 1) * _TOTAL].tolist()
+            self.assertCountEqual(read, range(_TOTAL))
+            self.assertEqual(read, _expected_order(3, epoch))
+
+    def test_seed_changes_the_order(self):
+        self.assertNotEqual(_expected_order(3, 0), _expected_order(4, 0))
+        (batch,) = self._input(seed=4, batch_size=_TOTAL).dataset().take(1)
+        self.assertAllEqual(batch["input_ids"][:, 0], _expected_order(4, 0))
+
+    @parameterized.parameters(1, 6, 17, 36, 37, 74, 75 + 37 * 1000)
+    def test_any_start_equals_skipping(self, start):
+        epoch, position = divmod(start, _TOTAL)
+        expected = _expected_order(3, epoch) + _expected_order(3, epoch + 1)
+        batches = list(self._input().dataset(start).take(5))
+        numbers = np.concatenate([b["input_ids"][:, 0] for b in batches])
+        self.assertAllEqual(numbers, expected[position : position + 20])
+        index = np.concatenate([b["example_index"] for b in batches])
+        self.assertAllEqual(index, start + np.arange(20))
+
+    def test_values_dtypes_and_static_shapes(self):
+        data = self._input()
+        spec = data.dataset().element_spec
+        self.assertEqual(spec["masked_lm_weights"].shape, [4, 3])
+        self.assertEqual(spec["next_sentence_labels"].shape, [4, 1])
+        self.assertEqual(spec["example_index"].dtype, tf.int64)
+        (batch,) = data.dataset(17).take(1)
+        for row in range(4):
+            number = int(batch["input_ids"][row, 0])
+            for name, value in record_files.make_features(number).items():
+                self.assertAllEqual(batch[name][row], value)
+                is_float = name == "masked_lm_weights"
+                dtype = tf.float32 if is_float else tf.int32
+                self.assertEqual(batch[name].dtype, dtype)
+
+    def test_evaluation_reads_once_in_order_and_pads_with_weight_zero(self):
+        batches = list(self._input(batch_size=8).evaluation_dataset())
+        self.assertLen(batches, 5)
+        joined = {
+            name: np.concatenate([batch[name] for batch in batches])
+            for name in batches[0]
+        }
+        self.assertAllEqual(joined["input_ids"][:_TOTAL, 0], range(_TOTAL))
+        self.assertAllEqual(joined["example_index"][:_TOTAL], range(_TOTAL))
+        self.assertAllEqual(joined["example_index"][_TOTAL:], [-1] * 3)
+        weights = joined.pop("example_weights")
+        self.assertAllEqual(weights, [1.0] * _TOTAL + [0.0] * 3)
+        joined.pop("example_index")
+        for value in joined.values():
+            self.assertAllEqual(value[_TOTAL:], np.zeros_like(value[_TOTAL:]))
+
+    def test_dynamic_masks_are_the_same_from_any_start(self):
+        masking = DynamicMasking(
+            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+        )
+        data = self._input(batch_size=_TOTAL, masking=masking)
+        first, second = data.dataset().take(2)
+        (later,) = data.dataset(_TOTAL).take(1)
+        for name, value in second.items():
+            self.assertAllEqual(value, later[name])
+        # Another epoch brings other masks for the same record.
+        rows = [np.argsort(b["example_index"]) for b in (first, second)]
+        order = [_expected_order(3, epoch) for epoch in (0, 1)]
+        differ = 0
+        for number in range(_TOTAL):
+            positions = [
+                batch["masked_lm_positions"][row[places.index(number)]].numpy()
+                for batch, row, places in zip(
+                    (first, second), rows, order, strict=True
+                )
+            ]
+            differ += not np.array_equal(*positions)
+        self.assertGreater(differ, _TOTAL // 2)
+
+    def test_golden_records_are_read_in_full(self):
+        path = golden("pretraining_data/default.0-of-1.tfrecord")
+        stored = [
+            tf.train.Example.FromString(record).features.feature
+            for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
+        ]
+        data = PretrainingInput([path], 128, 20, 60)
+        self.assertEqual(data.num_records, len(stored))
+        batches = list(data.evaluation_dataset())
+        for name, example in stored[0].items():
+            kind = example.WhichOneof("kind")
+            values = np.array([getattr(e[name], kind).value for e in stored])
+            read = np.concatenate([batch[name] for batch in batches])
+            self.assertAllEqual(read[: len(stored)], values)
+
+    def test_counts_are_kept_until_a_file_changes(self):
+        cache = os.path.join(self.folder, "counts.json")
+        self._input(counts_file=cache)
+        self.assertTrue(tf.io.gfile.exists(cache))
+        record_files.write(self.files[2], range(100, 104))
+        data = self._input(counts_file=cache)
+        self.assertAllEqual(data.record_counts, [5, 0, 4, 13, 7, 2, 9])
+
+    def test_rejects_records_of_another_length(self):
+        with self.assertRaisesRegex(
+            UserError,
+            "0.tfrecord, record 0: `input_ids` must have 16 values "
+            r"\(--max_seq_length=16\). Received: 8",
+        ):
+            PretrainingInput(self.files, 16, 3, 4)
+        with self.assertRaisesRegex(UserError, "masked_lm_.* Received: 3"):
+            PretrainingInput(self.files, 8, 20, 4)
+
+    def test_rejects_files_without_records(self):
+        with self.assertRaisesRegex(UserError, "There is no record"):
+            PretrainingInput([self.files[1]], 8, 3, 4)
+
+    def test_rejects_a_truncated_file_with_its_offset(self):
+        contents = tf.io.gfile.GFile(self.files[3], "rb").read()
+        size = len(record_files.serialize(record_files.make_features(6))) + 16
+        with tf.io.gfile.GFile(self.files[3], "wb") as file:
+            file.write(contents[: size + 20])
+        with self.assertRaisesRegex(UserError, f"3.tfrecord .*{size}"):
+            self._input()
+
+    def test_rejects_what_is_no_record_file(self):
+        with tf.io.gfile.GFile(self.files[3], "w") as file:
+            file.write("Not a record file, but some text.\n" * 9)
+        with self.assertRaisesRegex(UserError, "3.tfrecord"):
+            self._input()
+        with tf.io.TFRecordWriter(self.files[3]) as writer:
+            writer.write(b"\xff\xffno example")
+        with self.assertRaisesRegex(UserError, "no tf.train.Example"):
+            self._input()
+
+    def test_explains_corruption_found_while_reading(self):
+        size = len(record_files.serialize(record_files.make_features(6))) + 16
+        with tf.io.gfile.GFile(self.files[3], "rb") as file:
+            contents = bytearray(file.read())
+        contents[size + 40] ^= 255  # In the second record.
+        with tf.io.gfile.GFile(self.files[3], "wb") as file:
+            file.write(bytes(contents))
+        data = self._input(batch_size=_TOTAL)
+        with self.assertRaises(tf.errors.DataLossError) as caught:
+            next(iter(data.dataset()))
+        explained = data.explain(caught.exception)
+        self.assertIsInstance(explained, UserError)
+        self.assertRegex(
+            str(explained), f"3.tfrecord is corrupt: record 1, at byte {size}"
+        )
+
+    def test_explains_a_record_of_another_length_among_others(self):
+        with tf.io.TFRecordWriter(self.files[3]) as writer:
+            writer.write(record_files.serialize(record_files.make_features(1)))
+            writer.write(
+                record_files.serialize(record_files.make_features(2, 9))
+            )
+        data = self._input(batch_size=20)
+        with self.assertRaises(tf.errors.InvalidArgumentError) as caught:
+            for _ in data.dataset().take(2):
+                pass
+        explained = data.explain(caught.exception)
+        self.assertRegex(str(explained), "record 1 .*must have 8 .*: 9")
+        # A fault that is not the data's stays what it is.
+        other = tf.errors.ResourceExhaustedError(None, None, "no memory")
+        self.assertIsNone(data.explain(other))
+
+
+if __name__ == "__main__":
+    tf.test.main()
