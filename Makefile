@@ -50,9 +50,10 @@ bazel: setup-test
 
 lock: setup-test
 	$(PYTHON_RUN) -m pip install --quiet uv
-	$(PYTHON_RUN) -m uv pip compile requirements.in --quiet --universal \
-		--python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --custom-compile-command "make lock" \
+	$(PYTHON_RUN) -m uv pip compile --quiet \
+		requirements.in requirements-test.txt --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" \
 		--output-file requirements_lock.txt
 
 bench:

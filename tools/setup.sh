@@ -66,7 +66,8 @@ main() {
   done
   make_environment
   echo "Installing the requirements into .venv (a few minutes the first time)."
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+  # Setuptools warns about every editable installation that has no src folder.
+  PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     "${requirements[@]}"
   echo "$wanted" > ".venv/.setup-$1"
 }
