@@ -1,1 +1,31 @@
-"""BERT for TensorFlow and Keras 3."""
+"""BERT for TensorFlow and Keras 3.
+
+The names below are the API for notebooks; they are imported when they are
+first used, so that scripts answer `--help` at once.
+"""
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "BertConfig": "bert_tf.config",
+    "BertForPretraining": "bert_tf.modeling.model",
+    "BertModel": "bert_tf.modeling.model",
+    "BertTokenizer": "bert_tf.text.tokenizer",
+    "build_optimizer": "bert_tf.training.optimization",
+    "load_model": "bert_tf.pretrained",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

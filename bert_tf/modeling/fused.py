@@ -6,8 +6,8 @@ are faster than XLA's, so only the chains are compiled. Each function takes
 `jit`; without it the graph holds plain operations, as exports need.
 
 All arithmetic is in float32, whatever the arguments' dtype; the result has the
-dtype of the first argument unless said otherwise. `keys` come from `dropout.draw_keys`, None means
-no dropout.
+dtype of the first argument unless said otherwise. `keys` come from
+`dropout.draw_keys`; None means no dropout.
 """
 
 import functools

@@ -1,0 +1,47 @@
+"""Refuses a Keras backend that the layers are not written for."""
+
+import json
+import os
+import sys
+
+from bert_tf.errors import UserError
+
+
+def _configured_backend() -> str:
+    """Returns what Keras will choose, without importing it.
+
+    The order is Keras' own: the environment variable, then `keras.json`, in
+    which it forgives everything.
+    """
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend:
+        return backend
+    home = os.environ.get("KERAS_HOME", "~/.keras")
+    path = os.path.join(os.path.expanduser(home), "keras.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file).get("backend", "tensorflow")
+    except (OSError, ValueError, AttributeError):
+        return "tensorflow"
+
+
+def require_tensorflow() -> None:
+    """Checks that Keras runs, or will run, on TensorFlow.
+
+    Call it before `keras` is imported: with a backend that is not installed
+    that import fails by itself, and with less clear words.
+
+    Raises:
+      UserError: If another backend is chosen.
+    """
+    keras = sys.modules.get("keras")
+    if hasattr(keras, "config"):
+        backend = keras.config.backend()
+    else:
+        backend = _configured_backend()
+    if backend != "tensorflow":
+        raise UserError(
+            "bert_tf needs the Keras backend tensorflow: set KERAS_BACKEND="
+            "tensorflow, or the same in ~/.keras/keras.json. Received: "
+            f"{backend!r}."
+        )
