@@ -5,6 +5,7 @@ flag answer at once instead of after TensorFlow's import.
 """
 
 import dataclasses
+import shlex
 import sys
 import types
 import typing
@@ -57,6 +58,25 @@ def define_flags(
     return lambda: config_cls(
         **{field: flag_values[name].value for field, name in names.items()}
     )
+
+
+def command_line(script: str, config: Any) -> str:
+    """Returns the command that runs `script` with what `config` says.
+
+    Flags at their default are left out; a value that a shell would split or
+    expand is quoted.
+    """
+    words = ["python", script]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = field.metadata["name"] or field.name
+        if value is None or value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no{name}")
+        else:
+            words.append(f"--{name}={shlex.quote(str(value))}")
+    return " ".join(words)
 
 
 def run(main: Callable[[Any], None], config_cls: type) -> None:

@@ -410,3 +410,16 @@ class ExtractFeaturesConfig:
                 "Give --model_dir, or all of --bert_config_file, "
                 "--init_checkpoint and --vocab_file.",
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+    """Flags of run/demo.py."""
+
+    output_dir: str = option(".demo", "Where everything made is kept.")
+    num_train_steps: int = option(
+        0, "Pretraining steps; 0 means the number that the demo is judged by."
+    )
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 0, "num_train_steps")
