@@ -7,6 +7,8 @@ first used, so that scripts answer `--help` at once.
 import importlib
 from typing import Any
 
+from bert_tf import keras_backend
+
 _HOMES = {
     "BertConfig": "bert_tf.config",
     "BertForPretraining": "bert_tf.modeling.model",
@@ -22,6 +24,8 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    # Before Keras is imported, whose own message would be less clear.
+    keras_backend.require_tensorflow()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

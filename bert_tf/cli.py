@@ -16,6 +16,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from bert_tf import keras_backend
 from bert_tf.errors import UserError
 
 flags.disclaim_key_flags()  # Lists the flags under the script in --help.
@@ -92,6 +93,8 @@ def run(main: Callable[[Any], None], config_cls: type) -> None:
             raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
         logging.set_verbosity(logging.INFO)
         try:
+            # Before `main` imports TensorFlow, which imports Keras.
+            keras_backend.require_tensorflow()
             main(read_config())
         except UserError as error:
             sys.stdout.flush()

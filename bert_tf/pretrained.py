@@ -7,10 +7,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
-from bert_tf import keras_backend
 from bert_tf.errors import UserError
-
-keras_backend.require_tensorflow()
+from bert_tf.interop import tf1_checkpoint
+from bert_tf.modeling import model as bert_model
 
 _CONFIG_FILE = "bert_config.json"
 _WEIGHTS_FILE = "model.weights.safetensors"
@@ -32,10 +31,6 @@ def load_model(path: str, **kwargs: Any) -> Any:
     Raises:
       UserError: If there is no model, or it is damaged.
     """
-    # Here, so that a wrong backend is refused before Keras is imported.
-    from bert_tf.interop import tf1_checkpoint
-    from bert_tf.modeling import model as bert_model
-
     config, weights = _read(path)
     pretraining = any(name.startswith("cls/predictions/") for name in weights)
     cls = bert_model.BertForPretraining if pretraining else bert_model.BertModel
@@ -49,7 +44,6 @@ def load_model(path: str, **kwargs: Any) -> Any:
 def _read(path: str) -> tuple[Any, dict[str, Any]]:
     """Returns the configuration and the tensors that lie at `path`."""
     from bert_tf import model_directory
-    from bert_tf.interop import tf1_checkpoint
 
     directory = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
     if tf.io.gfile.exists(os.path.join(path, _WEIGHTS_FILE)):
