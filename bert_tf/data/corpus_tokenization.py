@@ -1,0 +1,163 @@
+"""Tokenizes a corpus into a token store: on all cores, a few MB at a time."""
+
+import collections
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent import futures
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import progress
+from bert_tf.data import corpus
+from bert_tf.data import record_parts
+from bert_tf.data.token_store import TokenStoreWriter
+from bert_tf.data.token_store import read_progress
+from bert_tf.errors import UserError
+from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.text.tokenizer import BertTokenizer
+
+_CHARACTERS_PER_BATCH = 1 << 20
+# Saving waits for the disk, so not every batch is worth it.
+_BATCHES_PER_SAVE = 16
+
+# Lines and the number of each one's document.
+_Batch = tuple[list[str], np.ndarray]
+# Of sentences: tokens <int32>[sum(lengths)] and lengths <int64>[sentences];
+# then how many of the sentences each line gave <int64>[lines].
+_Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def tokenize_corpus(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    tokenizer: BertTokenizer,
+    folder: str,
+    pool: futures.Executor,
+    num_processes: int,
+) -> None:
+    """Makes the token store in `folder`, or what is missing of it.
+
+    Args:
+      config: Flags of the run.
+      input_files: Text.
+      tokenizer: Makes pieces of the sentences.
+      folder: Where the store is.
+      pool: Processes that split sentences.
+      num_processes: How many there are.
+
+    Raises:
+      UserError: If the text cannot be read or has no piece.
+    """
+    if read_progress(folder).complete:
+        return
+    writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))
+    try:
+        with progress.bar(
+            corpus.count_bytes(input_files), "tokenizing", "byte"
+        ) as bar:
+            batches = _read_batches(
+                config, input_files, writer.progress.lines, bar.update
+            )
+            split = pool if config.split_sentences is not False else None
+            _append_all(writer, batches, tokenizer, split, num_processes)
+        if not writer.progress.tokens:
+            raise UserError(
+                "The corpus has no text that the tokenizer makes a piece of. "
+                f"Received: {', '.join(input_files[:3])}."
+            )
+        writer.finish()
+    finally:
+        writer.close()
+
+
+def _read_batches(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    num_done: int,
+    on_bytes: Callable[[int], object],
+) -> Iterator[_Batch]:
+    """Yields the lines after the first `num_done`, in batches."""
+    documents = corpus.read_documents(
+        input_files,
+        config.one_document_per_file,
+        config.replace_invalid_utf8,
+        on_bytes=on_bytes,
+    )
+    lines: list[str] = []
+    numbers: list[int] = []
+    characters = 0
+    for number, document in enumerate(documents):
+        for line in document:
+            if num_done:
+                num_done -= 1
+                continue
+            lines.append(line)
+            numbers.append(number)
+            characters += len(line)
+            if characters >= _CHARACTERS_PER_BATCH:
+                yield lines, np.array(numbers)
+                lines, numbers, characters = [], [], 0
+    if lines:
+        yield lines, np.array(numbers)
+
+
+def _append_all(
+    writer: TokenStoreWriter,
+    batches: Iterator[_Batch],
+    tokenizer: BertTokenizer,
+    split: futures.Executor | None,
+    num_processes: int,
+) -> None:
+    """Tokenizes batches side by side and appends them in their order."""
+    tokenize = _tokenize_function(tokenizer)
+
+    def process(sentences: list[str], counts: np.ndarray) -> _Tokenized:
+        return *tokenize(sentences), counts
+
+    def process_split(pending: futures.Future) -> _Tokenized:
+        return process(*pending.result())
+
+    # Threads are enough here: TensorFlow works outside of Python's lock.
+    with futures.ThreadPoolExecutor(num_processes) as threads:
+        waiting: collections.deque = collections.deque()
+        for number, (lines, documents) in enumerate(batches):
+            if split:
+                pending = split.submit(record_parts.split_lines, lines)
+                tokenized = threads.submit(process_split, pending)
+            else:
+                ones = np.ones(len(lines), np.int64)
+                tokenized = threads.submit(process, lines, ones)
+            waiting.append((tokenized, documents))
+            if len(waiting) > 2 * num_processes:
+                _append(writer, *waiting.popleft())
+                if number % _BATCHES_PER_SAVE == 0:
+                    writer.save()
+        while waiting:
+            _append(writer, *waiting.popleft())
+
+
+def _append(
+    writer: TokenStoreWriter, tokenized: futures.Future, documents: np.ndarray
+) -> None:
+    tokens, lengths, counts = tokenized.result()
+    writer.append(tokens, lengths, np.repeat(documents, counts))
+    writer.progress.lines += len(documents)
+
+
+def _tokenize_function(
+    tokenizer: BertTokenizer,
+) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
+    """Returns a function from sentences to flat ids and their lengths."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def in_graph(sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        ids = tokenizer.tokenize(sentences)
+        return ids.flat_values, ids.row_lengths()
+
+    def tokenize(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, lengths = in_graph(tf.constant(sentences, tf.string))
+        return ids.numpy(), lengths.numpy().astype(np.int64)
+
+    return tokenize

@@ -1,0 +1,300 @@
+"""Plans training instances: which spans of the corpus become A and B.
+
+A document pass follows the original's algorithm (create_pretraining_data.py:
+223-337) draw by draw, but on sentence boundaries alone: what stands between two
+boundaries lies in one piece in the token store, so A and B are spans of it, and
+truncation only narrows them. Python works once per instance, numpy does the
+rest; no piece is touched before the batch is assembled.
+
+TensorFlow is not imported.
+"""
+
+import dataclasses
+import random
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from collections.abc import Iterable
+
+import numpy as np
+
+from bert_tf.data.token_store import TokenStore
+
+# How often another document is drawn before the same one will do (:274-281).
+_DRAWS_OF_ANOTHER_DOCUMENT = 10
+# Columns of a plan, see `InstancePlanner._plan_pass`.
+_COLUMNS = 5
+_B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
+# How often pages of a large store are let go of.
+_PASSES_PER_RELEASE = 256
+_ROWS_PER_RELEASE = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """Spans of the token store, one pair per instance; <int64>[num].
+
+    Attributes:
+      a_starts: Where A begins in the store.
+      a_lengths: Pieces in A, at least 1.
+      b_starts: Where B begins.
+      b_lengths: Pieces in B: at least 1, or 0 without next-sentence pairs.
+      random_next: 1 where B comes from elsewhere, else 0.
+      truncated: <bool>[num]: where pieces were lost to fit.
+    """
+
+    a_starts: np.ndarray
+    a_lengths: np.ndarray
+    b_starts: np.ndarray
+    b_lengths: np.ndarray
+    random_next: np.ndarray
+    truncated: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a_starts)
+
+    def take(self, indices: np.ndarray | slice) -> "Instances":
+        """Returns the instances at `indices`, in that order."""
+        return Instances(
+            **{name: values[indices] for name, values in vars(self).items()}
+        )
+
+
+class InstancePlanner:
+    """Plans the passes over documents.
+
+    Attributes:
+      max_num_tokens: Room for A and B together: without [CLS] and [SEP].
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        max_seq_length: int,
+        short_seq_prob: float,
+        next_sentence_pairs: bool,
+    ) -> None:
+        """Plans over a corpus.
+
+        Args:
+          store: The corpus.
+          max_seq_length: With [CLS] and [SEP].
+          short_seq_prob: Share of passes with a shorter target length.
+          next_sentence_pairs: Whether there is a B.
+        """
+        self.max_num_tokens = max_seq_length - (3 if next_sentence_pairs else 2)
+        self._store = store
+        self._short_seq_prob = short_seq_prob
+        self._next_sentence_pairs = next_sentence_pairs
+
+    def plan(self, passes: Iterable[int], seed: int) -> Instances:
+        """Plans passes over spans of the corpus and shuffles their instances.
+
+        Args:
+          passes: Numbers of spans, as `TokenStore.span` counts them.
+          seed: Of all draws.
+        """
+        rng = random.Random(seed)
+        generator = np.random.default_rng(rng.getrandbits(128))
+        plan = array("q")
+        for number, span in enumerate(passes):
+            self._plan_pass(plan, span, rng)
+            if number % _PASSES_PER_RELEASE == 0:
+                self._store.release()
+        spans = np.array(plan, np.int64).reshape(-1, _COLUMNS)
+        del plan
+        self._fill_in_random_next(spans, generator)
+        spans = spans[generator.permutation(len(spans))]
+        return self._truncated(spans, generator)
+
+    def _plan_pass(self, plan: array, span: int, rng: random.Random) -> None:
+        """Plans one pass over a span, appending `_COLUMNS` numbers a time.
+
+        These are A's start and stop in the store, B's start and stop, and
+        whether B is random; of a random B the document that it must not come
+        from and its length stand in for the two.
+        """
+        document, first, stop = self._store.span(span)
+        # Python is several times faster with numbers of its own.
+        offsets = self._store.sentence_offsets[first : stop + 1].tolist()
+        target = self._target_length(rng)
+        if self._next_sentence_pairs:
+            _plan_pairs(plan, document, offsets, target, rng.random)
+        else:
+            _plan_singles(plan, offsets, target)
+
+    def _target_length(self, rng: random.Random) -> int:
+        """Draws the length to aim at, once per pass (:230-241)."""
+        if rng.random() < self._short_seq_prob:
+            return rng.randint(2, self.max_num_tokens)
+        return self.max_num_tokens
+
+    def _fill_in_random_next(
+        self, spans: np.ndarray, generator: np.random.Generator
+    ) -> None:
+        """Puts spans of other documents where `_plan_pairs` asked for them."""
+        rows = np.flatnonzero(spans[:, _IS_RANDOM])
+        for start in range(0, len(rows), _ROWS_PER_RELEASE):
+            block = rows[start : start + _ROWS_PER_RELEASE]
+            documents, wanted = spans[block, _B_START], spans[block, _B_STOP]
+            spans[block, _B_START : _B_STOP + 1] = self._random_next(
+                documents, wanted, generator
+            )
+            self._store.release()
+
+    def _random_next(
+        self,
+        documents: np.ndarray,
+        wanted: np.ndarray,
+        generator: np.random.Generator,
+    ) -> np.ndarray:
+        """Draws sentences of another document, anywhere in the corpus.
+
+        After ten draws of the same document it will do (:274-289).
+
+        Args:
+          documents: <int64>[num]: the documents that A comes from.
+          wanted: <int64>[num]: tokens to gather; at least a sentence is taken.
+          generator: Where the randomness comes from.
+
+        Returns:
+          <int64>[num, 2]: start and stop in the store.
+        """
+        num_documents = self._store.num_documents
+        others = generator.integers(num_documents, size=len(documents))
+        for _ in range(_DRAWS_OF_ANOTHER_DOCUMENT - 1):
+            again = np.flatnonzero(others == documents)
+            others[again] = generator.integers(num_documents, size=len(again))
+        starts = self._store.document_offsets[others]
+        stops = self._store.document_offsets[others + 1]
+        firsts = generator.integers(starts, stops)
+        offsets = self._store.sentence_offsets
+        goals = offsets[firsts] + wanted
+        ends = reach(offsets, firsts, goals, stops)
+        return np.stack([offsets[firsts], offsets[ends]], axis=1)
+
+    def _truncated(
+        self, spans: np.ndarray, generator: np.random.Generator
+    ) -> Instances:
+        """Narrows spans that are too long, from both ends (:418-433)."""
+        a_starts, a_stops, b_starts, b_stops, random_next = spans.T
+        a_lengths = a_stops - a_starts
+        b_lengths = b_stops - b_starts
+        a_kept, b_kept = truncated_lengths(
+            a_lengths, b_lengths, self.max_num_tokens
+        )
+        return Instances(
+            a_starts=a_starts + generator.binomial(a_lengths - a_kept, 0.5),
+            a_lengths=a_kept,
+            b_starts=b_starts + generator.binomial(b_lengths - b_kept, 0.5),
+            b_lengths=b_kept,
+            random_next=random_next.copy(),
+            truncated=a_lengths + b_lengths > self.max_num_tokens,
+        )
+
+
+def _plan_singles(plan: array, offsets: list[int], target: int) -> None:
+    """Plans instances of one segment."""
+    i, stop = 0, len(offsets) - 1
+    while i < stop:
+        # The first sentence that begins at the target or later; each has a
+        # token, so it is not further away than the target.
+        nearest = min(stop, i + target)
+        chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
+        plan.extend((offsets[i], offsets[chunk_stop], 0, 0, 0))
+        i = chunk_stop
+
+
+def _plan_pairs(
+    plan: array,
+    document: int,
+    offsets: list[int],
+    target: int,
+    draw: Callable[[], float],
+) -> None:
+    """Plans instances of two segments (:243-337).
+
+    Args:
+      plan: Where to append, see `InstancePlanner._plan_pass`.
+      document: Number of the document.
+      offsets: Where its sentences begin, and where the last one ends.
+      target: Length to aim at, in tokens.
+      draw: Returns numbers in [0, 1).
+    """
+    i, stop = 0, len(offsets) - 1
+    while i < stop:
+        nearest = min(stop, i + target)
+        chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
+        count = chunk_stop - i
+        a_stop = chunk_stop
+        if count >= 2:
+            a_stop = i + 1 + int(draw() * (count - 1))
+        a_start_token, a_stop_token = offsets[i], offsets[a_stop]
+        if count == 1 or draw() < 0.5:
+            wanted = target - (a_stop_token - a_start_token)
+            plan.extend((a_start_token, a_stop_token, document, wanted, 1))
+            # The sentences after A are not used up: the next chunk begins
+            # with them (:290-293).
+            i = a_stop
+        else:
+            b_stop_token = offsets[chunk_stop]
+            plan.extend(
+                (a_start_token, a_stop_token, a_stop_token, b_stop_token, 0)
+            )
+            i = chunk_stop
+
+
+def reach(
+    offsets: np.ndarray,
+    firsts: np.ndarray,
+    goals: np.ndarray,
+    stops: np.ndarray,
+) -> np.ndarray:
+    """Returns where sentences from `firsts` on come up to their goals.
+
+    Args:
+      offsets: <int64>[sentences + 1]: where each sentence begins.
+      firsts: <int64>[num]: the first sentences.
+      goals: <int64>[num]: places in the store to be reached.
+      stops: <int64>[num]: sentences not to be taken any more.
+
+    Returns:
+      <int64>[num]: the sentences after the last ones, at least `firsts + 1`
+      and at most `stops`.
+    """
+    low = firsts + 1
+    high = np.minimum(stops, np.maximum(low, firsts + goals - offsets[firsts]))
+    # Bisection in all rows at once.
+    while (open_rows := np.flatnonzero(low < high)).size:
+        middle = (low[open_rows] + high[open_rows]) // 2
+        before = offsets[middle] < goals[open_rows]
+        low[open_rows[before]] = middle[before] + 1
+        high[open_rows[~before]] = middle[~before]
+    return low
+
+
+def truncated_lengths(
+    a_lengths: np.ndarray, b_lengths: np.ndarray, max_num_tokens: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is left when the longer one loses piece after piece.
+
+    On a tie B loses one (:424-426), so in the end the two differ by no more
+    than one piece, or the shorter one was never touched.
+
+    Args:
+      a_lengths: <int64>[num].
+      b_lengths: <int64>[num].
+      max_num_tokens: Room for both.
+
+    Returns:
+      Two <int64>[num].
+    """
+    half = max_num_tokens // 2
+    excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
+    a_kept = np.where(
+        b_lengths <= half,
+        np.minimum(a_lengths, max_num_tokens - b_lengths),
+        np.minimum(a_lengths, max_num_tokens - half),
+    )
+    b_kept = np.where(excess > 0, max_num_tokens - a_kept, b_lengths)
+    return np.where(excess > 0, a_kept, a_lengths), b_kept

@@ -1,0 +1,318 @@
+"""Chooses and masks the pieces to predict, a batch of sequences at a time.
+
+The draws have the distribution of the original's
+(create_pretraining_data.py:340-415): a fixed number of pieces per sequence,
+words (or pieces) taken in random order, those that would exceed the number
+skipped, and each chosen piece masked, kept or replaced on its own. Two ways of
+choosing are ours: runs of up to `max_ngram` words, and the left-to-right task.
+
+A batch is an array with one row per sequence, so Python's cost is per batch.
+TensorFlow is not imported.
+"""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingOptions:
+    """What to predict and what to put in its place.
+
+    Attributes:
+      masked_lm_prob: Share of a sequence's pieces to predict, [CLS] and [SEP]
+        counted among them as the original does.
+      max_predictions_per_seq: Most pieces to predict in a sequence.
+      whole_words: Whether the pieces of a word are chosen together.
+      max_ngram: Longest run of neighbouring words chosen together; above 1 it
+        implies whole words.
+      left_to_right: Whether nothing is masked and pieces are predicted from
+        those before them.
+      mask_rate: Share of chosen pieces replaced by [MASK].
+      same_rate: Share of chosen pieces kept.
+      random_rate: Share of chosen pieces replaced by a random one.
+      mask_id: The id of [MASK].
+      vocab_size: Random pieces are drawn from all of the vocabulary, special
+        tokens included, as in the original (:210).
+    """
+
+    masked_lm_prob: float
+    max_predictions_per_seq: int
+    whole_words: bool
+    max_ngram: int
+    left_to_right: bool
+    mask_rate: float
+    same_rate: float
+    random_rate: float
+    mask_id: int
+    vocab_size: int
+
+
+def num_predictions(
+    lengths: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
+) -> np.ndarray:
+    """Returns how many pieces the original predicts (:365-367).
+
+    Halves round to the even number, as Python's `round` does: 30 pieces at
+    0.15 give 4.
+
+    Args:
+      lengths: <int>[batch], with [CLS] and [SEP].
+      masked_lm_prob: Share of them to predict.
+      max_predictions_per_seq: The upper bound; the lower one is 1.
+
+    Returns:
+      <int64>[batch].
+    """
+    rounded = np.rint(lengths * masked_lm_prob).astype(np.int64)
+    return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
+
+
+def choose_pieces(
+    candidates: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Chooses `wanted` candidates of each row, all subsets equally likely.
+
+    Args:
+      candidates: <bool>[batch, seq_length]: what may be chosen.
+      wanted: <int64>[batch]; rows with fewer candidates give all they have.
+      rng: Where the randomness comes from.
+
+    Returns:
+      <bool>[batch, seq_length].
+    """
+    order = _random_order(candidates, rng, limit=int(wanted.max(initial=0)))
+    taken = np.arange(order.shape[1]) < wanted[:, np.newaxis]
+    chosen = np.zeros(candidates.shape, bool)
+    np.put_along_axis(chosen, order, taken, axis=1)
+    return chosen & candidates
+
+
+def _random_order(
+    candidates: np.ndarray, rng: np.random.Generator, limit: int
+) -> np.ndarray:
+    """Returns each row's columns in random order, candidates first.
+
+    Args:
+      candidates: <bool>[batch, columns].
+      rng: Where the randomness comes from.
+      limit: How many columns are asked for.
+
+    Returns:
+      <int64>[batch, min(limit, columns)].
+    """
+    batch_size, columns = candidates.shape
+    limit = min(limit, columns)
+    # One sort of plain numbers is much faster than an argsort: the column is
+    # kept in the low bits of its random key. Over 50 random bits do not tie.
+    column_bits = max(1, (columns - 1).bit_length())
+    keys = rng.integers(
+        0, 1 << (62 - column_bits), candidates.shape, dtype=np.int64
+    )
+    keys = keys << column_bits | np.arange(columns)
+    keys |= np.where(candidates, np.int64(0), np.int64(1) << 62)
+    if limit < columns:
+        keys.partition(limit, axis=1)
+        keys = keys[:, :limit]
+    keys.sort(axis=1)
+    return keys & ((1 << column_bits) - 1)
+
+
+def ngram_lengths(
+    shape: tuple[int, ...], max_ngram: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draws lengths k in 1..max_ngram with p(k) proportional to 1/k.
+
+    The same weights as in SpanBERT's and ALBERT's n-gram masking.
+
+    Returns:
+      <int64> of `shape`.
+    """
+    if max_ngram == 1:
+        return np.ones(shape, np.int64)
+    weights = 1 / np.arange(1, max_ngram + 1)
+    cumulative = np.cumsum(weights / weights.sum())[:-1]
+    return 1 + np.searchsorted(cumulative, rng.random(shape), side="right")
+
+
+def choose_words(
+    candidates: np.ndarray,
+    starts_word: np.ndarray,
+    segment_ids: np.ndarray,
+    wanted: np.ndarray,
+    max_ngram: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Chooses whole words, in runs of up to `max_ngram`, up to `wanted` pieces.
+
+    Words are tried in random order. One that would exceed the number of pieces
+    is skipped and a shorter one may follow (:378-383), so a row can get fewer
+    than `wanted`. A run ends early at the end of its segment, at a word that
+    is chosen already, and where the number of pieces would be exceeded.
+
+    Args:
+      candidates: <bool>[batch, seq_length]: what may be chosen.
+      starts_word: <bool>[batch, seq_length]: False for "##" pieces. Such a
+        piece belongs to the candidate before it, be it across a [SEP]
+        (:350-363).
+      segment_ids: <int>[batch, seq_length].
+      wanted: <int64>[batch]: most pieces to choose.
+      max_ngram: Longest run, in words.
+      rng: Where the randomness comes from.
+
+    Returns:
+      <bool>[batch, seq_length].
+    """
+    batch_size, seq_length = candidates.shape
+    first = np.cumsum(candidates, axis=1) == 1
+    begins = candidates & (starts_word | first)
+    # Column 0 takes what stands before the first word: no candidate does.
+    word_of_piece = np.cumsum(begins, axis=1)
+    num_words = word_of_piece[:, -1]
+    most_words = int(num_words.max(initial=0))
+    # One column more than words: a fence that is never free.
+    columns = most_words + 2
+    rows, places = np.nonzero(candidates)
+    words = word_of_piece[rows, places]
+    sizes = np.bincount(
+        rows * columns + words, minlength=batch_size * columns
+    ).reshape(batch_size, columns)
+    segments = np.full((batch_size, columns), -1, np.int64)
+    start_rows, start_places = np.nonzero(begins)
+    segments[start_rows, word_of_piece[start_rows, start_places]] = segment_ids[
+        start_rows, start_places
+    ]
+    free = sizes > 0
+    order = 1 + _random_order(free[:, 1:-1], rng, limit=most_words)
+    runs = ngram_lengths(order.shape, max_ngram, rng)
+    left = wanted.copy()
+    every_row = np.arange(batch_size)
+    for rank in range(most_words):
+        word = order[:, rank]
+        going = np.ones(batch_size, bool)
+        segment = segments[every_row, word]
+        for offset in range(max_ngram):
+            at = np.minimum(word + offset, columns - 1)
+            size = sizes[every_row, at]
+            going &= free[every_row, at] & (size <= left)
+            going &= segments[every_row, at] == segment
+            going &= runs[:, rank] > offset
+            free[every_row, at] &= ~going
+            left -= size * going
+        if not left.any():
+            break
+    chosen_words = (sizes > 0) & ~free
+    return candidates & np.take_along_axis(chosen_words, word_of_piece, axis=1)
+
+
+def replace_pieces(
+    pieces: np.ndarray, options: MaskingOptions, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns what stands in the input where `pieces` are to be predicted.
+
+    Each piece is masked, kept or replaced on its own, also within a word
+    (:391-404).
+
+    Args:
+      pieces: <int>[num]: the true pieces.
+      options: The three rates, [MASK] and the vocabulary's size.
+      rng: Where the randomness comes from.
+
+    Returns:
+      <int64>[num].
+    """
+    draws = rng.random(pieces.shape)
+    random_pieces = rng.integers(0, options.vocab_size, pieces.shape)
+    kept_below = options.mask_rate + options.same_rate
+    if options.random_rate == 0:
+        kept_below = 1.0  # The two rates may add up to a little less.
+    return np.where(
+        draws < options.mask_rate,
+        options.mask_id,
+        np.where(draws < kept_below, pieces, random_pieces),
+    )
+
+
+def _chosen(
+    input_ids: np.ndarray,
+    segment_ids: np.ndarray,
+    candidates: np.ndarray,
+    starts_word: np.ndarray,
+    lengths: np.ndarray,
+    options: MaskingOptions,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Returns <bool>[batch, seq_length]: the pieces to predict."""
+    if options.left_to_right:
+        # Every piece, or as many as there is room for, drawn evenly: the
+        # first ones would teach the model the beginnings of texts only.
+        everything = candidates.sum(axis=1)
+        wanted = np.minimum(everything, options.max_predictions_per_seq)
+        return choose_pieces(candidates, wanted, rng)
+    wanted = num_predictions(
+        lengths, options.masked_lm_prob, options.max_predictions_per_seq
+    )
+    if not options.whole_words and options.max_ngram == 1:
+        return choose_pieces(candidates, wanted, rng)
+    return choose_words(
+        candidates,
+        starts_word[input_ids],
+        segment_ids,
+        wanted,
+        options.max_ngram,
+        rng,
+    )
+
+
+def mask_batch(
+    input_ids: np.ndarray,
+    segment_ids: np.ndarray,
+    candidates: np.ndarray,
+    starts_word: np.ndarray,
+    lengths: np.ndarray,
+    options: MaskingOptions,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Masks a batch; `input_ids` is changed in place.
+
+    With `options.left_to_right` nothing is masked: `masked_lm_positions` are
+    the positions whose NEXT piece is to be predicted and `masked_lm_ids` those
+    next pieces. [CLS] predicts the first piece, the first [SEP] the first
+    piece of the second segment; [SEP] itself is never predicted.
+
+    Args:
+      input_ids: <int64>[batch, seq_length], padded with 0.
+      segment_ids: <int64>[batch, seq_length].
+      candidates: <bool>[batch, seq_length]: all but [CLS], [SEP] and padding.
+      starts_word: <bool>[vocab_size]: False for "##" pieces.
+      lengths: <int64>[batch]: pieces in each row, [CLS] and [SEP] included.
+      options: What to predict and what to put in its place.
+      rng: Where the randomness comes from.
+
+    Returns:
+      `masked_lm_positions` and `masked_lm_ids`, <int64>[batch,
+      max_predictions_per_seq], padded with 0, positions ascending, and
+      `masked_lm_weights` <float32>[batch, max_predictions_per_seq].
+    """
+    chosen = _chosen(
+        input_ids, segment_ids, candidates, starts_word, lengths, options, rng
+    )
+    rows, places = np.nonzero(chosen)  # In ascending order within a row.
+    counts = chosen.sum(axis=1)
+    first = np.cumsum(counts) - counts
+    slots = np.arange(len(rows)) - first[rows]
+    pieces = input_ids[rows, places]
+    shape = (len(input_ids), options.max_predictions_per_seq)
+    positions = np.zeros(shape, np.int64)
+    ids = np.zeros(shape, np.int64)
+    weights = np.zeros(shape, np.float32)
+    positions[rows, slots] = places - int(options.left_to_right)
+    ids[rows, slots] = pieces
+    weights[rows, slots] = 1.0
+    if not options.left_to_right:
+        input_ids[rows, places] = replace_pieces(pieces, options, rng)
+    return {
+        "masked_lm_positions": positions,
+        "masked_lm_ids": ids,
+        "masked_lm_weights": weights,
+    }

@@ -1,0 +1,255 @@
+"""A tokenized corpus on disk: flat arrays that are mapped, not loaded.
+
+Four files in one folder, little endian:
+
+  tokens.bin            <uint16 or int32>[tokens]
+  sentence_offsets.bin  <int64>[sentences + 1]: first token of each sentence
+  document_offsets.bin  <int64>[documents + 1]: first sentence of each document
+  long_documents.npy    <int64>[n, 3]: see `TokenStore.span`
+
+Sentences and documents without a token are left out, so none is empty.
+`progress.json` says how much of the files counts; what a killed writer left
+behind it is cut off. TensorFlow is not imported.
+"""
+
+import dataclasses
+import json
+import mmap
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+# A pass over a document goes over this many tokens at once (a long novel has
+# 200,000), so a corpus without a blank line takes no more memory than another.
+MAX_TOKENS_PER_PASS = 1 << 18
+# Maps that are smaller may stay in memory.
+_RELEASE_ABOVE_BYTES = 64 << 20
+_FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
+_LONG_DOCUMENTS = "long_documents.npy"
+_PROGRESS = "progress.json"
+# Documents looked at together; bounds memory.
+_DOCUMENTS_PER_BLOCK = 1 << 18
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Returns the smallest type that holds the ids of a vocabulary."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<i4")
+
+
+def write_json(path: str, values: object) -> None:
+    """Writes JSON into a local file so that it is there whole or not at all."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(values, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: str) -> dict | None:
+    """Returns the contents of a local JSON file; None where there is none."""
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far the tokenization has come.
+
+    Attributes:
+      lines: Lines of the corpus that are in the store.
+      last_document: Number of the document that the last sentence belongs to,
+        in the corpus; -1 before the first.
+      tokens: Tokens in the store.
+      sentences: Sentences in the store.
+      documents: Documents in the store.
+      complete: Whether the whole corpus is in it.
+    """
+
+    lines: int = 0
+    last_document: int = -1
+    tokens: int = 0
+    sentences: int = 0
+    documents: int = 0
+    complete: bool = False
+
+
+def read_progress(folder: str) -> Progress:
+    """Returns how far an earlier run has come, if there was one."""
+    values = read_json(os.path.join(folder, _PROGRESS))
+    return Progress(**values) if values else Progress()
+
+
+class TokenStoreWriter:
+    """Appends sentences; goes on where an earlier writer last saved.
+
+    Attributes:
+      progress: What is in the store; saved by `save` and `finish` only.
+    """
+
+    def __init__(self, folder: str, vocab_size: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self._folder = folder
+        self._dtype = token_dtype(vocab_size)
+        self.progress = read_progress(folder)
+        sizes = (
+            self.progress.tokens * self._dtype.itemsize,
+            self.progress.sentences * 8,
+            self.progress.documents * 8,
+        )
+        self._files = []
+        for name, size in zip(_FILES, sizes, strict=True):
+            file = open(os.path.join(folder, name), "ab")  # noqa: SIM115
+            file.truncate(size)
+            self._files.append(file)
+
+    def append(
+        self, tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarray
+    ) -> None:
+        """Appends sentences.
+
+        Args:
+          tokens: <int>[sum(lengths)], all tokens one after the other.
+          lengths: <int64>[sentences]; a sentence without tokens is left out.
+          documents: <int64>[sentences]: the number of each one's document in
+            the corpus, ascending.
+        """
+        kept = lengths > 0
+        lengths, documents = lengths[kept], documents[kept]
+        if not len(lengths):
+            return
+        progress = self.progress
+        before = np.concatenate(([progress.last_document], documents[:-1]))
+        begins = np.flatnonzero(documents != before)
+        offsets = progress.tokens + np.cumsum(lengths) - lengths
+        self._write(0, tokens.astype(self._dtype))
+        self._write(1, offsets)
+        self._write(2, progress.sentences + begins)
+        progress.tokens += len(tokens)
+        progress.sentences += len(lengths)
+        progress.documents += len(begins)
+        progress.last_document = int(documents[-1])
+
+    def _write(self, file: int, values: np.ndarray) -> None:
+        dtype = "<i8" if file else self._dtype
+        self._files[file].write(np.ascontiguousarray(values, dtype).data)
+
+    def save(self) -> None:
+        """Makes what was appended count."""
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+        path = os.path.join(self._folder, _PROGRESS)
+        write_json(path, dataclasses.asdict(self.progress))
+
+    def finish(self) -> None:
+        """Marks the store as complete and closes it."""
+        progress = self.progress
+        self._write(1, np.array([progress.tokens]))
+        self._write(2, np.array([progress.sentences]))
+        for file in self._files:
+            file.flush()
+        store = TokenStore(self._folder, self._dtype, np.zeros((0, 3), "<i8"))
+        long_documents = list(_long_documents(store))
+        np.save(
+            os.path.join(self._folder, _LONG_DOCUMENTS),
+            np.array(long_documents, "<i8").reshape(-1, 3),
+        )
+        progress.complete = True
+        self.save()
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files; what was not saved does not count."""
+        for file in self._files:
+            file.close()
+
+
+class TokenStore:
+    """A finished store, mapped.
+
+    Attributes:
+      tokens: <uint16 or int32>[tokens].
+      sentence_offsets: <int64>[sentences + 1].
+      document_offsets: <int64>[documents + 1].
+      num_passes: Number of spans that make up the corpus.
+    """
+
+    def __init__(
+        self, folder: str, dtype: np.dtype, long_documents: np.ndarray
+    ) -> None:
+        self._maps = []
+        arrays = []
+        for name, kind in zip(_FILES, (dtype, "<i8", "<i8"), strict=True):
+            with open(os.path.join(folder, name), "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps.append(mapped)
+            # A plain array over the map: np.memmap is slow to slice.
+            arrays.append(np.frombuffer(mapped, kind))
+        self.tokens, self.sentence_offsets, self.document_offsets = arrays
+        self._long_documents = long_documents
+        self._first_cuts = {
+            document: first
+            for document, first, _ in reversed(long_documents.tolist())
+        }
+        self.num_passes = self.num_documents + len(long_documents)
+        size = sum(len(mapped) for mapped in self._maps)
+        self._must_release = size > _RELEASE_ABOVE_BYTES
+
+    @classmethod
+    def open(cls, folder: str, vocab_size: int) -> "TokenStore":
+        """Maps the finished store in `folder`."""
+        long_documents = np.load(os.path.join(folder, _LONG_DOCUMENTS))
+        return cls(folder, token_dtype(vocab_size), long_documents)
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_offsets) - 1
+
+    def span(self, number: int) -> tuple[int, int, int]:
+        """Returns the document, first and last-plus-one sentence of a span.
+
+        Spans 0 .. num_documents-1 are the documents. Of a long document that
+        is only the beginning; its further spans follow after all documents.
+        """
+        extra = number - self.num_documents
+        if extra >= 0:
+            document, first, stop = self._long_documents[extra].tolist()
+            return document, first, stop
+        first, stop = self.document_offsets[number : number + 2].tolist()
+        return number, first, self._first_cuts.get(number, stop)
+
+    def release(self) -> None:
+        """Lets go of the pages read so far; they come back when needed.
+
+        Otherwise everything ever touched would count as this process's memory.
+        """
+        if self._must_release and hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _long_documents(store: TokenStore) -> Iterator[tuple[int, int, int]]:
+    """Yields (document, first, stop) of the further spans of long documents."""
+    offsets = store.sentence_offsets
+    for block in range(0, store.num_documents, _DOCUMENTS_PER_BLOCK):
+        firsts = store.document_offsets[
+            block : block + _DOCUMENTS_PER_BLOCK + 1
+        ]
+        tokens = np.diff(offsets[firsts])
+        for index in np.flatnonzero(tokens > MAX_TOKENS_PER_PASS).tolist():
+            first, stop = firsts[index : index + 2].tolist()
+            goals = np.arange(
+                offsets[first] + MAX_TOKENS_PER_PASS,
+                offsets[stop],
+                MAX_TOKENS_PER_PASS,
+            )
+            cuts = first + np.searchsorted(offsets[first:stop], goals)
+            cuts = np.unique(np.append(cuts, stop))
+            cuts = cuts[(cuts > first) & (cuts <= stop)].tolist()
+            for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+                yield block + index, start, end
+        store.release()
