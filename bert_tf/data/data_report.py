@@ -41,14 +41,21 @@ def build(
         "replaced_by_random_share": counts.num_random / predicted,
         "random_next_share": counts.random_next_share,
         "truncated_share": counts.num_truncated / instances,
-        "asked": {
-            "masked_share": config.masked_lm_prob,
-            "replaced_by_mask_share": config.mask_rate,
-            "kept_share": config.same_rate,
-            "replaced_by_random_share": config.random_rate,
-        },
+        "asked": _asked(config),
         "length_histogram": _length_bars(config, counts),
         "warnings": _warnings(config, counts),
+    }
+
+
+def _asked(config: CreatePretrainingDataConfig) -> dict[str, float]:
+    rates = (config.mask_rate, config.same_rate, config.random_rate)
+    if config.left_to_right:
+        rates = (0.0, 1.0, 0.0)  # Every piece stays, whatever the rates say.
+    return {
+        "masked_share": config.masked_lm_prob,
+        "replaced_by_mask_share": rates[0],
+        "kept_share": rates[1],
+        "replaced_by_random_share": rates[2],
     }
 
 

@@ -41,7 +41,11 @@ class RecordCounts:
     )
 
     def add_batch(
-        self, batch: dict[str, np.ndarray], mask_id: int, num_truncated: int
+        self,
+        batch: dict[str, np.ndarray],
+        mask_id: int,
+        num_truncated: int,
+        left_to_right: bool = False,
     ) -> None:
         """Counts a batch of records, of which `num_truncated` lost pieces.
 
@@ -50,12 +54,16 @@ class RecordCounts:
             <int or float>[batch, length].
           mask_id: The id of [MASK].
           num_truncated: What the records do not tell.
+          left_to_right: Whether each position predicts the piece after it;
+            then no piece is replaced.
         """
         positions = batch["masked_lm_positions"]
         seen = np.take_along_axis(batch["input_ids"], positions, axis=1)
         predicted = batch["masked_lm_weights"] > 0
         masked = predicted & (seen == mask_id)
         same = predicted & ~masked & (seen == batch["masked_lm_ids"])
+        if left_to_right:
+            masked, same = np.zeros_like(predicted), predicted
         lengths = batch["input_mask"].sum(axis=1, dtype=np.int64)
         self.num_instances += len(lengths)
         self.num_random_next += int(np.sum(batch["next_sentence_labels"]))
