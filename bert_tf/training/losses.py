@@ -1,0 +1,124 @@
+"""The two pretraining losses, as sums: normalising them is another step.
+
+A step may be spread over replicas and micro-batches with different numbers of
+masked pieces, so no part of it can divide by its own count. Every part adds
+up sums, and all divide by the counts of the whole step.
+
+Shapes:
+  B: batch size.
+  P: predictions per sequence.
+  V: vocabulary size.
+"""
+
+import tensorflow as tf
+
+# Keeps a step without any masked piece from dividing by zero
+# (run_pretraining.py:277-280 of the original).
+_NO_WEIGHT = 1e-5
+
+
+def masked_lm_sums(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Adds up the masked-LM loss and the right guesses.
+
+    Args:
+      logits: <float32>[B, P, V].
+      labels: <int32>[B, P], the pieces that were masked.
+      weights: <float32>[B, P], 0 where there is no prediction.
+
+    Returns:
+      `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    correct = tf.cast(guesses == labels, tf.float32)
+    return {
+        "masked_lm_sum": tf.reduce_sum(losses * weights),
+        "masked_lm_correct": tf.reduce_sum(correct * weights),
+    }
+
+
+def next_sentence_sums(
+    logits: tf.Tensor, labels: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Adds up the next-sentence loss and the right guesses.
+
+    Args:
+      logits: <float32>[B, 2].
+      labels: <int32>[B, 1] or [B]; 0 is the next sentence, 1 a random one.
+
+    Returns:
+      `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
+    """
+    labels = tf.reshape(labels, [-1])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return {
+        "next_sentence_sum": tf.reduce_sum(losses),
+        "next_sentence_correct": tf.reduce_sum(
+            tf.cast(guesses == labels, tf.float32)
+        ),
+    }
+
+
+def pretraining_sums(
+    outputs: dict[str, tf.Tensor],
+    batch: dict[str, tf.Tensor],
+    use_next_sentence: bool = True,
+) -> dict[str, tf.Tensor]:
+    """Adds up both losses of a batch.
+
+    Args:
+      outputs: What `BertForPretraining` returns.
+      batch: The pretraining features.
+      use_next_sentence: Whether the next-sentence loss takes part.
+
+    Returns:
+      What `masked_lm_sums` and `next_sentence_sums` return.
+    """
+    sums = masked_lm_sums(
+        outputs["masked_lm_logits"],
+        batch["masked_lm_ids"],
+        batch["masked_lm_weights"],
+    )
+    if use_next_sentence:
+        sums |= next_sentence_sums(
+            outputs["next_sentence_logits"], batch["next_sentence_labels"]
+        )
+    return sums
+
+
+def normalize(
+    sums: dict[str, tf.Tensor], weight_total: tf.Tensor, num_examples: int
+) -> dict[str, tf.Tensor]:
+    """Divides sums by the counts of the step that they are a part of.
+
+    Args:
+      sums: What `pretraining_sums` returns, of a part or of the whole.
+      weight_total: <float32>[], the masked-LM weights of the whole step.
+      num_examples: Examples of the whole step.
+
+    Returns:
+      <float32>[] each: `loss`, `masked_lm_loss`, `masked_lm_accuracy` and, if
+      it takes part, `next_sentence_loss` and `next_sentence_accuracy`. What
+      the parts give adds up to what the whole gives.
+    """
+    masked_lm_loss = sums["masked_lm_sum"] / (weight_total + _NO_WEIGHT)
+    values = {
+        "loss": masked_lm_loss,
+        "masked_lm_loss": masked_lm_loss,
+        "masked_lm_accuracy": tf.math.divide_no_nan(
+            sums["masked_lm_correct"], weight_total
+        ),
+    }
+    if "next_sentence_sum" in sums:
+        next_sentence_loss = sums["next_sentence_sum"] / num_examples
+        values |= {
+            "loss": masked_lm_loss + next_sentence_loss,
+            "next_sentence_loss": next_sentence_loss,
+            "next_sentence_accuracy": (
+                sums["next_sentence_correct"] / num_examples
+            ),
+        }
+    return values

@@ -1,0 +1,361 @@
+"""The original's optimizer, AdamW and LAMB, with one rule for all three.
+
+Per weight, with gradient g after t updates (optimization.py:87-175 of the
+original; Loshchilov and Hutter 2019; You et al. 2020, Algorithm 2):
+
+    m = beta_1 m + (1 - beta_1) g
+    v = beta_2 v + (1 - beta_2) g^2
+    u = (m / c1) / (sqrt(v / c2) + epsilon) + decay * weight
+    weight -= learning_rate * trust * u
+
+The original has c1 = c2 = 1, AdamW and LAMB have c = 1 - beta^(t + 1). trust is
+1, but for LAMB |weight| / |u|.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+
+# Variables whose name contains one of these are not decayed, and LAMB takes
+# their update as it is (optimization.py:59-66 of the original).
+EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """The original's learning rate: linear warm-up, then linear decay to 0.
+
+    At the end of the warm-up it drops by num_warmup_steps / num_train_steps,
+    as the decay has been running all along (optimization.py:29-54).
+
+    Args:
+      learning_rate: The rate that the warm-up aims at.
+      num_train_steps: The step at which the rate gets 0.
+      num_warmup_steps: Steps of the warm-up.
+
+    Call arguments:
+      step: <int64>[], updates done before this one.
+
+    Returns:
+      <float32>[].
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        num_train_steps: int,
+        num_warmup_steps: int = 0,
+    ):
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.num_train_steps = num_train_steps
+        self.num_warmup_steps = num_warmup_steps
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        last = tf.cast(self.num_train_steps, tf.float32)
+        rate = self.learning_rate * (1.0 - tf.minimum(step, last) / last)
+        if not self.num_warmup_steps:
+            return rate
+        warmup = self.learning_rate * (step / self.num_warmup_steps)
+        return tf.where(step < self.num_warmup_steps, warmup, rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_steps": self.num_train_steps,
+            "num_warmup_steps": self.num_warmup_steps,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateRule:
+    """The constants of the rule at the top of this file.
+
+    Attributes:
+      beta_1: Share of m that stays.
+      beta_2: Share of v that stays.
+      epsilon: Added to the square root.
+      weight_decay_rate: The factor of the weight in its own update.
+      bias_correction: Whether c1 and c2 undo the start of m and v at 0.
+      trust_ratio: Whether the update is scaled to the norm of the weight.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay_rate: float = 0.01
+    bias_correction: bool = False
+    trust_ratio: bool = False
+
+    def without_decay(self) -> "UpdateRule":
+        """Returns the rule for biases and layer normalisation."""
+        return dataclasses.replace(
+            self, weight_decay_rate=0.0, trust_ratio=False
+        )
+
+
+def update(
+    rule: UpdateRule,
+    weight: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    gradient: tf.Tensor,
+    learning_rate: tf.Tensor,
+    step: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Computes one update of one weight; pure.
+
+    Args:
+      rule: The constants.
+      weight: <float32>[...].
+      m: <float32>[...], the mean of the gradients.
+      v: <float32>[...], the mean of their squares.
+      gradient: <float32>[...].
+      learning_rate: <float32>[].
+      step: <int64>[], updates done before this one.
+
+    Returns:
+      The new weight, m and v.
+    """
+    m = rule.beta_1 * m + (1.0 - rule.beta_1) * gradient
+    v = rule.beta_2 * v + (1.0 - rule.beta_2) * tf.square(gradient)
+    mean, mean_square = m, v
+    if rule.bias_correction:
+        count = tf.cast(step, tf.float32) + 1.0
+        # expm1, because 1 - 0.999 has but four good digits in float32.
+        mean = m / -tf.math.expm1(count * math.log(rule.beta_1))
+        mean_square = v / -tf.math.expm1(count * math.log(rule.beta_2))
+    change = mean / (tf.sqrt(mean_square) + rule.epsilon)
+    if rule.weight_decay_rate:
+        change += rule.weight_decay_rate * weight
+    if rule.trust_ratio:
+        weight_norm = tf.norm(weight)
+        change_norm = tf.norm(change)
+        known = (weight_norm > 0) & (change_norm > 0)
+        ratio = tf.math.divide_no_nan(weight_norm, change_norm)
+        change *= tf.where(known, ratio, 1.0)
+    return weight - learning_rate * change, m, v
+
+
+@functools.cache
+def _compiled_update(rule: UpdateRule):
+    """Returns `update` as one pass over memory, with what goes before it.
+
+    Clipping, unscaling and the decision to skip a step with an infinite
+    gradient cost a pass over all gradients each if they are done on their own.
+    """
+
+    # Weights of many shapes share it, so no shape may be generalised away.
+    @tf.function(jit_compile=True, autograph=False, reduce_retracing=False)
+    def compiled(weight, m, v, gradient, scale, learning_rate, step, apply):
+        old = (weight, m, v)
+        new = update(rule, *old, gradient * scale, learning_rate, step)
+        return [
+            tf.where(apply, after, before)
+            for after, before in zip(new, old, strict=True)
+        ]
+
+    return compiled
+
+
+def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
+    """Returns the factor that brings gradients to at most `clip_norm`.
+
+    Args:
+      norm: <float32>[], the global norm of the gradients.
+      clip_norm: The most it may be, or None.
+    """
+    if clip_norm is None:
+        return tf.ones_like(norm)
+    # The arithmetic of tf.clip_by_global_norm.
+    return clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertOptimizer(keras.optimizers.Optimizer):
+    """An optimizer of the family at the top of this file.
+
+    It serves `compile` and `fit` like any other of Keras. The training loop
+    calls `update_weight` instead, which does the same in one pass.
+
+    Args:
+      learning_rate: A number or a schedule of the updates done so far.
+      beta_1: See `UpdateRule`.
+      beta_2: See `UpdateRule`.
+      epsilon: See `UpdateRule`.
+      weight_decay_rate: See `UpdateRule`.
+      bias_correction: See `UpdateRule`.
+      trust_ratio: See `UpdateRule`.
+      exclude_from_decay: Patterns of the names that are not decayed.
+      global_clipnorm: Most that the norm of all gradients may be, or None.
+      name: The optimizer's name.
+      **kwargs: As for `keras.optimizers.Optimizer`.
+
+    Attributes:
+      trained_variables: What it was built with.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-4,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay_rate=0.01,
+        bias_correction=False,
+        trust_ratio=False,
+        exclude_from_decay=EXCLUDED_FROM_DECAY,
+        global_clipnorm=1.0,
+        name="bert_adam",
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate=learning_rate,
+            global_clipnorm=global_clipnorm,
+            name=name,
+            **kwargs,
+        )
+        self.rule = UpdateRule(
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            weight_decay_rate=weight_decay_rate,
+            bias_correction=bias_correction,
+            trust_ratio=trust_ratio,
+        )
+        self.exclude_from_decay = tuple(exclude_from_decay)
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.trained_variables = tuple(variables)
+        self._adam_m = [self._add_slot(v, "adam_m") for v in variables]
+        self._adam_v = [self._add_slot(v, "adam_v") for v in variables]
+        self._rules = [self._choose_rule(v.path) for v in variables]
+
+    def _choose_rule(self, name):
+        if any(re.search(part, name) for part in self.exclude_from_decay):
+            return self.rule.without_decay()
+        return self.rule
+
+    def _add_slot(self, variable, name):
+        return self.add_variable_from_reference(variable, name=name)
+
+    def slots(self, variable) -> tuple[keras.Variable, keras.Variable]:
+        """Returns the m and v of a variable."""
+        index = self._get_variable_index(variable)
+        return self._adam_m[index], self._adam_v[index]
+
+    def rule_for(self, variable) -> UpdateRule:
+        """Returns the rule that a variable's name asks for."""
+        return self._rules[self._get_variable_index(variable)]
+
+    def learning_rate_at(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns <float32>[], the rate after `step` updates."""
+        schedule = self._learning_rate
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            return tf.cast(schedule(step), tf.float32)
+        return tf.cast(self.learning_rate, tf.float32)
+
+    def update_step(self, gradient, variable, learning_rate):
+        m, v = self.slots(variable)
+        old = tuple(tf.convert_to_tensor(x) for x in (variable, m, v))
+        new = update(
+            self.rule_for(variable),
+            *old,
+            tf.cast(gradient, variable.dtype),
+            tf.cast(learning_rate, variable.dtype),
+            tf.convert_to_tensor(self.iterations),
+        )
+        for target, value in zip((variable, m, v), new, strict=True):
+            self.assign(target, value)
+
+    def update_weight(self, strategy, variable, gradient, **scalars) -> None:
+        """Updates one variable on every device, for the training loop.
+
+        To be called in cross-replica context.
+
+        Args:
+          strategy: The `tf.distribute.Strategy`.
+          variable: One that the optimizer was built with.
+          gradient: <float32>[...], added up over the replicas; with several
+            replicas a distributed value.
+          **scalars: `scale` <float32>[], to multiply the gradient with;
+            `learning_rate` <float32>[]; `step` <int64>[], updates done before;
+            `apply` <bool>[], false to leave everything as it is.
+        """
+        compiled = _compiled_update(self.rule_for(variable))
+        m, v = self.slots(variable)
+
+        def on_device(weight, m, v, gradient):
+            targets = (weight, m, v)
+            old = [target.read_value() for target in targets]
+            new = compiled(*old, gradient, **scalars)
+            for target, value in zip(targets, new, strict=True):
+                target.assign(value, read_value=False)
+
+        strategy.extended.update(
+            variable.value, on_device, args=(m.value, v.value, gradient)
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self.rule)
+        values["exclude_from_decay"] = list(self.exclude_from_decay)
+        return super().get_config() | values
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "bert_adam": {},
+    # PyTorch's and optax' epsilon.
+    "adamw": {"bias_correction": True, "epsilon": 1e-8},
+    "lamb": {"bias_correction": True, "trust_ratio": True},
+}
+
+
+def build_optimizer(
+    name: str = "bert_adam",
+    learning_rate: float = 1e-4,
+    num_train_steps: int | None = None,
+    num_warmup_steps: int = 0,
+    weight_decay_rate: float = 0.01,
+    **kwargs: Any,
+) -> BertOptimizer:
+    """Returns an optimizer for `compile` and `fit`, or for the training loop.
+
+    Args:
+      name: "bert_adam", the original's; "adamw", with bias correction; "lamb".
+      learning_rate: The peak rate.
+      num_train_steps: Length of the schedule; None keeps the rate constant.
+      num_warmup_steps: Steps of linear warm-up.
+      weight_decay_rate: Decoupled weight decay.
+      **kwargs: Further arguments of `BertOptimizer`.
+
+    Raises:
+      UserError: For an unknown name, or a warm-up without a schedule.
+    """
+    if name not in _PRESETS:
+        raise UserError(
+            f"The optimizer must be one of {', '.join(_PRESETS)}. Received: "
+            f"{name!r}."
+        )
+    if num_train_steps is None and num_warmup_steps:
+        raise UserError(
+            "A warm-up needs `num_train_steps`, the length of the schedule. "
+            f"Received: num_warmup_steps={num_warmup_steps}."
+        )
+    rate: Any = learning_rate
+    if num_train_steps is not None:
+        rate = WarmupLinearDecay(
+            learning_rate, num_train_steps, num_warmup_steps
+        )
+    settings = _PRESETS[name] | {"weight_decay_rate": weight_decay_rate}
+    return BertOptimizer(rate, name=name, **(settings | kwargs))
