@@ -51,7 +51,7 @@ def _temporary_name(path: str) -> str:
     return f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
     """Flushes a local file or folder to the disk."""
     if "://" in path:
         return
@@ -75,9 +75,9 @@ def atomic_file(path: str) -> Iterator[str]:
     temporary = _temporary_name(path)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         tf.io.gfile.rename(temporary, path, overwrite=True)
-        _sync(folder or ".")
+        sync(folder or ".")
     except BaseException:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
@@ -97,7 +97,7 @@ def atomic_directory(path: str) -> Iterator[str]:
         for name in tf.io.gfile.listdir(temporary):
             child = os.path.join(temporary, name)
             if not tf.io.gfile.isdir(child):
-                _sync(child)
+                sync(child)
         previous = None
         if tf.io.gfile.exists(path):
             previous = _temporary_name(path)
