@@ -6,6 +6,8 @@ start at once and stay small.
 
 import contextlib
 import gzip
+import itertools
+import operator
 import os
 import re
 import zlib
@@ -59,24 +61,46 @@ def read_documents(
       UserError: If a file cannot be read, is not UTF-8, is a damaged or
         truncated .gz, or if there is no document in all of the files.
     """
-    empty = True
-    document: list[str] = []
+    numbered = read_numbered_lines(
+        files,
+        one_document_per_file,
+        replace_invalid_utf8,
+        as_original=as_original,
+        on_bytes=on_bytes,
+    )
+    for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
+        yield [line for _, line in document]
+
+
+def read_numbered_lines(
+    files: Sequence[str],
+    one_document_per_file: bool = False,
+    replace_invalid_utf8: bool = False,
+    *,
+    as_original: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Yields each line with the number of its document, counted from 0.
+
+    As `read_documents`, but memory holds one line, however long a document is.
+    """
+    number = 0
+    in_document = found = False
     for path in files:
         for line in _read_lines(path, replace_invalid_utf8, on_bytes):
             if as_original:
                 line = line.replace("\r", "")
             line = line.strip()
             if line:
-                document.append(line)
-            elif document and not one_document_per_file:
-                yield document
-                empty, document = False, []
-        if document and not as_original:
-            yield document
-            empty, document = False, []
-    if document:
-        yield document
-    elif empty:
+                in_document = found = True
+                yield number, line
+            elif in_document and not one_document_per_file:
+                number += 1
+                in_document = False
+        if in_document and not as_original:
+            number += 1
+            in_document = False
+    if not found:
         raise UserError(
             "The corpus is empty: no line of text in "
             f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."

@@ -1,6 +1,7 @@
 """Tokenizes a corpus into a token store: on all cores, a few MB at a time."""
 
 import collections
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def _read_batches(
     on_bytes: Callable[[int], object],
 ) -> Iterator[_Batch]:
     """Yields the lines after the first `num_done`, in batches."""
-    documents = corpus.read_documents(
+    numbered = corpus.read_numbered_lines(
         input_files,
         config.one_document_per_file,
         config.replace_invalid_utf8,
@@ -88,17 +89,13 @@ def _read_batches(
     lines: list[str] = []
     numbers: list[int] = []
     characters = 0
-    for number, document in enumerate(documents):
-        for line in document:
-            if num_done:
-                num_done -= 1
-                continue
-            lines.append(line)
-            numbers.append(number)
-            characters += len(line)
-            if characters >= _CHARACTERS_PER_BATCH:
-                yield lines, np.array(numbers)
-                lines, numbers, characters = [], [], 0
+    for number, line in itertools.islice(numbered, num_done, None):
+        lines.append(line)
+        numbers.append(number)
+        characters += len(line)
+        if characters >= _CHARACTERS_PER_BATCH:
+            yield lines, np.array(numbers)
+            lines, numbers, characters = [], [], 0
     if lines:
         yield lines, np.array(numbers)
 

@@ -101,7 +101,9 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreaterEqual(min(reported), 0)
 
     def test_streams(self):
-        path = self.write("a.txt", b"a\n\nb\n\n" + b"c" * (2 << 20) + b"\xff")
+        path = self.write(
+            "a.txt", b"a\n\nb\n\nc\n" + b"d" * (2 << 20) + b"\xff"
+        )
         documents = corpus.read_documents([path])
         self.assertEqual([next(documents), next(documents)], [["a"], ["b"]])
 
