@@ -83,7 +83,7 @@ class LearnVocabularyConfig:
     heldout_fraction: float = option(
         0.02, "Share of the documents the report is measured on, not learnt."
     )
-    num_processes: int = option(0, "Processes that count; 0 means one a core.")
+    num_processes: int = option(0, "Workers that count; 0 means one a core.")
     replace_invalid_utf8: bool = option(
         False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
     )
@@ -183,6 +183,11 @@ class CreatePretrainingDataConfig:
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
         )
         _require_at_least(self, 0, "num_shards", "num_processes")
+        _require(
+            self.max_predictions_per_seq <= self.max_seq_length,
+            "--max_predictions_per_seq must be at most --max_seq_length="
+            f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
+        )
         rates = ("mask_rate", "same_rate", "random_rate")
         _require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
         total = sum(getattr(self, rate) for rate in rates)
