@@ -1,0 +1,268 @@
+"""What must hold for the repository as a whole."""
+
+import ast
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from bert_tf import cli
+from bert_tf import files
+from bert_tf import run_config
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_SCRIPTS = sorted(
+    path.name
+    for path in (_ROOT / "run").glob("*.py")
+    if path.stem != "__init__"
+)
+_FLAG_FILES = sorted(path.name for path in _ROOT.glob("*.flags"))
+
+
+def _files(*suffixes):
+    """Yields the repository's files, relative to its root."""
+    for folder, subfolders, names in os.walk(_ROOT):
+        folder = pathlib.Path(folder).relative_to(_ROOT)
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if not (name.startswith(".") or name.startswith("bazel-"))
+            and str(folder / name) not in ("build", "data", "dist", "output")
+        ]
+        for name in names:
+            if name.endswith(suffixes):
+                yield folder / name
+
+
+def _pins(name):
+    lines = (_ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+class TestFilesTest(tf.test.TestCase, parameterized.TestCase):
+    """Under Bazel a pytest-style file would run nothing and pass."""
+
+    @parameterized.parameters(
+        str(path.relative_to(_ROOT))
+        for path in sorted((_ROOT / "tests").rglob("*_test.py"))
+    )
+    def test_runs_as_a_program(self, name):
+        tree = ast.parse((_ROOT / name).read_text(encoding="utf-8"))
+        self.assertIn(
+            ast.unparse(tree.body[-1]).replace("'", '"'),
+            [
+                'if __name__ == "__main__":\n    tf.test.main()',
+                'if __name__ == "__main__":\n    absltest.main()',
+            ],
+        )
+        classes = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            and any(ast.unparse(b).endswith("TestCase") for b in node.bases)
+        ]
+        methods = [
+            node.name
+            for test_class in classes
+            for node in test_class.body
+            if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test")
+        ]
+        self.assertNotEmpty(methods)
+        self.assertEmpty(
+            [
+                node.name
+                for node in tree.body
+                if isinstance(node, ast.FunctionDef)
+                and node.name.startswith("test")
+            ],
+            "Functions outside a class run under pytest only.",
+        )
+
+    def test_names_are_found_by_pytest_and_bazel(self):
+        for path in (_ROOT / "tests").rglob("*.py"):
+            if re.search(r"^class .*TestCase\)", path.read_text("utf-8"), re.M):
+                self.assertEndsWith(path.name, "_test.py")
+
+
+class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
+    def _parse(self, *args):
+        values = flags.FlagValues()
+        read_config = cli.define_flags(run_config.PretrainConfig, values)
+        values(["pretrain.py", *args])
+        return read_config()
+
+    def setUp(self):
+        super().setUp()
+        # Nested flag files are named from the root.
+        self.enter_context(contextlib.chdir(_ROOT))
+
+    @parameterized.parameters(_FLAG_FILES)
+    def test_parses_into_a_configuration_that_is_there(self, name):
+        config = self._parse(f"--flagfile={name}")
+        bert_config = files.read_bert_config(config.bert_config_file)
+        self.assertLessEqual(
+            config.max_seq_length, bert_config.max_position_embeddings
+        )
+        self.assertTrue(config.do_train and config.do_eval)
+        # The original masks round(15%), and at least as many must fit.
+        self.assertEqual(
+            config.max_predictions_per_seq,
+            -(-config.max_seq_length * 15 // 100),
+        )
+
+    @parameterized.parameters("base", "large", "tiny")
+    def test_phase_2_continues_phase_1(self, name):
+        first = self._parse(f"--flagfile={name}.flags")
+        second = self._parse(f"--flagfile={name}_phase2.flags")
+        self.assertEqual(first.stop_at_step * 10, first.num_train_steps * 9)
+        self.assertEqual(second.stop_at_step, second.num_train_steps)
+        changed = {
+            field
+            for field in vars(first)
+            if getattr(first, field) != getattr(second, field)
+        }
+        self.assertEqual(
+            changed,
+            {
+                "input_file",
+                "max_seq_length",
+                "max_predictions_per_seq",
+                "stop_at_step",
+                "allow_changed_data",
+            },
+        )
+
+    def test_base_is_the_recipe_of_the_paper(self):
+        config = self._parse("--flagfile=base.flags")
+        self.assertEqual(config.train_batch_size, 256)
+        self.assertEqual(config.learning_rate, 1e-4)
+        self.assertEqual(config.num_warmup_steps, 10000)
+        self.assertEqual(config.num_train_steps, 1000000)
+        self.assertEqual(config.optimizer, "bert_adam")
+        self.assertEqual(config.weight_decay_rate, 0.01)
+        self.assertEqual(config.input_file, "data/pretraining/*.tfrecord")
+        self.assertEqual(config.vocab_file, "data/vocab.txt")
+
+    def test_flags_after_the_file_override_it(self):
+        config = self._parse("--flagfile=base.flags", "--num_train_steps=1")
+        self.assertEqual(config.num_train_steps, 1)
+
+
+class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(_SCRIPTS)
+    def test_help_answers_without_tensorflow(self, name):
+        # A module of that name that cannot be imported stands in the way.
+        folder = self.create_tempdir()
+        folder.create_file("tensorflow.py", "raise SystemExit('imported')")
+        result = subprocess.run(
+            [sys.executable, f"run/{name}", "--help"],
+            cwd=_ROOT,
+            env={"PYTHONPATH": f"{folder.full_path}:{_ROOT}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertNotIn("imported", result.stderr)
+        # absl ends --help with 1 for its full form and 0 or 1 by version.
+        self.assertIn(result.returncode, (0, 1))
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertRegex(result.stdout, rf"run/{name}:\n *--")
+
+    @parameterized.parameters(_SCRIPTS)
+    def test_holds_no_logic(self, name):
+        text = (_ROOT / "run" / name).read_text(encoding="utf-8")
+        self.assertLessEqual(len(text.splitlines()), 32)
+        self.assertIn(f"python run/{name}", ast.get_docstring(ast.parse(text)))
+
+    def test_readme_shows_each_script_and_nothing_else(self):
+        readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+        shown = set(re.findall(r"python run/(\w+\.py)", readme))
+        self.assertEqual(shown, set(_SCRIPTS))
+
+
+class ReadmeTest(tf.test.TestCase):
+    def test_tree_names_every_module_and_only_those(self):
+        readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+        _, tree = readme.split("## What is where")
+        named = re.findall(r"(?m)^([\w./-]+\.\w+) +\S", tree.split("```")[1])
+        modules = [
+            str(path)
+            for path in _files(".py")
+            if path.parts[0] in ("bert_tf", "run", "benchmarks", "tools")
+            and path.name != "__init__.py"
+        ]
+        self.assertContainsSubset(modules, named)
+        for name in named:
+            self.assertTrue((_ROOT / name).exists(), name)
+        self.assertLen(set(named), len(named))
+
+
+class RequirementsTest(tf.test.TestCase):
+    def test_every_direct_dependency_is_pinned(self):
+        for name in ("requirements.in", "requirements-test.txt"):
+            for line in _pins(name):
+                self.assertRegex(line, r"^[a-z0-9-]+==[0-9][0-9.]*$")
+
+    def test_requirements_are_the_pins_and_the_project(self):
+        self.assertEqual(
+            _pins("requirements.txt"), [*_pins("requirements.in"), "-e ."]
+        )
+
+    def test_lock_holds_every_pin_with_hashes_and_no_host(self):
+        lock = (_ROOT / "requirements_lock.txt").read_text(encoding="utf-8")
+        for line in _pins("requirements.in") + _pins("requirements-test.txt"):
+            self.assertRegex(lock, rf"(?m)^{re.escape(line)} \\\n +--hash=")
+        self.assertNotRegex(lock, r"://|--(extra-)?index-url|--find-links")
+
+    def test_imports_of_the_library_are_required(self):
+        required = {pin.split("==")[0] for pin in _pins("requirements.in")}
+        distributions = {"absl": "absl-py"}
+        # TensorFlow brings these, in versions that fit it.
+        required |= {"google", "tensorboard"}
+        ours = {"bert-tf", "run"}
+        for path in _files(".py"):
+            if path.parts[0] not in ("bert_tf", "run"):
+                continue
+            for module in _imported(path) - sys.stdlib_module_names:
+                name = distributions.get(module, module.replace("_", "-"))
+                self.assertIn(name, required | ours, str(path))
+
+
+class SourceTest(tf.test.TestCase):
+    def test_names_no_place_of_one_machine(self):
+        pattern = re.compile(
+            r"/(home|root|Users|tmp|work)/\w|https?://\d+\.\d+"
+        )
+        suffixes = (".py", ".sh", ".txt", ".in", ".md", ".flags", ".toml")
+        for path in _files(*suffixes, "Makefile", "BUILD"):
+            text = (_ROOT / path).read_text(encoding="utf-8")
+            if path.name != "repository_test.py":
+                self.assertIsNone(pattern.search(text), str(path))
+
+    def test_modules_stay_small(self):
+        for path in _files(".py"):
+            lines = (_ROOT / path).read_text(encoding="utf-8").count("\n")
+            if path.parts[0] == "bert_tf" and path.name != "run_config.py":
+                self.assertLessEqual(lines, 400, str(path))
+
+
+def _imported(path):
+    """Returns the top-level packages that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse((_ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split(".")[0])
+    return names
+
+
+if __name__ == "__main__":
+    tf.test.main()
