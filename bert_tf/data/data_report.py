@@ -174,6 +174,7 @@ def _draw_masking(panel: Any, report: dict[str, Any]) -> None:
         )
         panel.bar_label(bars, fmt="%.1f")
     panel.set_xticks(places, names.values())
+    panel.set_ylim(0, 100)
     panel.set_ylabel("% of the predicted pieces")
     panel.set_title("What became of the predicted pieces")
     panel.legend()
