@@ -168,7 +168,12 @@ def write_part(plan: PartsPlan, part: int) -> None:
             chosen = instances.take(slice(start, start + _RECORDS_PER_BATCH))
             batch = make_records(plan, store, chosen, rng)
             num_truncated = int(chosen.truncated.sum())
-            counts.add_batch(batch, plan.masking.mask_id, num_truncated)
+            counts.add_batch(
+                batch,
+                plan.masking.mask_id,
+                num_truncated,
+                plan.masking.left_to_right,
+            )
             file.write(example_serializer.serialize(batch))
             store.release()
     token_store.write_json(plan.counts_path(part), counts.to_dict())
