@@ -40,13 +40,15 @@ def masked_lm_sums(
 
 
 def next_sentence_sums(
-    logits: tf.Tensor, labels: tf.Tensor
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor | None = None
 ) -> dict[str, tf.Tensor]:
     """Adds up the next-sentence loss and the right guesses.
 
     Args:
       logits: <float32>[B, 2].
       labels: <int32>[B, 1] or [B]; 0 is the next sentence, 1 a random one.
+      weights: <float32>[B], 0 for rows that only fill up a batch; by default
+        all rows count.
 
     Returns:
       `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
@@ -54,11 +56,12 @@ def next_sentence_sums(
     labels = tf.reshape(labels, [-1])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    correct = tf.cast(guesses == labels, tf.float32)
+    if weights is not None:
+        losses, correct = losses * weights, correct * weights
     return {
         "next_sentence_sum": tf.reduce_sum(losses),
-        "next_sentence_correct": tf.reduce_sum(
-            tf.cast(guesses == labels, tf.float32)
-        ),
+        "next_sentence_correct": tf.reduce_sum(correct),
     }
 
 
@@ -71,7 +74,8 @@ def pretraining_sums(
 
     Args:
       outputs: What `BertForPretraining` returns.
-      batch: The pretraining features.
+      batch: The pretraining features, and `example_weights` <float32>[B] if
+        some rows only fill up the batch.
       use_next_sentence: Whether the next-sentence loss takes part.
 
     Returns:
@@ -84,7 +88,9 @@ def pretraining_sums(
     )
     if use_next_sentence:
         sums |= next_sentence_sums(
-            outputs["next_sentence_logits"], batch["next_sentence_labels"]
+            outputs["next_sentence_logits"],
+            batch["next_sentence_labels"],
+            batch.get("example_weights"),
         )
     return sums
 

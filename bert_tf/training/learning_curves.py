@@ -1,0 +1,175 @@
+"""Draws the learning curves of a run as one PNG."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import ticker
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bert_tf import files
+
+# Blue for training and orange for evaluation: apart also for the colour-blind.
+_TRAIN_COLOR = "#1f6fb4"
+_EVAL_COLOR = "#d95f02"
+
+# More points than this are drawn pale, under their moving average.
+_SMOOTHED_FROM = 40
+
+_PANELS = (
+    ("loss", "Loss", 1),
+    ("masked_lm_loss", "Masked-LM loss", 1),
+    ("next_sentence_loss", "Next-sentence loss", 1),
+    ("learning_rate", "Learning rate", 1),
+    ("masked_lm_accuracy", "Masked-LM accuracy (%)", 100),
+    ("next_sentence_accuracy", "Next-sentence accuracy (%)", 100),
+)
+
+# Averages of their values would show what never was.
+_WITHOUT_NOISE = ("learning_rate",)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw(
+    path: str, train: Rows, evaluation: Rows = (), title: str = ""
+) -> None:
+    """Writes the learning curves, atomically.
+
+    Args:
+      path: The PNG.
+      train: Lines of `train_metrics.jsonl`; each has a `step`.
+      evaluation: Results of evaluations; each has a `global_step`.
+      title: What stands above the panels.
+    """
+    figure = Figure(figsize=(13, 7), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, (name, label, factor) in enumerate(_PANELS, start=1):
+        axes = figure.add_subplot(2, 3, number)
+        axes.set_title(label, fontsize=11, loc="left")
+        _draw_training(axes, name, *_series(train, name, "step", factor))
+        _draw_evaluation(
+            axes, *_series(evaluation, name, "global_step", factor)
+        )
+        _finish(axes)
+    handles, labels = _legend(figure)
+    if handles:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=3, frameon=False
+        )
+    if title:
+        figure.suptitle(title, fontsize=13)
+    with files.atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _series(
+    rows: Rows, name: str, step_name: str, factor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps and values of the rows that have a finite value."""
+    points = [
+        (row[step_name], factor * row[name])
+        for row in rows
+        if row.get(name) is not None
+    ]
+    steps, values = np.array(points, float).reshape(-1, 2).T
+    finite = np.isfinite(values)
+    return steps[finite], values[finite]
+
+
+def _draw_training(
+    axes, name: str, steps: np.ndarray, values: np.ndarray
+) -> None:
+    if not len(steps):
+        return
+    if len(steps) < _SMOOTHED_FROM or name in _WITHOUT_NOISE:
+        axes.plot(
+            steps,
+            values,
+            color=_TRAIN_COLOR,
+            marker="o" if len(steps) < 3 else None,
+            # The legend has no use for a line that needs no telling apart.
+            label="training" if len(steps) < _SMOOTHED_FROM else None,
+        )
+        return
+    smooth = _moving_average(values, len(values) // 20)
+    axes.plot(
+        steps,
+        values,
+        color=_TRAIN_COLOR,
+        alpha=0.25,
+        linewidth=0.8,
+        label="training, single steps",
+    )
+    axes.plot(
+        steps, smooth, color=_TRAIN_COLOR, label="training, moving average"
+    )
+
+
+def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
+    """Averages over `width` values around each, fewer at the ends."""
+    half = max(width // 2, 1)
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    index = np.arange(len(values))
+    # At the left end, where the curve is steep, as many on one side as on the
+    # other; at the right end, where it is flat, as many as there are.
+    low = index - np.minimum(half, index)
+    high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def _draw_evaluation(axes, steps: np.ndarray, values: np.ndarray) -> None:
+    if not len(steps):
+        return
+    axes.plot(
+        steps,
+        values,
+        color=_EVAL_COLOR,
+        marker="o",
+        markersize=5,
+        linewidth=1.2,
+        label="evaluation",
+    )
+    axes.set_title(
+        f"evaluation {values[-1]:.4g}",
+        loc="right",
+        color=_EVAL_COLOR,
+        fontsize=9,
+    )
+
+
+def _finish(axes) -> None:
+    """Sets grid, limits and labels; says so where there is nothing."""
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("step", fontsize=9)
+    axes.tick_params(labelsize=9)
+    axes.xaxis.set_major_locator(
+        ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
+    )
+    axes.margins(y=0.12)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 5))
+    if not axes.lines:
+        axes.text(
+            0.5,
+            0.5,
+            "not measured",
+            transform=axes.transAxes,
+            horizontalalignment="center",
+            color="gray",
+        )
+        axes.set_xticks([])
+        axes.set_yticks([])
+
+
+def _legend(figure: Figure) -> tuple[list, list[str]]:
+    """Returns one handle for each label that occurs in any panel."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(
+            *axes.get_legend_handles_labels(), strict=True
+        ):
+            found.setdefault(label, handle)
+    return list(found.values()), list(found)
