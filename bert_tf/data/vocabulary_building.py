@@ -1,0 +1,286 @@
+"""From text files to a vocabulary and a report on it: learn_vocabulary."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import math
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files as bert_files
+from bert_tf import progress
+from bert_tf.data import corpus
+from bert_tf.errors import UserError
+from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.text import vocabulary_learning
+from bert_tf.text import word_count
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.text.vocabulary_learning import LearnedVocabulary
+from bert_tf.text.vocabulary_learning import WordStatistics
+
+# Characters counted by one call: large enough that the cost of a call does not
+# matter, small enough that several fit in memory.
+_BATCH_CHARS = 1 << 22
+# Batches that wait per worker, so that none stands idle.
+_BATCHES_PER_WORKER = 2
+# Words tokenized at once for the report.
+_WORDS_PER_CALL = 1 << 16
+
+
+@dataclasses.dataclass
+class CountedText:
+    """The words of the documents to learn from and of those held out.
+
+    Attributes:
+      learned: Words of the documents to learn from.
+      heldout: Words of the documents to measure on.
+      num_documents: Documents to learn from.
+      num_heldout_documents: Documents to measure on.
+    """
+
+    learned: word_count.WordCounts
+    heldout: word_count.WordCounts
+    num_documents: int = 0
+    num_heldout_documents: int = 0
+
+
+def report_path(output_file: str) -> str:
+    """Returns where the report on a vocabulary lies."""
+    return f"{output_file}.report.json"
+
+
+def run(config: LearnVocabularyConfig) -> None:
+    """Learns a vocabulary and writes it and, beside it, a report.
+
+    The result is the same for any number of workers.
+
+    Raises:
+      UserError: If there is no text, it cannot be read, or the vocabulary is
+        too small for its characters.
+    """
+    if tf.io.gfile.isdir(config.output_file):
+        raise UserError(
+            "--output_file must name a file. Received the directory "
+            f"{config.output_file!r}."
+        )
+    paths = bert_files.expand_globs(config.input_file)
+    with (
+        word_count.WordCounts() as learned_words,
+        word_count.WordCounts() as heldout_words,
+    ):
+        text = CountedText(learned_words, heldout_words)
+        count_text(config, paths, text)
+        statistics = vocabulary_learning.gather_statistics(
+            text.learned.items(), config.vocab_size, config.min_frequency
+        )
+        if not statistics.num_words:
+            raise UserError(
+                "There is nothing to learn from: the documents not held out "
+                "hold no word; give more text or a smaller "
+                f"--heldout_fraction than {config.heldout_fraction}."
+            )
+        learned = vocabulary_learning.learn(
+            statistics,
+            config.vocab_size,
+            config.num_unused,
+            config.character_coverage,
+        )
+        vocabulary = Vocabulary(learned.tokens)
+        report = build_report(config, text, statistics, learned, vocabulary)
+    _write(config.output_file, vocabulary, report)
+    logging.info(
+        "%s: %d pieces from %d words of %d documents; %.4f tokens per word, "
+        "%.4f%% [UNK] on %s.",
+        config.output_file,
+        len(vocabulary),
+        statistics.num_words,
+        text.num_documents,
+        report["tokens_per_word"],
+        report["unknown_percent"],
+        report["measured_on"],
+    )
+
+
+def count_text(
+    config: LearnVocabularyConfig, paths: list[str], text: CountedText
+) -> None:
+    """Reads the documents and counts their words, on all cores.
+
+    The work is done by TensorFlow operators in threads; Python only reads and
+    adds up.
+
+    Args:
+      config: What to read and how to normalize it.
+      paths: The files.
+      text: Gets the counts.
+    """
+    workers = config.num_processes or os.cpu_count() or 1
+    strip_accents = config.strip_accents
+    count = word_count.build_word_counter(
+        config.do_lower_case,
+        config.do_lower_case if strip_accents is None else strip_accents,
+    )
+    pending: collections.deque[tuple[bool, concurrent.futures.Future]]
+    pending = collections.deque()
+
+    def collect() -> None:
+        is_heldout, future = pending.popleft()
+        words, counts = (result.numpy() for result in future.result())
+        target = text.heldout if is_heldout else text.learned
+        target.add(words.tolist(), counts.tolist())
+
+    total = corpus.count_bytes(paths)
+    with (
+        progress.bar(total, "counting words", "B") as bar,
+        concurrent.futures.ThreadPoolExecutor(workers) as pool,
+    ):
+        documents = corpus.read_documents(
+            paths,
+            replace_invalid_utf8=config.replace_invalid_utf8,
+            on_bytes=bar.update,
+        )
+        for is_heldout, lines in _batch_lines(documents, config, text):
+            pending.append((is_heldout, pool.submit(count, tf.constant(lines))))
+            while len(pending) > workers * _BATCHES_PER_WORKER:
+                collect()
+        while pending:
+            collect()
+
+
+def _batch_lines(
+    documents: Iterable[list[str]],
+    config: LearnVocabularyConfig,
+    text: CountedText,
+) -> Iterator[tuple[bool, list[str]]]:
+    """Yields whether lines are held out, and the lines; counts documents.
+
+    Held-out documents are spread evenly: with a fraction of 0.02 every
+    fiftieth. So a corpus of fewer documents is learnt from as a whole.
+    """
+    batches: dict[bool, list[str]] = {False: [], True: []}
+    sizes = {False: 0, True: 0}
+    for index, document in enumerate(documents):
+        is_heldout = _quota(index + 1, config) > _quota(index, config)
+        text.num_heldout_documents += is_heldout
+        text.num_documents += not is_heldout
+        for line in document:
+            batches[is_heldout].append(line)
+            sizes[is_heldout] += len(line)
+            if sizes[is_heldout] >= _BATCH_CHARS:
+                yield is_heldout, batches[is_heldout]
+                batches[is_heldout], sizes[is_heldout] = [], 0
+    for is_heldout, lines in batches.items():
+        if lines:
+            yield is_heldout, lines
+
+
+def _quota(num_documents: int, config: LearnVocabularyConfig) -> int:
+    """Returns how many of the first documents are to be held out."""
+    # The small number undoes rounding: 50 * 0.02 shall be one.
+    return math.floor(num_documents * config.heldout_fraction + 1e-9)
+
+
+def build_report(
+    config: LearnVocabularyConfig,
+    text: CountedText,
+    statistics: WordStatistics,
+    learned: LearnedVocabulary,
+    vocabulary: Vocabulary,
+) -> dict[str, Any]:
+    """Returns what is worth knowing of a vocabulary, for JSON.
+
+    It is measured on the held-out documents; if there are none, on those that
+    it was learnt from, and says so.
+    """
+    tokenizer = BertTokenizer(
+        vocabulary, config.do_lower_case, config.strip_accents
+    )
+    is_heldout = text.num_heldout_documents > 0
+    measured = text.heldout if is_heldout else text.learned
+    return {
+        "vocab_size": len(vocabulary),
+        "vocabulary_hash": vocabulary.hash,
+        **measure(tokenizer, measured.items()),
+        "measured_on": (
+            f"{text.num_heldout_documents} held-out documents"
+            if is_heldout
+            else "the documents it was learnt from, as none is held out"
+        ),
+        "character_coverage": statistics.coverage(vocabulary.tokens),
+        "lines": learned.counts,
+        "least_count_of_learned_pieces": learned.threshold,
+        "documents": text.num_documents,
+        "heldout_documents": text.num_heldout_documents,
+        "words": statistics.num_words,
+        "distinct_words": statistics.num_distinct_words,
+        "words_too_long": statistics.num_too_long,
+        "words_that_took_part": len(statistics.words),
+        "distinct_characters": len(
+            set(statistics.starts) | set(statistics.insides)
+        ),
+        # How many workers counted does not show in the result.
+        "flags": {
+            name: value
+            for name, value in dataclasses.asdict(config).items()
+            if name != "num_processes"
+        },
+    }
+
+
+def measure(
+    tokenizer: BertTokenizer, counts: Iterable[tuple[str, int]]
+) -> dict[str, float]:
+    """Returns how a tokenizer fares with words.
+
+    Args:
+      tokenizer: The tokenizer.
+      counts: Each word and how often it occurs.
+
+    Returns:
+      `tokens_per_word`; `unknown_percent`, the share of tokens that are
+      [UNK]; `unknown_word_percent`, the share of words that have one.
+    """
+    num_words = num_tokens = num_unknown = 0
+
+    def add(batch: list[tuple[str, int]]) -> None:
+        nonlocal num_words, num_tokens, num_unknown
+        words, frequencies = zip(*batch, strict=True)
+        ids = tokenizer.tokenize(tf.constant(words))
+        frequency = tf.constant(frequencies, tf.int64)
+        of_token = tf.gather(frequency, ids.value_rowids())
+        is_unknown = ids.flat_values == tokenizer.vocabulary.unk_id
+        num_words += int(tf.reduce_sum(frequency))
+        num_tokens += int(tf.reduce_sum(of_token))
+        num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
+
+    batch: list[tuple[str, int]] = []
+    for item in counts:
+        batch.append(item)
+        if len(batch) == _WORDS_PER_CALL:
+            add(batch)
+            batch = []
+    if batch:
+        add(batch)
+    # An unknown word is one token, so both shares have the same numerator.
+    return {
+        "tokens_per_word": num_tokens / max(num_words, 1),
+        "unknown_percent": 100 * num_unknown / max(num_tokens, 1),
+        "unknown_word_percent": 100 * num_unknown / max(num_words, 1),
+    }
+
+
+def _write(
+    output_file: str, vocabulary: Vocabulary, report: dict[str, Any]
+) -> None:
+    """Writes the report, then the vocabulary: where it is, all is done."""
+    try:
+        bert_files.write_json(report_path(output_file), report)
+        vocabulary.write(output_file)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{output_file} cannot be written: {error}") from error
