@@ -363,11 +363,12 @@ class Pacer:
         """Starts the clock."""
         self._begin = time.monotonic()
 
-    def stop(self, num_steps: int) -> None:
-        """Takes note of how long a call of `num_steps` took."""
+    def stop(self, num_steps: int) -> float:
+        """Takes note of how long a call of `num_steps` took, in seconds."""
         seconds = max(time.monotonic() - self._begin, 1e-6)
         affordable = int(self._budget * num_steps / seconds)
         self._most = max(1, min(affordable, self._most * self._GROWTH))
+        return seconds
 
 
 def read_loss_scale(loop: TrainingLoop) -> dict[str, Any]:

@@ -1,0 +1,298 @@
+"""Checkpoints in the original's format, and which of them to go on from.
+
+A checkpoint is `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written
+last, `.json`: the run's identity, the little state that is no tensor, and the
+hashes of the other two. The file `checkpoint` names the newest for other
+programs.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf.errors import UserError
+from bert_tf.interop import tf1_checkpoint
+from bert_tf.interop import weight_map
+
+_NAME = re.compile(r"model\.ckpt-(\d+)\.index")
+_LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
+_CHUNK_BYTES = 1 << 24
+_READ_ERRORS = (UserError, OSError, tf.errors.OpError)
+_WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read.
+
+    Attributes:
+      step: Steps done.
+      prefix: Its path without the suffixes.
+      tensors: Name to value, in the original's names.
+      metadata: What `save` was given; empty for a checkpoint of another
+        program, about which nothing can be checked.
+    """
+
+    step: int
+    prefix: str
+    tensors: Mapping[str, np.ndarray]
+    metadata: Mapping[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one output directory.
+
+    Args:
+      folder: The output directory.
+      keep_max: How many checkpoints to keep.
+    """
+
+    def __init__(self, folder: str, keep_max: int = 5):
+        self._folder = folder
+        self._keep_max = keep_max
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, np.ndarray],
+        metadata: Mapping[str, Any],
+    ) -> bool:
+        """Writes a checkpoint and removes those that are too old.
+
+        If it cannot be written, for instance because the disk is full, that
+        is said in the log, and the earlier checkpoints stay.
+
+        Returns:
+          Whether the checkpoint was written.
+        """
+        prefix = self._prefix(step)
+        try:
+            tf1_checkpoint.write(prefix, dict(tensors))
+            written = {"metadata": dict(metadata), "sha256": _hashes(prefix)}
+            files.write_json(_sidecar(prefix), written)
+            self._write_state_file()
+        except _WRITE_ERRORS as error:
+            self._remove(step)
+            kept = [other for other in self.steps() if other != step]
+            logging.error(
+                "The checkpoint of step %d could not be written (%s). "
+                "Training goes on; the last checkpoint is %s.",
+                step,
+                _first_line(error),
+                f"that of step {kept[0]}" if kept else "none",
+            )
+            return False
+        for old in self.steps()[self._keep_max :]:
+            self._remove(old)
+        return True
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all complete checkpoints, newest first."""
+        steps = self._steps_of(self._list())
+        ours = [step for step in steps if self._has_sidecar(step)]
+        return ours or [step for step in steps if self._is_named(step)]
+
+    def restore_latest(self) -> Checkpoint | None:
+        """Reads the newest checkpoint that is whole.
+
+        Returns:
+          It, or None if there is no checkpoint at all.
+
+        Raises:
+          UserError: If there are checkpoints but each is damaged.
+        """
+        steps = self.steps()
+        for step in steps:
+            try:
+                return self._read(step)
+            except _READ_ERRORS as error:
+                logging.warning(
+                    "The checkpoint of step %d is damaged (%s); trying the "
+                    "one before it.",
+                    step,
+                    _first_line(error),
+                )
+        if steps:
+            raise UserError(
+                f"All {len(steps)} checkpoints in {self._folder} are damaged; "
+                "move them away to start anew, or give another --output_dir."
+            )
+        return None
+
+    def clean(self) -> None:
+        """Removes what a process that was killed left half-written."""
+        for name in self._list():
+            if _LEFTOVER.match(name):
+                logging.info("Removing the half-written %s.", name)
+                tf.io.gfile.remove(os.path.join(self._folder, name))
+
+    def _prefix(self, step: int) -> str:
+        return os.path.join(self._folder, f"model.ckpt-{step}")
+
+    def _list(self) -> list[str]:
+        if not tf.io.gfile.isdir(self._folder):
+            return []
+        return tf.io.gfile.listdir(self._folder)
+
+    def _steps_of(self, names: list[str]) -> list[int]:
+        matches = (_NAME.fullmatch(name) for name in names)
+        return sorted((int(m[1]) for m in matches if m), reverse=True)
+
+    def _has_sidecar(self, step: int) -> bool:
+        return tf.io.gfile.exists(_sidecar(self._prefix(step)))
+
+    def _is_named(self, step: int) -> bool:
+        """Whether the file `checkpoint` of another program names it."""
+        try:
+            state = tf.train.get_checkpoint_state(self._folder)
+        except tf.errors.OpError:
+            return False
+        paths = state.all_model_checkpoint_paths if state else []
+        name = os.path.basename(self._prefix(step))
+        return name in {os.path.basename(path) for path in paths}
+
+    def _read(self, step: int) -> Checkpoint:
+        prefix = self._prefix(step)
+        metadata = {}
+        if self._has_sidecar(step):
+            written = files.read_json(_sidecar(prefix))
+            if written.get("sha256") != _hashes(prefix):
+                raise UserError("its files are not what was written")
+            metadata = written["metadata"]
+        else:
+            logging.warning(
+                "%s was written by another program, so nothing about its data "
+                "and options could be checked.",
+                prefix,
+            )
+        tensors = tf1_checkpoint.read(prefix)
+        return Checkpoint(step, prefix, tensors, metadata)
+
+    def _write_state_file(self) -> None:
+        names = [
+            os.path.basename(self._prefix(step))
+            for step in self.steps()[: self._keep_max]
+        ]
+        files.write_text(
+            os.path.join(self._folder, "checkpoint"),
+            "".join(
+                [f'model_checkpoint_path: "{names[0]}"\n']
+                # The oldest first, as TensorFlow writes it.
+                + [
+                    f'all_model_checkpoint_paths: "{name}"\n'
+                    for name in reversed(names)
+                ]
+            ),
+        )
+
+    def _remove(self, step: int) -> None:
+        """Removes a checkpoint; first what makes it count as one."""
+        prefix = self._prefix(step)
+        for path in [_sidecar(prefix), *_parts(prefix)]:
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
+
+
+def read_state(model_variables, optimizer) -> dict[str, np.ndarray]:
+    """Returns the tensors of a checkpoint: weights, slots and step.
+
+    Args:
+      model_variables: What `named_variables` returns.
+      optimizer: A built `BertOptimizer`.
+    """
+    tensors = {
+        name: variable.numpy() for name, variable in model_variables.items()
+    }
+    for name, variable in _slot_variables(model_variables, optimizer).items():
+        tensors[name] = variable.numpy()
+    step = int(optimizer.iterations.numpy())
+    return tensors | {weight_map.GLOBAL_STEP: np.int64(step)}
+
+
+def assign_state(
+    model_variables,
+    optimizer,
+    tensors: Mapping[str, np.ndarray],
+    source: str,
+) -> None:
+    """Sets weights, slots and step to those of a checkpoint, and all of them.
+
+    Args:
+      model_variables: What `named_variables` returns.
+      optimizer: A built `BertOptimizer`.
+      tensors: What `read_state` returned.
+      source: What to call the checkpoint in an error.
+
+    Raises:
+      UserError: If a tensor is missing, unknown or of another shape; then
+        nothing is changed.
+    """
+    variables = dict(model_variables)
+    variables |= _slot_variables(model_variables, optimizer)
+    expected = {name: tuple(v.shape) for name, v in variables.items()}
+    expected[weight_map.GLOBAL_STEP] = ()
+    received = {name: np.shape(value) for name, value in tensors.items()}
+    if expected != received:
+        differing = sorted(
+            name
+            for name in expected.keys() | received.keys()
+            if expected.get(name) != received.get(name)
+        )
+        shown = [
+            f"{name} (expected {expected.get(name, 'nothing')}, received "
+            f"{received.get(name, 'nothing')})"
+            for name in differing[:20]
+        ]
+        raise UserError(
+            f"{source} does not fit this run: {len(differing)} tensors "
+            f"differ: {', '.join(shown)}; continue with the options it was "
+            "made with, or give another --output_dir."
+        )
+    for name, variable in variables.items():
+        variable.assign(tensors[name])
+    optimizer.iterations.assign(int(tensors[weight_map.GLOBAL_STEP]))
+
+
+def _slot_variables(model_variables, optimizer):
+    """Returns the slots of the trained variables by their TF1 names."""
+    trained = {id(variable) for variable in optimizer.trained_variables}
+    return {
+        name + suffix: slot
+        for name, variable in model_variables.items()
+        if id(variable) in trained
+        for suffix, slot in zip(
+            weight_map.SLOT_SUFFIXES, optimizer.slots(variable), strict=True
+        )
+    }
+
+
+def _sidecar(prefix: str) -> str:
+    return f"{prefix}.json"
+
+
+def _parts(prefix: str) -> list[str]:
+    return [f"{prefix}.index", f"{prefix}.data-00000-of-00001"]
+
+
+def _hashes(prefix: str) -> dict[str, str]:
+    return {os.path.basename(path): _hash(path) for path in _parts(prefix)}
+
+
+def _hash(path: str) -> str:
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")

@@ -1,0 +1,205 @@
+"""The records, manifest and vocabulary that a pretraining run works with."""
+
+import dataclasses
+import os
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.data import manifest as manifests
+from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.data.manifest import Manifest
+from bert_tf.errors import UserError
+from bert_tf.run_config import PretrainConfig
+from bert_tf.text.masking import DynamicMasking
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """How the text behind the records became ids.
+
+    Attributes:
+      vocabulary: The vocabulary.
+      lower_case: Whether the text was lower-cased.
+      strip_accents: Whether accents were stripped.
+    """
+
+    vocabulary: Vocabulary
+    lower_case: bool
+    strip_accents: bool | None
+
+    def tokenizer_settings(self) -> dict:
+        """Returns what a model directory keeps of it."""
+        tokenizer = BertTokenizer(
+            self.vocabulary,
+            lower_case=self.lower_case,
+            strip_accents=self.strip_accents,
+        )
+        return tokenizer.settings()
+
+
+def find_records(config: PretrainConfig) -> list[str]:
+    """Returns the files of --input_file.
+
+    Raises:
+      UserError: If there is none; it names the commands that make them.
+    """
+    try:
+        return files.expand_globs(config.input_file, "--input_file")
+    except UserError as error:
+        vocab_file = config.vocab_file or "vocab.txt"
+        records = config.input_file.split(",")[0].replace("*", "train")
+        raise UserError(
+            f"{str(error).rstrip('.')}; make the records with `python "
+            "run/learn_vocabulary.py --input_file=YOUR_TEXT "
+            f"--output_file={vocab_file}` and `python "
+            "run/create_pretraining_data.py --input_file=YOUR_TEXT "
+            f"--output_file={records} --vocab_file={vocab_file} "
+            f"--max_seq_length={config.max_seq_length} "
+            f"--max_predictions_per_seq={config.max_predictions_per_seq}`."
+        ) from error
+
+
+def find_text_settings(
+    config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
+) -> TextSettings | None:
+    """Finds the vocabulary and checks it against records and model.
+
+    Args:
+      config: The flags.
+      bert_config: The model.
+      manifest: What is known of the records.
+
+    Returns:
+      None if neither a flag nor a manifest names a vocabulary.
+
+    Raises:
+      UserError: If vocabulary, records and model do not belong together.
+    """
+    path = config.vocab_file or (manifest.vocab_file if manifest else None)
+    if path is None:
+        logging.warning(
+            "The records have no manifest and --vocab_file is not given, so "
+            "nothing about their vocabulary can be checked, and the model "
+            "directory will have no vocab.txt."
+        )
+        return None
+    vocabulary = Vocabulary.from_file(path)
+    if manifest:
+        manifest.check_vocabulary(vocabulary.hash, path)
+    elif config.vocab_file:
+        logging.warning(
+            "The records have no manifest, so it cannot be checked that they "
+            "were made with %s.",
+            path,
+        )
+    vocabulary.check_size(bert_config.vocab_size)
+    lower_case = _find_lower_case(config, vocabulary, manifest)
+    strip_accents = manifest.strip_accents if manifest else None
+    return TextSettings(vocabulary, lower_case, strip_accents)
+
+
+def _find_lower_case(
+    config: PretrainConfig, vocabulary: Vocabulary, manifest: Manifest | None
+) -> bool:
+    asked = config.do_lower_case
+    if manifest is None:
+        if asked is not None:
+            return asked
+        # Text in lower case gives no piece with a capital letter.
+        found = not any(
+            token != token.lower() and not token.startswith("[")
+            for token in vocabulary.tokens
+        )
+        logging.warning(
+            "--do_lower_case is not given; judging by the vocabulary's "
+            "letters it is %s.",
+            found,
+        )
+        return found
+    if asked not in (None, manifest.do_lower_case):
+        raise UserError(
+            f"The records were made with do_lower_case="
+            f"{manifest.do_lower_case} ({manifest.source}). Received: "
+            f"--do_lower_case={asked}; drop the flag or make the records again."
+        )
+    return manifest.do_lower_case
+
+
+def build_input(
+    config: PretrainConfig,
+    record_files: list[str],
+    vocabulary: Vocabulary | None,
+) -> PretrainingInput:
+    """Returns the training input, in batches of a whole step.
+
+    Raises:
+      UserError: If the records do not have the length of the flags, or masks
+        are to be drawn without a vocabulary.
+    """
+    masking = None
+    if config.dynamic_masking:
+        if vocabulary is None:
+            raise UserError(
+                "--dynamic_masking draws pieces of the vocabulary, which is "
+                "not known: the records have no manifest; give --vocab_file."
+            )
+        masking = DynamicMasking.from_vocabulary(
+            vocabulary, config.masked_lm_prob
+        )
+    return PretrainingInput(
+        record_files,
+        config.max_seq_length,
+        config.max_predictions_per_seq,
+        config.train_batch_size * config.gradient_accumulation_steps,
+        seed=config.seed,
+        masking=masking,
+        counts_file=os.path.join(config.output_dir, "record_counts.json"),
+    )
+
+
+def build_evaluation_input(
+    config: PretrainConfig, vocabulary_hash: str | None
+) -> PretrainingInput:
+    """Returns the input of --eval_input_file, by default --input_file.
+
+    Raises:
+      UserError: If its records were made with another vocabulary.
+    """
+    pattern = config.eval_input_file or config.input_file
+    flag = "--eval_input_file" if config.eval_input_file else "--input_file"
+    record_files = files.expand_globs(pattern, flag)
+    manifest = manifests.find(record_files)
+    if manifest and vocabulary_hash:
+        manifest.check_vocabulary(vocabulary_hash, "the training vocabulary")
+    return PretrainingInput(
+        record_files,
+        config.max_seq_length,
+        config.max_predictions_per_seq,
+        config.eval_batch_size,
+        seed=config.seed,
+    )
+
+
+def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
+    """Makes ids that the model does not have an error wherever it computes.
+
+    A GPU would take zeros for them without a word.
+    """
+
+    def check(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        largest = tf.reduce_max(batch["input_ids"])
+        message = (
+            "The records hold the id of a piece that a model with vocab_size="
+            f"{vocab_size} does not have; use the bert_config.json that "
+            "belongs to their vocabulary."
+        )
+        check = tf.debugging.Assert(largest < vocab_size, [message, largest])
+        with tf.control_dependencies([check]):
+            return {name: tf.identity(x) for name, x in batch.items()}
+
+    return dataset.map(check, num_parallel_calls=tf.data.AUTOTUNE)

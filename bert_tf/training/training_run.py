@@ -1,0 +1,192 @@
+"""The course of a run: steps, metrics, checkpoints, and what can go wrong."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf import progress
+from bert_tf.errors import UserError
+from bert_tf.training import metrics_log
+from bert_tf.training.loop import Pacer
+from bert_tf.training.loop import TrainingLoop
+
+_SECONDS_PER_DAY = 86400.0
+_WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """Where a run goes.
+
+    Attributes:
+      last_step: The step to stop at.
+      metrics_every: Steps between metrics lines.
+      save_every: Steps between checkpoints.
+      examples_per_step: Examples of a step.
+      tokens_per_example: Length of a sequence, padding included.
+    """
+
+    last_step: int
+    metrics_every: int
+    save_every: int
+    examples_per_step: int
+    tokens_per_example: int
+
+
+class TrainingRun:
+    """Trains until the last step.
+
+    Args:
+      loop: The steps.
+      course: Where to.
+      output_dir: Where metrics and dumped batches go.
+      save: Writes a checkpoint of the current state, given the step, and
+        returns whether that succeeded.
+    """
+
+    def __init__(
+        self,
+        loop: TrainingLoop,
+        course: Course,
+        output_dir: str,
+        save: Callable[[int], bool],
+    ):
+        self._loop = loop
+        self._course = course
+        self._output_dir = output_dir
+        self._save = save
+        self._log: metrics_log.MetricsLog | None = None
+        self._logged_step = loop.step
+        # Since the last metrics line.
+        self._seconds = 0.0
+        self._steps = 0
+
+    def train(
+        self, iterator, read_batch: Callable[[int], Mapping[str, np.ndarray]]
+    ) -> None:
+        """Trains.
+
+        Args:
+          iterator: The batches from the current step on, for
+            `TrainingLoop.run`.
+          read_batch: Returns the batch that a step, counted from 0, trains on.
+
+        Raises:
+          UserError: If a loss or gradient is not finite.
+        """
+        course = self._course
+        step = self._loop.step
+        pacer = Pacer(
+            course.last_step, (course.metrics_every, course.save_every)
+        )
+        self._open_log()
+        with progress.bar(
+            course.last_step, "pretraining", "step", initial=step
+        ) as bar:
+            while step < course.last_step:
+                count = pacer.next_call(step)
+                pacer.start()
+                healthy, metrics = self._loop.run(iterator, count)
+                seconds = pacer.stop(count)
+                if not healthy:
+                    self._give_up(metrics, read_batch)
+                step += count
+                self._seconds += seconds
+                self._steps += count
+                bar.set_postfix_str(metrics_log.describe(metrics), False)
+                bar.update(count)
+                if step == 1 or step % course.metrics_every == 0:
+                    self._write_metrics(step, metrics)
+                if step % course.save_every == 0 or step == course.last_step:
+                    self._save(step)
+        self._close_log()
+
+    def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
+        """Writes further TensorBoard summaries at the current step."""
+        self._open_log()
+        if self._log is not None:
+            self._attempt(
+                lambda: self._log.write_summaries(
+                    group, self._loop.step, values
+                )
+            )
+        self._close_log()
+
+    def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes a metrics line, and the speed to the log."""
+        steps_per_second = self._steps / self._seconds
+        self._seconds, self._steps = 0.0, 0
+        examples = steps_per_second * self._course.examples_per_step
+        tokens = examples * self._course.tokens_per_example
+        left = self._course.last_step - step
+        logging.info(
+            "Step %d of %d: %.0f tokens/s, %.2f days left.",
+            step,
+            self._course.last_step,
+            tokens,
+            left / steps_per_second / _SECONDS_PER_DAY,
+        )
+        values = dict(metrics) | {
+            "examples_per_second": examples,
+            "tokens_per_second": tokens,
+        }
+        if self._log is None:
+            self._open_log()  # The disk may have space again.
+        if self._log is not None and self._attempt(
+            lambda: self._log.write(step, values)
+        ):
+            self._logged_step = step
+
+    def _open_log(self) -> None:
+        def open_log() -> None:
+            self._log = metrics_log.MetricsLog(
+                self._output_dir, self._logged_step
+            )
+
+        if self._log is None:
+            self._attempt(open_log)
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._attempt(self._log.close)
+        self._log = None
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        """Writes; if the disk is full, training goes on without the metrics."""
+        try:
+            write()
+        except _WRITE_ERRORS as error:
+            logging.error(
+                "The metrics could not be written (%s). Training goes on.",
+                str(error).splitlines()[0],
+            )
+            # Opened anew it loses a line that was cut short.
+            self._log = None
+            return False
+        return True
+
+    def _give_up(
+        self, metrics: Mapping[str, Any], read_batch: Callable[[int], Any]
+    ) -> None:
+        """Keeps the batch behind a value that is not finite, and stops."""
+        step = self._loop.step
+        path = os.path.join(
+            self._output_dir, f"not_finite_batch_{step + 1}.npz"
+        )
+        with files.atomic_file(path) as temporary:
+            with tf.io.gfile.GFile(temporary, "wb") as file:
+                np.savez(file, **read_batch(step))
+        self._close_log()
+        raise UserError(
+            f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
+            f"norm {metrics['grad_norm']}), so training stops; its batch is in "
+            f"{path}, and the last checkpoint is as it was; try a smaller "
+            "--learning_rate, a longer warm-up or --mixed_precision=float32."
+        )

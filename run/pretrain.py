@@ -1,0 +1,25 @@
+r"""Pretrains a BERT on the records of run/create_pretraining_data.py.
+
+  python run/pretrain.py --flagfile=base.flags
+
+or, flag by flag:
+
+  python run/pretrain.py --bert_config_file=configs/tiny/bert_config.json \
+      --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \
+      --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
+
+Started again, it goes on where its last checkpoint is.
+"""
+
+from bert_tf import cli
+from bert_tf.run_config import PretrainConfig
+
+
+def main(config: PretrainConfig) -> None:
+    from bert_tf.training import pretrain  # Here, so --help answers at once.
+
+    pretrain.train_and_evaluate(config)
+
+
+if __name__ == "__main__":
+    cli.run(main, PretrainConfig)
