@@ -204,8 +204,7 @@ def _write_files(
     }
     todo = [part for parts in missing.values() for part in sorted(parts)]
     num_tokens = len(store.tokens) * plan.dupe_factor
-    tokens_per_part = num_tokens / plan.num_parts
-    done = num_tokens - round(len(todo) * tokens_per_part)
+    done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
     with progress.bar(num_tokens, "writing records", "token", done) as bar:
         for number, parts in missing.items():
             if not parts:
@@ -216,7 +215,7 @@ def _write_files(
             missing[number].remove(part)
             if not missing[number]:
                 _put_together(plan, number, per_file, output_files[number])
-            bar.update(tokens_per_part)
+            bar.update(num_tokens // plan.num_parts)
 
 
 def _written(
