@@ -11,9 +11,7 @@ Shapes:
 """
 
 import dataclasses
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -21,12 +19,10 @@ from bert_tf import stateless_random
 from bert_tf.errors import UserError
 from bert_tf.training import losses
 from bert_tf.training import optimization
+from bert_tf.training import update_rule
+from bert_tf.training.loss_scale import LossScale
 
 _DROPOUT_SALT = 21
-
-# Dynamic loss scaling as in Micikevicius et al. 2018, section 3.2.
-_FIRST_LOSS_SCALE = 2.0**15
-_STEPS_UNTIL_LARGER_SCALE = 2000
 
 # What the model reads; the losses read the other features.
 _MODEL_INPUTS = (
@@ -37,7 +33,7 @@ _MODEL_INPUTS = (
 )
 _METRICS = ("loss", "masked_lm_loss", "masked_lm_accuracy")
 _NEXT_SENTENCE_METRICS = ("next_sentence_loss", "next_sentence_accuracy")
-_STEP_METRICS = ("learning_rate", "grad_norm", "loss_scale")
+_STEP_METRICS = ("learning_rate", "grad_norm")
 
 
 def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
@@ -113,8 +109,7 @@ class TrainingLoop:
         step whose gradient overflows then counts, but changes no weight.
 
     Attributes:
-      loss_scale: The current scale <float32>[], or None.
-      good_steps: Steps since the scale last changed <int64>[], or None.
+      loss_scale: The `LossScale`, or None.
     """
 
     def __init__(
@@ -135,15 +130,11 @@ class TrainingLoop:
         self._metric_names = _METRICS + _STEP_METRICS
         if use_next_sentence:
             self._metric_names += _NEXT_SENTENCE_METRICS
-        self.loss_scale = self.good_steps = None
+        self.loss_scale = None
         if scale_loss:
+            self._metric_names += ("loss_scale",)
             with strategy.scope():
-                self.loss_scale = tf.Variable(
-                    _FIRST_LOSS_SCALE, trainable=False
-                )
-                self.good_steps = tf.Variable(
-                    0, trainable=False, dtype=tf.int64
-                )
+                self.loss_scale = LossScale()
 
     @property
     def step(self) -> int:
@@ -221,7 +212,7 @@ class TrainingLoop:
     def _scale(self):
         if self.loss_scale is None:
             return tf.constant(1.0)
-        return tf.convert_to_tensor(self.loss_scale)
+        return self.loss_scale.value()
 
     def _replica_gradients(self, rows, weight_total, scale):
         """Returns gradients and sums of a replica's rows, [R, ...]."""
@@ -265,9 +256,9 @@ class TrainingLoop:
             sums = losses.pretraining_sums(
                 outputs, rows, self._use_next_sentence
             )
-            loss = losses.normalize(
-                sums, weight_total, self._plan.batch_size
-            )["loss"]
+            loss = losses.normalize(sums, weight_total, self._plan.batch_size)[
+                "loss"
+            ]
             loss *= scale
         gradients = tape.gradient(loss, weights)
         return [tf.convert_to_tensor(g) for g in gradients], sums
@@ -280,7 +271,7 @@ class TrainingLoop:
         norm = self._global_norm(gradients) / scale
         rate = optimizer.learning_rate_at(step)
         apply = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        factor = optimization.clip_factor(norm, optimizer.global_clipnorm)
+        factor = update_rule.clip_factor(norm, optimizer.global_clipnorm)
         for variable, gradient in zip(self._variables, gradients, strict=True):
             optimizer.update_weight(
                 self._strategy,
@@ -291,15 +282,17 @@ class TrainingLoop:
                 step=step,
                 apply=apply,
             )
-        healthy = self._adapt_scale(apply, tf.math.is_finite(loss))
+        metrics = {"learning_rate": rate, "grad_norm": norm}
+        healthy = apply
+        if self.loss_scale is not None:
+            metrics["loss_scale"] = scale
+            # A smaller scale helps an infinite gradient, not an infinite loss.
+            bearable = self.loss_scale.adapt(apply)
+            healthy = bearable & tf.math.is_finite(loss)
         optimizer.iterations.value.assign_add(
             tf.cast(healthy, optimizer.iterations.dtype)
         )
-        return healthy, {
-            "learning_rate": rate,
-            "grad_norm": norm,
-            "loss_scale": scale,
-        }
+        return healthy, metrics
 
     def _global_norm(self, gradients):
         """Returns <float32>[], of gradients that are equal on all devices."""
@@ -308,81 +301,3 @@ class TrainingLoop:
             for gradient in gradients
         ]
         return tf.linalg.global_norm(first)
-
-    def _adapt_scale(self, applied, loss_is_finite):
-        """Returns whether training may go on, after adapting the loss scale.
-
-        Without a scale no infinite gradient is to be expected. With one it is
-        halved, unless the loss itself is infinite or nothing is left to halve.
-        """
-        if self.loss_scale is None:
-            return applied
-        scale = tf.convert_to_tensor(self.loss_scale)
-        good = tf.convert_to_tensor(self.good_steps) + 1
-        good = tf.where(applied, good, 0)
-        is_due = good >= _STEPS_UNTIL_LARGER_SCALE
-        grown = tf.where(is_due, scale * 2.0, scale)
-        self.loss_scale.assign(tf.where(applied, grown, scale / 2.0))
-        self.good_steps.assign(tf.where(is_due, tf.zeros_like(good), good))
-        return applied | (loss_is_finite & (scale > 1.0))
-
-
-class Pacer:
-    """Decides how many steps one call into the graph runs.
-
-    A call ends where something is due, and after at most `seconds`, so that
-    the progress line moves.
-
-    Args:
-      last_step: Where training ends.
-      intervals: Steps whose multiples end a call.
-      seconds: The most a call may take.
-    """
-
-    # A step may be slower than the ones before it.
-    _MARGIN = 0.7
-    _GROWTH = 4
-
-    def __init__(
-        self, last_step: int, intervals: tuple[int, ...], seconds: float = 10.0
-    ):
-        self._last_step = last_step
-        self._intervals = intervals
-        self._budget = seconds * self._MARGIN
-        self._most = 1
-        self._begin = 0.0
-
-    def next_call(self, step: int) -> int:
-        """Returns how many steps to run after `step` steps."""
-        if step == 0:
-            return 1  # The first step has a metrics line of its own.
-        ends = [(step // every + 1) * every for every in self._intervals]
-        return min(self._most, min(ends) - step, self._last_step - step)
-
-    def start(self) -> None:
-        """Starts the clock."""
-        self._begin = time.monotonic()
-
-    def stop(self, num_steps: int) -> float:
-        """Takes note of how long a call of `num_steps` took, in seconds."""
-        seconds = max(time.monotonic() - self._begin, 1e-6)
-        affordable = int(self._budget * num_steps / seconds)
-        self._most = max(1, min(affordable, self._most * self._GROWTH))
-        return seconds
-
-
-def read_loss_scale(loop: TrainingLoop) -> dict[str, Any]:
-    """Returns what a checkpoint keeps of the loss scale."""
-    if loop.loss_scale is None:
-        return {}
-    return {
-        "loss_scale": float(loop.loss_scale.numpy()),
-        "good_steps": int(loop.good_steps.numpy()),
-    }
-
-
-def write_loss_scale(loop: TrainingLoop, values: dict[str, Any]) -> None:
-    """Sets the loss scale to what a checkpoint kept."""
-    if loop.loss_scale is not None and "loss_scale" in values:
-        loop.loss_scale.assign(values["loss_scale"])
-        loop.good_steps.assign(values["good_steps"])

@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """Whether small gradients would get lost: float16 has 5 exponent bits."""
+        """Whether small gradients would get lost, as in 5 exponent bits."""
         return self.name == "float16"
 
 

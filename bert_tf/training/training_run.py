@@ -14,8 +14,8 @@ from bert_tf import files
 from bert_tf import progress
 from bert_tf.errors import UserError
 from bert_tf.training import metrics_log
-from bert_tf.training.loop import Pacer
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.pacing import Pacer
 
 _SECONDS_PER_DAY = 86400.0
 _WRITE_ERRORS = (OSError, tf.errors.OpError)

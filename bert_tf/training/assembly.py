@@ -1,0 +1,201 @@
+"""Puts together what trains: devices, precision, model, optimizer, loop."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.config import BertConfig
+from bert_tf.modeling import model as bert_model
+from bert_tf.run_config import PretrainConfig
+from bert_tf.training import distribution
+from bert_tf.training import memory
+from bert_tf.training import optimization
+from bert_tf.training import precision as precisions
+from bert_tf.training.loop import StepPlan
+from bert_tf.training.loop import TrainingLoop
+
+# What the next-sentence task alone trains.
+_NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
+
+_ACTIVATION_NAMES = {
+    "gelu": "gelu, the tanh form (--hidden_act=gelu_erf is the exact one)",
+    "gelu_erf": "gelu_erf, the exact form",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """What trains.
+
+    Attributes:
+      strategy: The devices.
+      model: The `BertForPretraining`, with new weights.
+      variables: Its variables by canonical name.
+      optimizer: Built with those variables that the losses reach.
+      plan: How a step is spread.
+      loop: The steps.
+    """
+
+    strategy: tf.distribute.Strategy
+    model: bert_model.BertForPretraining
+    variables: Mapping[str, keras.Variable]
+    optimizer: optimization.BertOptimizer
+    plan: StepPlan
+    loop: TrainingLoop
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return self.loop.step
+
+
+def assemble(
+    config: PretrainConfig,
+    bert_config: BertConfig,
+    preferred_micro_batch: int = 0,
+) -> Assembly:
+    """Builds what trains, with new weights, and logs how.
+
+    Args:
+      config: The flags.
+      bert_config: The shape of the model.
+      preferred_micro_batch: With --micro_batch_size=auto, the size to take if
+        it fits; 0 for none.
+
+    Raises:
+      UserError: If devices or divisors do not suit.
+    """
+    strategy = distribution.build_strategy(
+        "tpu" if config.use_tpu else config.distribution_strategy,
+        config.num_gpus,
+        config.tpu or config.tpu_name,
+    )
+    # Else the order of additions may differ from one run to the next.
+    tf.config.experimental.enable_op_determinism()
+    device = distribution.device_type(strategy)
+    precision = precisions.resolve(config.mixed_precision, device)
+    logging.info(
+        "Strategy %s with %d %s; precision %s (%s).",
+        type(strategy).__name__,
+        strategy.num_replicas_in_sync,
+        device,
+        precision.name,
+        precision.reason,
+    )
+    keras.utils.set_random_seed(config.seed)
+    with strategy.scope():
+        model = bert_model.BertForPretraining(
+            bert_config,
+            # TPUs compile the whole step by themselves.
+            fuse=device != "TPU",
+            dtype=precision.policy,
+        )
+        variables = bert_model.named_variables(model)
+        optimizer = _build_optimizer(config, variables)
+    num_weights = sum(v.value.shape.num_elements() for v in variables.values())
+    logging.info(
+        "The model has %s parameters; its activation is %s.",
+        f"{num_weights:,}",
+        _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
+    )
+    estimate = memory.estimate(
+        bert_config,
+        num_weights,
+        config.max_seq_length,
+        config.max_predictions_per_seq,
+        activation_bytes=4 if precision.name == "float32" else 2,
+    )
+    plan = _plan(
+        config,
+        strategy.num_replicas_in_sync,
+        estimate,
+        memory.available_bytes(device),
+        preferred_micro_batch,
+    )
+    loop = TrainingLoop(
+        strategy,
+        model,
+        optimizer,
+        plan,
+        config.use_next_sentence,
+        precision.needs_loss_scale,
+    )
+    return Assembly(strategy, model, variables, optimizer, plan, loop)
+
+
+def _build_optimizer(
+    config: PretrainConfig, variables: Mapping[str, keras.Variable]
+) -> optimization.BertOptimizer:
+    """Builds the optimizer with the variables that the losses reach."""
+    left_out = ()
+    if not config.use_next_sentence:
+        left_out = _NEXT_SENTENCE_PARTS
+        logging.info(
+            "Without the next-sentence loss %s keep their first values.",
+            " and ".join(left_out),
+        )
+    optimizer = optimization.build_optimizer(
+        config.optimizer,
+        config.learning_rate,
+        config.num_train_steps,
+        config.num_warmup_steps,
+        config.weight_decay_rate,
+    )
+    optimizer.build(
+        [
+            variable
+            for name, variable in variables.items()
+            if not name.startswith(left_out)
+        ]
+    )
+    return optimizer
+
+
+def _plan(
+    config: PretrainConfig,
+    num_replicas: int,
+    estimate: memory.MemoryEstimate,
+    available: int | None,
+    preferred_micro_batch: int,
+) -> StepPlan:
+    """Spreads a step over replicas and micro-batches that fit."""
+    batch_size = config.train_batch_size
+    # Batches that are accumulated are never computed at once.
+    whole = StepPlan(batch_size, num_replicas).per_replica
+    if config.micro_batch_size == "auto":
+        micro = _choose_micro_batch(
+            estimate, whole, available, preferred_micro_batch
+        )
+    else:
+        micro = int(config.micro_batch_size) or whole
+    plan = StepPlan(
+        batch_size * config.gradient_accumulation_steps, num_replicas, micro
+    )
+    logging.info(
+        "Memory of a step: about %.1f GB with %d sequences at once on a "
+        "device, %d times; free: %s.",
+        estimate.total(micro) / 1e9,
+        micro,
+        plan.num_micro_batches,
+        "unknown" if available is None else f"{available / 1e9:.1f} GB",
+    )
+    return plan
+
+
+def _choose_micro_batch(
+    estimate: memory.MemoryEstimate,
+    whole: int,
+    available: int | None,
+    preferred: int,
+) -> int:
+    """Returns a divisor of `whole` that fits, as before if that fits."""
+    if available is None:
+        return preferred or whole
+    # Another one than before the run was interrupted would round differently.
+    if preferred and whole % preferred == 0:
+        if estimate.total(preferred) <= available:
+            return preferred
+    return estimate.largest_micro_batch(whole, available)

@@ -1,0 +1,128 @@
+"""What a finished pretraining run leaves: curves and the model directory."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf import model_card
+from bert_tf import model_directory
+from bert_tf.config import BertConfig
+from bert_tf.data.manifest import Manifest
+from bert_tf.errors import UserError
+from bert_tf.run_config import PretrainConfig
+from bert_tf.training import learning_curves
+from bert_tf.training import metrics_log
+from bert_tf.training.training_data import TextSettings
+
+MODEL_FOLDER = "model"
+LEARNING_CURVES_FILE = "learning_curves.png"
+
+_WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def draw_learning_curves(
+    output_dir: str, results: Mapping[str, float] | None
+) -> None:
+    """Draws the metrics of `output_dir`, and the evaluation if there was one.
+
+    If the picture cannot be written, the log says so.
+    """
+    metrics_file = os.path.join(output_dir, metrics_log.METRICS_FILE)
+    try:
+        learning_curves.draw(
+            os.path.join(output_dir, LEARNING_CURVES_FILE),
+            metrics_log.read(metrics_file),
+            [results] if results else [],
+        )
+    except _WRITE_ERRORS as error:
+        logging.error("The learning curves could not be written: %s", error)
+
+
+def model_is_written(output_dir: str, step: int) -> bool:
+    """Returns whether the model directory holds the model of that step."""
+    path = os.path.join(output_dir, MODEL_FOLDER)
+    if not model_directory.is_model_directory(path):
+        return False
+    task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
+    return task.get("global_step") == step
+
+
+def write_model(
+    config: PretrainConfig,
+    bert_config: BertConfig,
+    weights: Mapping[str, np.ndarray],
+    step: int,
+    text: TextSettings | None,
+    card: str,
+) -> None:
+    """Writes the model directory, without which a run has failed.
+
+    Args:
+      config: The flags.
+      bert_config: The shape of the model.
+      weights: Canonical name to value.
+      step: Steps the model was trained for.
+      text: The vocabulary and how it is used, if known.
+      card: The text of the model card.
+
+    Raises:
+      UserError: If it could not be written.
+    """
+    path = os.path.join(config.output_dir, MODEL_FOLDER)
+    task = {
+        "kind": "pretraining",
+        "max_seq_length": config.max_seq_length,
+        "max_predictions_per_seq": config.max_predictions_per_seq,
+        "use_next_sentence": config.use_next_sentence,
+        "global_step": step,
+    }
+    try:
+        model_directory.write(
+            path,
+            bert_config,
+            weights,
+            text.vocabulary if text else None,
+            text.tokenizer_settings() if text else None,
+            task,
+            card,
+        )
+    except _WRITE_ERRORS as error:
+        raise UserError(
+            f"The trained model could not be written to {path} "
+            f"({str(error).splitlines()[0]}); make room and start the same "
+            "command again."
+        ) from error
+    logging.info("The model is in %s.", path)
+
+
+def write_card(
+    config: PretrainConfig,
+    step: int,
+    record_files: Sequence[str],
+    manifest: Manifest | None,
+    results: Mapping[str, float] | None,
+) -> str:
+    """Returns the text of the model card."""
+    flags = dataclasses.asdict(config)
+    data: dict[str, Any] = {"record files": ", ".join(record_files)}
+    if manifest:
+        data["manifest"] = manifest.source
+        data["documents"] = manifest.num_documents
+    return model_card.build(
+        "A pretrained BERT",
+        "A BERT with its pretraining heads, trained for "
+        f"{step} steps with run/pretrain.py of bert_tf.",
+        {
+            "Training data": data,
+            "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Metrics": dict(results or {}),
+        },
+        'python run/fill_mask.py --model_dir=. --text="The [MASK] is here."',
+    )
