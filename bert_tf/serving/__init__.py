@@ -1,0 +1,1 @@
+"""Trained models put to use."""

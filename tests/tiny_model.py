@@ -1,0 +1,49 @@
+"""A tiny model directory for tests, with random weights and real words."""
+
+import numpy as np
+
+from bert_tf import model_directory
+from bert_tf.config import BertConfig
+from bert_tf.modeling import model as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+TOKENS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , 東"
+).split()
+CONFIG = BertConfig(
+    vocab_size=len(TOKENS),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=12,
+    type_vocab_size=2,
+)
+
+
+def random_weights():
+    """Returns weights that differ everywhere, by canonical name."""
+    rng = np.random.default_rng(3)
+    return {
+        name: rng.normal(scale=0.5, size=variable.shape).astype(np.float32)
+        for name, variable in bert_model.named_variables(
+            bert_model.BertForPretraining(CONFIG)
+        ).items()
+    }
+
+
+def write(path, with_vocabulary=True, kind="pretraining"):
+    """Writes the model directory and returns its path."""
+    vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
+    settings = BertTokenizer(vocabulary).settings() if vocabulary else None
+    model_directory.write(
+        path,
+        CONFIG,
+        random_weights(),
+        vocabulary,
+        settings,
+        {"kind": kind, "max_seq_length": 12},
+        "# Tiny\n",
+    )
+    return path
