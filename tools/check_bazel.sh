@@ -48,7 +48,7 @@ overrides=(
 run_bazel() {
   local command="$1"
   shift
-  bazel --batch --nohome_rc --output_user_root="$cache/output" \
+  bazel --batch --nohome_rc --nosystem_rc --output_user_root="$cache/output" \
     "$command" "${overrides[@]}" \
     --noshow_loading_progress --noshow_progress "$@"
 }
@@ -68,11 +68,12 @@ run_bazel query '//...'
 check_test_targets
 if [[ $# -eq 0 ]]; then
   # Everything is built; of the tests, those of the layers that change least.
-  set -- //... --test_tag_filters=base,text,modeling,-environment
+  set -- //... --test_tag_filters=base,text,modeling
 fi
 run_bazel test "$@" \
   --incompatible_default_to_explicit_init_py \
   --local_test_jobs=1 \
+  --nosandbox_debug \
   --symlink_prefix=/ \
   --test_env=CI \
   --test_env=PATH="$root/.venv/bin:/usr/bin:/bin" \
