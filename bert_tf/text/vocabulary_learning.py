@@ -152,8 +152,9 @@ def learn(
       UserError: If not even the characters fit in.
     """
     reserved = reserved_tokens(num_unused)
-    starts, insides = choose_alphabet(statistics, character_coverage)
-    room = vocab_size - len(reserved) - len(starts) - len(insides)
+    room = vocab_size - len(reserved)
+    starts, insides = choose_alphabet(statistics, character_coverage, room)
+    room -= len(starts) + len(insides)
     if room < 0:
         raise UserError(
             f"--vocab_size={vocab_size} is too small: the {len(reserved)} "
@@ -198,13 +199,20 @@ def reserved_tokens(num_unused: int) -> list[str]:
 
 
 def choose_alphabet(
-    statistics: WordStatistics, character_coverage: float
+    statistics: WordStatistics, character_coverage: float, room: int
 ) -> tuple[list[str], list[str]]:
     """Returns the pieces of one character that cover the text.
 
     The most frequent characters that together make up `character_coverage` of
     the text, as a start or as a continuation of a word, or both, just as they
     occur: Chinese characters, always words of their own, need no second piece.
+    Then those that are more frequent than words that will get a line, as long
+    as they take less than half of the room.
+
+    Args:
+      statistics: The words.
+      character_coverage: Share of the characters that must be covered.
+      room: Lines to share out.
 
     Returns:
       The pieces that begin words and those that continue them, both sorted.
@@ -212,12 +220,17 @@ def choose_alphabet(
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)
     needed = character_coverage * sum(totals.values())
+    words = statistics.words[: max(room, 1)]
+    frequent = words[-1][1] if words else math.inf
     covered = 0
     starts, insides = [], []
     for char, count in sorted(
         totals.items(), key=lambda item: (-item[1], item)
     ):
-        if covered >= needed:
+        is_worthwhile = (
+            count >= frequent and len(starts) + len(insides) < room // 2
+        )
+        if covered >= needed and not is_worthwhile:
             break
         if char.isspace():  # U+2028: a line that the original reads as empty.
             continue

@@ -1,0 +1,196 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import corpus
+from bert_tf.data import vocabulary_building
+from bert_tf.errors import UserError
+from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.shared_data import golden
+
+_CHINESE = [
+    "\u6211\u4eec\u5728\u5317\u4eac\u7684\u5927\u5b66\u91cc\u5b66\u4e60\u4e2d\u6587\u3002",
+    "\u4ed6\u4eec\u6bcf\u5929\u65e9\u4e0a\u53bb\u56fe\u4e66\u9986\u8bfb\u4e66\uff0c\u665a\u4e0a\u56de\u5bb6\u3002",
+    "Python \u662f\u4e00\u79cd\u8bed\u8a00\uff0cPython\u5f88\u597d\u7528\uff01",
+]
+
+
+class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.output_file = os.path.join(self.folder, "out", "vocab.txt")
+
+    def write(self, text, name="text.txt"):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def learn(self, input_file, **flags):
+        flags = {"num_unused": 99, "output_file": self.output_file, **flags}
+        vocabulary_building.run(
+            LearnVocabularyConfig(input_file=input_file, **flags)
+        )
+        with open(vocabulary_building.report_path(self.output_file)) as file:
+            report = json.load(file)
+        return Vocabulary.from_file(self.output_file), report
+
+    def test_report_says_what_the_tokenizer_finds(self):
+        path = golden("pretraining_data/input.txt")
+        vocabulary, report = self.learn(
+            path, vocab_size=1500, heldout_fraction=0.25
+        )
+        self.assertLen(vocabulary, 1500)
+        self.assertEqual(report["vocabulary_hash"], vocabulary.hash)
+        documents = list(corpus.read_documents([path]))
+        heldout = documents[3::4]
+        self.assertEqual(report["heldout_documents"], len(heldout))
+        self.assertEqual(report["documents"], len(documents) - len(heldout))
+        lines = [line for document in heldout for line in document]
+        tokenizer = BertTokenizer(vocabulary)
+        ids = tokenizer.tokenize(lines).flat_values.numpy()
+        words = tokenizer.split_words(lines).flat_values
+        self.assertAlmostEqual(report["tokens_per_word"], len(ids) / len(words))
+        self.assertAlmostEqual(
+            report["unknown_percent"],
+            100 * (ids == vocabulary.unk_id).mean(),
+        )
+        self.assertBetween(report["tokens_per_word"], 1.5, 2.2)
+        self.assertBetween(report["character_coverage"], 0.9999, 1)
+
+    def test_heldout_documents_are_not_learnt_from(self):
+        common = "some words that are there often enough to be learnt\n\n" * 30
+        text = common + "secretword secretword\n\n" + common
+        path = self.write(text)
+        # Of 61 documents just the one in the middle is held out.
+        vocabulary, report = self.learn(
+            path, vocab_size=160, heldout_fraction=1 / 31
+        )
+        self.assertEqual(report["heldout_documents"], 1)
+        self.assertNotIn("secretword", vocabulary)
+        vocabulary, report = self.learn(
+            path, vocab_size=160, heldout_fraction=0
+        )
+        self.assertIn("secretword", vocabulary)
+        self.assertIn("none is held out", report["measured_on"])
+
+    def test_covers_chinese(self):
+        path = self.write("\n\n".join(_CHINESE))
+        vocabulary, report = self.learn(path, vocab_size=200)
+        tokenizer = BertTokenizer(vocabulary)
+        ids = tokenizer.tokenize(_CHINESE).flat_values.numpy()
+        self.assertNotIn(vocabulary.unk_id, ids)
+        self.assertIn("python", vocabulary)
+        self.assertNotIn("##\u6211", vocabulary)
+        self.assertEqual(report["unknown_percent"], 0)
+        self.assertEqual(report["character_coverage"], 1)
+
+    @parameterized.parameters(
+        (True, None, "caf\u00e9", "cafe"),
+        (True, False, "caf\u00e9", "caf\u00e9"),
+        (False, None, "Caf\u00e9", "Caf\u00e9"),
+        (False, True, "Caf\u00e9", "Cafe"),
+    )
+    def test_normalizes_as_the_tokenizer(self, lower, strip, text, expected):
+        path = self.write(f"{text} {text}")
+        vocabulary, _ = self.learn(
+            path, vocab_size=120, do_lower_case=lower, strip_accents=strip
+        )
+        self.assertIn(expected, vocabulary)
+
+    def test_is_the_same_for_any_number_of_workers_and_hash_seed(self):
+        with open(golden("pretraining_data/input.txt"), "rb") as file:
+            path = self.write(gzip.compress(file.read()), "text.txt.gz")
+        flags = {"vocab_size": 700, "num_unused": 99}
+        vocabulary, report = self.learn(path, num_processes=1, **flags)
+        # Elsewhere with more workers, smaller batches, other hashes, and
+        # counts that go to the disk.
+        output_file = os.path.join(self.folder, "again.txt")
+        program = (
+            "from bert_tf.data import vocabulary_building as building\n"
+            "from bert_tf.run_config import LearnVocabularyConfig\n"
+            "from bert_tf.text import word_count\n"
+            "building._BATCH_CHARS = 9_000\n"
+            "word_count.WordCounts.__init__.__defaults__ = (1500,)\n"
+            "building.run(LearnVocabularyConfig("
+            f"{path!r}, {output_file!r}, num_processes=3, **{flags}))"
+        )
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": "7"},
+            check=True,
+        )
+        self.assertEqual(
+            Vocabulary.from_file(output_file).tokens, vocabulary.tokens
+        )
+        with open(vocabulary_building.report_path(output_file)) as file:
+            again = json.load(file)
+        self.assertEqual(again["flags"].pop("output_file"), output_file)
+        report["flags"].pop("output_file")
+        self.assertEqual(again, report)
+
+    def test_min_frequency_keeps_words_out_of_the_learning(self):
+        path = self.write("once upon upon a a time time time\n")
+        vocabulary, report = self.learn(path, vocab_size=140, min_frequency=2)
+        self.assertNotIn("once", vocabulary)
+        self.assertIn("upon", vocabulary)
+        self.assertEqual(report["words_that_took_part"], 3)
+        vocabulary, _ = self.learn(path, vocab_size=140, min_frequency=1)
+        self.assertIn("once", vocabulary)
+
+    def test_bad_input_leaves_no_file(self):
+        text = self.write("some words\n\nand more")
+        for message, input_file, flags in (
+            ("empty", self.write("\n \n", "empty.txt"), {}),
+            ("matches no file", text + "x", {}),
+            ("not UTF-8 at byte 1", self.write(b"a\xff", "bad.txt"), {}),
+            ("--vocab_size=106 is too small", text, {"vocab_size": 106}),
+            ("nothing to learn", text, {"heldout_fraction": 1}),
+            ("nothing to learn", self.write("\u200b\n", "invisible.txt"), {}),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.learn(input_file, **flags)
+            self.assertFalse(os.path.exists(os.path.dirname(self.output_file)))
+
+    def test_output_that_cannot_be_written(self):
+        text = self.write("some words")
+        with self.assertRaisesRegex(UserError, "must name a file.*directory"):
+            self.learn(text, output_file=self.folder)
+        with self.assertRaisesRegex(UserError, "cannot be written"):
+            self.learn(text, vocab_size=130, output_file=f"{text}/vocab.txt")
+
+    def test_invalid_utf8_can_be_replaced(self):
+        path = self.write(b"words wo\xffrds words")
+        vocabulary, _ = self.learn(
+            path, vocab_size=130, replace_invalid_utf8=True
+        )
+        self.assertIn("words", vocabulary)
+
+    def test_script_fails_with_one_sentence(self):
+        result = subprocess.run(
+            [
+                sys.executable,
+                "run/learn_vocabulary.py",
+                f"--input_file={self.write('a b', 'text.txt')}",
+                f"--output_file={self.output_file}",
+                "--vocab_size=1000",
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "ERROR: .*1000 is too small.*")
+        self.assertNotIn("Traceback", result.stderr)
+
+
+if __name__ == "__main__":
+    tf.test.main()
