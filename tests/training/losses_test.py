@@ -1,0 +1,91 @@
+"""Tests for bert_tf.training.losses."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.training import losses
+
+
+def _numpy_losses(logits, labels):
+    logits = np.float64(logits)
+    chosen = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return np.log(np.exp(logits).sum(-1)) - chosen
+
+
+class LossesTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(0)
+        self.batch = {
+            "masked_lm_ids": rng.integers(0, 11, (5, 3)).astype(np.int32),
+            # No example has as many predictions as the next one.
+            "masked_lm_weights": np.float32(
+                [[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]
+            ),
+            "next_sentence_labels": np.int32([[0], [1], [1], [0], [1]]),
+        }
+        self.outputs = {
+            "masked_lm_logits": rng.normal(size=(5, 3, 11)).astype(np.float32),
+            "next_sentence_logits": rng.normal(size=(5, 2)).astype(np.float32),
+        }
+
+    def _sums(self, rows=slice(None), **options):
+        outputs = {name: x[rows] for name, x in self.outputs.items()}
+        batch = {name: x[rows] for name, x in self.batch.items()}
+        return losses.pretraining_sums(outputs, batch, **options)
+
+    def test_matches_numpy(self):
+        weights = self.batch["masked_lm_weights"]
+        labels = self.batch["masked_lm_ids"]
+        logits = self.outputs["masked_lm_logits"]
+        masked_lm = (_numpy_losses(logits, labels) * weights).sum()
+        correct = ((logits.argmax(-1) == labels) * weights).sum()
+        next_labels = self.batch["next_sentence_labels"][:, 0]
+        next_logits = self.outputs["next_sentence_logits"]
+        next_sentence = _numpy_losses(next_logits, next_labels).sum()
+
+        values = losses.normalize(self._sums(), tf.constant(9.0), 5)
+
+        self.assertAllClose(
+            values,
+            {
+                "loss": masked_lm / (9 + 1e-5) + next_sentence / 5,
+                "masked_lm_loss": masked_lm / (9 + 1e-5),
+                "masked_lm_accuracy": correct / 9,
+                "next_sentence_loss": next_sentence / 5,
+                "next_sentence_accuracy": np.mean(
+                    next_logits.argmax(-1) == next_labels
+                ),
+            },
+        )
+
+    def test_uneven_parts_add_up_to_the_whole(self):
+        parts = [
+            losses.normalize(self._sums(rows), tf.constant(9.0), 5)
+            for rows in (slice(0, 1), slice(1, 4), slice(4, 5))
+        ]
+        whole = losses.normalize(self._sums(), tf.constant(9.0), 5)
+
+        added = {name: sum(part[name] for part in parts) for name in whole}
+        self.assertAllClose(added, whole)
+
+    def test_nothing_masked_is_no_loss(self):
+        self.batch["masked_lm_weights"] *= 0
+        values = losses.normalize(
+            self._sums(use_next_sentence=False), tf.constant(0.0), 5
+        )
+        self.assertEqual(
+            {name: float(value) for name, value in values.items()},
+            {"loss": 0, "masked_lm_loss": 0, "masked_lm_accuracy": 0},
+        )
+
+    def test_filling_rows_do_not_count(self):
+        self.batch["example_weights"] = np.float32([1, 1, 0, 1, 0])
+        real = self._sums([0, 1, 3])
+        sums = self._sums()
+        for name in ("next_sentence_sum", "next_sentence_correct"):
+            self.assertAllClose(sums[name], real[name])
+
+
+if __name__ == "__main__":
+    tf.test.main()
