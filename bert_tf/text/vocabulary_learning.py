@@ -29,7 +29,7 @@ _MAX_CHARS_PER_WORD = 200
 _MAX_CHARS_PER_PIECE = 50
 # The learner takes about 5 KB and 0.1 ms a word and round. Rarer words decide
 # little, so at most this many take part, or this many for each line.
-_MAX_WORDS = 200_000
+_MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 # How often learning goes round; what the learner does by default.
 _NUM_ITERATIONS = 4
