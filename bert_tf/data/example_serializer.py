@@ -93,28 +93,27 @@ class _Layout:
           num_slots: Bytes that the largest value takes.
         """
         batch_size, length = values.shape
+        rest = values
         slots, used = self._prepend(length * num_slots)
-        if num_slots == 1:
-            slots[:] = values
-            self.num_bytes += length
-            return
         slots = slots.reshape(batch_size, length, num_slots)
         used = used.reshape(batch_size, length, num_slots)
-        rest = values
-        for place in range(num_slots):
-            if place:
-                np.greater(rest, 0, out=used[..., place])
-                self.num_bytes += used[..., place].sum(axis=1)
-            following = rest >> 7
-            more = (following > 0).astype(np.uint8) << 7
-            slots[..., place] = (rest & 0x7F).astype(np.uint8) | more
-            rest = following
         self.num_bytes += length
+        for place in range(num_slots - 1):
+            more = rest > 0x7F
+            slots[..., place] = rest & 0x7F | more.astype(rest.dtype) << 7
+            used[..., place + 1] = more
+            self.num_bytes += np.count_nonzero(more, axis=1)
+            rest = rest >> 7
+        slots[..., -1] = rest
 
     def length(self, since: np.ndarray) -> None:
         """Puts the number of bytes written after `since` in front."""
-        size = (self.num_bytes - since)[:, np.newaxis]
-        self.varints(size, _LENGTH_SLOTS)
+        size = self.num_bytes - since
+        if np.all(size == size[0]):
+            self.constant(_encode_varint(int(size[0])))
+        else:
+            size = _narrow(size[:, np.newaxis])
+            self.varints(size, _num_slots(size))
 
     def selected(self) -> np.ndarray:
         """Returns the used bytes of all rows, <uint8>[sum(num_bytes)]."""
@@ -122,14 +121,30 @@ class _Layout:
         return slots[self._used[:, self._start :]]
 
 
-def _num_slots(values: np.ndarray) -> int:
-    """Returns how many bytes the largest of `values` takes as a varint."""
-    if values.size and values.min() < 0:
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns integers in the narrowest unsigned type that holds them.
+
+    The narrower they are, the more of them go into one instruction.
+    """
+    if values.min(initial=0) < 0:
         raise ValueError(
             f"`values` must not be negative. Received: {values.min()}."
         )
-    largest = int(values.max(initial=0))
-    return max(1, -(-largest.bit_length() // 7))
+    return values.astype(np.min_scalar_type(values.max(initial=0)))
+
+
+def _num_slots(values: np.ndarray) -> int:
+    """Returns how many bytes the largest of `values` takes as a varint."""
+    return max(1, -(-int(values.max(initial=0)).bit_length() // 7))
 
 
 def _lay_out(
@@ -144,8 +159,10 @@ def _lay_out(
     columns = []
     num_slots = _HEADER_BYTES + _FOOTER_BYTES + 1 + _LENGTH_SLOTS
     for feature in sorted(features, key=lambda feature: feature.name):
-        values = batch[feature.name]
-        width = 0 if feature.stored_dtype == "float32" else _num_slots(values)
+        values, width = batch[feature.name], 0
+        if feature.stored_dtype == "int64":
+            values = _narrow(values)
+            width = _num_slots(values)
         columns.append((feature.name.encode(), values, width))
         overhead = 4 * (1 + _LENGTH_SLOTS) + 2 + len(feature.name)
         num_slots += values.shape[1] * (width or 4) + overhead
