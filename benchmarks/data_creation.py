@@ -1,0 +1,168 @@
+r"""Times the streaming generator of pretraining data against the original's.
+
+  python benchmarks/data_creation.py --input_file='sentences/*.txt' \
+      --vocab_file=data/vocab.txt --dupe_factor=10
+
+Both read the same text, one sentence a line, with the flags' defaults otherwise
+(128 pieces, 20 predictions), and take turns. Without --input_file the text is
+the documentation that is on the machine, with a vocabulary of its words. Timed
+is what the generator does, files in to files out: not the import of TensorFlow,
+which takes the same in both. Memory is that of the process and its workers
+together, shared pages counted once. The last line is the ratio of output
+tokens/s, streaming / original; the original works on one core.
+"""
+
+import collections
+import dataclasses
+import multiprocessing
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+
+from absl import app
+from absl import flags
+
+_INPUT = flags.DEFINE_string("input_file", None, "Globs; one sentence a line.")
+_VOCAB = flags.DEFINE_string("vocab_file", None, "The vocabulary.")
+_DUPE_FACTOR = flags.DEFINE_integer("dupe_factor", 10, "Of both.")
+_PROCESSES = flags.DEFINE_integer("num_processes", 2, "Of streaming.")
+_PAIRS = flags.DEFINE_integer("pairs", 1, "Turns of each.")
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_NUM_WORDS = 25000
+
+
+def _write_documentation(folder):
+    """Writes the machine's own text and a vocabulary; returns both paths."""
+    from bert_tf.data import corpus
+    from bert_tf.data import docstring_corpus
+
+    words = collections.Counter()
+    paragraphs = os.path.join(folder, "paragraphs.txt")
+    docstring_corpus.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
+    text_file = os.path.join(folder, "sentences.txt")
+    vocab_file = os.path.join(folder, "vocab.txt")
+    with open(text_file, "w", encoding="utf-8") as file:
+        for document in corpus.read_documents([paragraphs]):
+            for paragraph in document:
+                for sentence in corpus.split_sentences(paragraph):
+                    file.write(sentence + "\n")
+                    words.update(re.findall(r"\w+|[^\w\s]", sentence.lower()))
+            file.write("\n")
+    kept = [word for word, _ in words.most_common(_NUM_WORDS)]
+    characters = sorted({character for word in kept for character in word})
+    pieces = [*characters, *(f"##{character}" for character in characters)]
+    with open(vocab_file, "w", encoding="utf-8") as file:
+        for token in dict.fromkeys([*_SPECIAL, *pieces, *kept]):
+            file.write(token + "\n")
+    return text_file, vocab_file
+
+
+def _watch_memory(stop, peak):
+    """Keeps in `peak` the most memory that all processes had together."""
+    import psutil
+
+    process = psutil.Process()
+    while not stop.wait(0.5):
+        total = 0
+        for member in [process, *process.children(recursive=True)]:
+            try:
+                total += member.memory_full_info().pss
+            except psutil.NoSuchProcess:
+                continue
+        peak[0] = max(peak[0], total)
+
+
+def _measure(
+    generator, input_file, vocab_file, dupe_factor, num_processes, pipe
+):
+    """Runs one generator; sends pieces, seconds and bytes of memory."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    from bert_tf import files
+    from bert_tf.data import original_generator
+    from bert_tf.data import streaming_generator
+    from bert_tf.run_config import CreatePretrainingDataConfig
+    from bert_tf.text.tokenizer import BertTokenizer
+
+    folder = tempfile.mkdtemp()
+    config = CreatePretrainingDataConfig(
+        input_file=input_file,
+        output_file=os.path.join(folder, "x.tfrecord"),
+        vocab_file=vocab_file,
+        dupe_factor=dupe_factor,
+        split_sentences=False,
+    )
+    generate = streaming_generator.generate
+    if generator == "original":
+        config = dataclasses.replace(config, generator="original")
+        generate = original_generator.generate
+    else:
+        config = dataclasses.replace(config, num_processes=num_processes)
+    tokenizer = BertTokenizer.from_vocab_file(vocab_file)
+    stop, peak = threading.Event(), [0]
+    watcher = threading.Thread(target=_watch_memory, args=(stop, peak))
+    watcher.start()
+    start = time.perf_counter()
+    result = generate(
+        config,
+        files.expand_globs(input_file),
+        tokenizer,
+        [config.output_file],
+        os.path.join(folder, "work"),
+    )
+    seconds = time.perf_counter() - start
+    stop.set()
+    watcher.join()
+    shutil.rmtree(folder)
+    pipe.send((result.counts.num_pieces, seconds, peak[0]))
+
+
+def _run(generator, *arguments):
+    # A process of its own, so that neither sees what the other left in memory.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_measure, args=(generator, *arguments, theirs)
+    )
+    process.start()
+    theirs.close()
+    pieces, seconds, peak = ours.recv()
+    process.join()
+    print(
+        f"{generator:9}: {pieces / 1e6:.1f} M pieces in {seconds:.1f} s: "
+        f"{pieces / seconds / 1e6:.2f} M tokens/s, {peak / 2**20:.0f} MiB",
+        flush=True,
+    )
+    return pieces / seconds
+
+
+def main(argv):
+    del argv
+    with tempfile.TemporaryDirectory() as folder:
+        input_file, vocab_file = _INPUT.value, _VOCAB.value
+        if not (input_file and vocab_file):
+            input_file, vocab_file = _write_documentation(folder)
+        ratios = []
+        for pair in range(_PAIRS.value):
+            # Who goes first changes, in case a turn leaves caches behind.
+            order = sorted(["original", "streaming"], reverse=bool(pair % 2))
+            rates = {
+                generator: _run(
+                    generator,
+                    input_file,
+                    vocab_file,
+                    _DUPE_FACTOR.value,
+                    _PROCESSES.value,
+                )
+                for generator in order
+            }
+            ratios.append(rates["streaming"] / rates["original"])
+    print(f"streaming / original: {statistics.median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    app.run(main)
