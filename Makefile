@@ -5,7 +5,7 @@ PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	lock bench clean
+	lock readme bench clean
 
 help:
 	@echo "make setup      makes .venv with everything that running needs"
@@ -18,6 +18,7 @@ help:
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       makes requirements_lock.txt anew"
+	@echo "make readme     brings README.md's list of files up to date"
 	@echo "make clean      removes caches and the demo's output, not .venv"
 
 setup:
@@ -55,6 +56,9 @@ lock: setup-test
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" \
 		--output-file requirements_lock.txt
+
+readme: setup
+	$(PYTHON_RUN) tools/readme_tree.py
 
 bench:
 	@echo "Each prints a ratio to a named peer on its last line; see its --help."

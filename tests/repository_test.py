@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
@@ -15,6 +16,8 @@ from absl.testing import parameterized
 from bert_tf import cli
 from bert_tf import files
 from bert_tf import run_config
+from tests import tiny_model
+from tools import readme_tree
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPTS = sorted(
@@ -135,7 +138,6 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
                 "max_seq_length",
                 "max_predictions_per_seq",
                 "stop_at_step",
-                "allow_changed_data",
             },
         )
 
@@ -188,20 +190,28 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ReadmeTest(tf.test.TestCase):
-    def test_tree_names_every_module_and_only_those(self):
+    def test_notebook_example_runs(self):
         readme = (_ROOT / "README.md").read_text(encoding="utf-8")
-        _, tree = readme.split("## What is where")
-        named = re.findall(r"(?m)^([\w./-]+\.\w+) +\S", tree.split("```")[1])
-        modules = [
-            str(path)
-            for path in _files(".py")
-            if path.parts[0] in ("bert_tf", "run", "benchmarks", "tools")
-            and path.name != "__init__.py"
-        ]
-        self.assertContainsSubset(modules, named)
-        for name in named:
-            self.assertTrue((_ROOT / name).exists(), name)
-        self.assertLen(set(named), len(named))
+        example = re.search(r"```python\n(.*?)```", readme, re.S).group(1)
+        folder = self.create_tempdir().full_path
+        tiny_model.write(os.path.join(folder, "output", "base", "model"))
+        names = {}
+        with contextlib.chdir(folder):
+            exec(example, names)
+        self.assertEqual(names["features"]["input_ids"].shape, [2, 12])
+        self.assertLen(example.splitlines(), 10)
+        loss = names["classifier"].history.history["loss"]
+        self.assertAllInRange(np.diff(loss), -np.inf, -1e-6)
+
+    def test_tree_names_every_file(self):
+        readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+        self.assertEndsWith(
+            readme, readme_tree.tree(), "Run `make readme` and commit."
+        )
+
+    def test_every_module_says_what_it_is_for(self):
+        for line in readme_tree.tree().splitlines()[3:-1]:
+            self.assertRegex(line, r"^\S.*  [A-Z`].*[.:]$")
 
 
 class RequirementsTest(tf.test.TestCase):
