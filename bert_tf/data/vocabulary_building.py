@@ -19,10 +19,11 @@ from bert_tf.errors import UserError
 from bert_tf.run_config import LearnVocabularyConfig
 from bert_tf.text import vocabulary_learning
 from bert_tf.text import word_count
+from bert_tf.text import word_statistics
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.text.vocabulary_learning import LearnedVocabulary
-from bert_tf.text.vocabulary_learning import WordStatistics
+from bert_tf.text.word_statistics import WordStatistics
 
 # Characters counted by one call: large enough that the cost of a call does not
 # matter, small enough that several fit in memory.
@@ -76,7 +77,7 @@ def run(config: LearnVocabularyConfig) -> None:
     ):
         text = CountedText(learned_words, heldout_words)
         count_text(config, paths, text)
-        statistics = vocabulary_learning.gather_statistics(
+        statistics = word_statistics.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
         )
         if not statistics.num_words:

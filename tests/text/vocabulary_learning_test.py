@@ -6,6 +6,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.text import vocabulary_learning
+from bert_tf.text import word_statistics
 from bert_tf.text.vocabulary import Vocabulary
 
 _RESERVED = 5 + 99
@@ -29,9 +30,7 @@ _WORDS = {
 
 def _statistics(words=None, vocab_size=200, min_frequency=2):
     items = list((words or _WORDS).items())
-    return vocabulary_learning.gather_statistics(
-        items, vocab_size, min_frequency
-    )
+    return word_statistics.gather_statistics(items, vocab_size, min_frequency)
 
 
 def _learn(words=None, vocab_size=200, coverage=1.0, num_unused=99):
@@ -50,29 +49,6 @@ def _random_words(number=1500):
         word = "".join(generator.choices(syllables, k=length))
         words[word] += number * 3 // rank
     return dict(words)
-
-
-class GatherStatisticsTest(tf.test.TestCase):
-    def test_counts_characters_by_place(self):
-        statistics = _statistics({"aba": 3, "b": 4, "c" * 201: 7, "ca": 1})
-        self.assertEqual(statistics.starts, {"a": 3, "b": 4, "c": 1})
-        self.assertEqual(statistics.insides, {"a": 4, "b": 3})
-        self.assertEqual(statistics.words, [("b", 4), ("aba", 3)])
-        self.assertEqual(statistics.num_words, 15)
-        self.assertEqual(statistics.num_distinct_words, 4)
-        self.assertEqual(statistics.num_too_long, 7)
-
-    def test_coverage_asks_for_the_piece_of_the_place(self):
-        statistics = _statistics({"ab": 3, "b": 4})
-        self.assertEqual(statistics.coverage(["a", "b", "##b"]), 1.0)
-        self.assertEqual(statistics.coverage(["a", "b", "##a"]), 0.7)
-        self.assertEqual(statistics.coverage(["##b"]), 0.3)
-
-    def test_order_of_words_does_not_matter(self):
-        words = _random_words()
-        backwards = dict(reversed(words.items()))
-        self.assertNotEqual(list(words), list(backwards))
-        self.assertEqual(_statistics(words), _statistics(backwards))
 
 
 class LearnTest(tf.test.TestCase, parameterized.TestCase):
@@ -110,6 +86,12 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEmpty(filled)
         self.assertGreaterEqual(min(filled), max(left_out))
         self.assertEqual(filled, sorted(filled, reverse=True))
+
+    def test_filling_keeps_the_order_of_the_learner(self):
+        filling = vocabulary_learning._fill(
+            ["known"], ["first", "known", "second", "third"], [], 2
+        )
+        self.assertEqual(filling, ["first", "second"])
 
     def test_single_characters_stand_where_they_occur(self):
         tokens = _learn().tokens
