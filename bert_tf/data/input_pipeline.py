@@ -130,6 +130,10 @@ class PretrainingInput:
             }
 
         stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+        num_batches = -(-self.num_records // self.batch_size)
+        stream = stream.apply(
+            tf.data.experimental.assert_cardinality(num_batches)
+        )
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:

@@ -97,8 +97,10 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(batch[name].dtype, dtype)
 
     def test_evaluation_reads_once_in_order_and_pads_with_weight_zero(self):
-        batches = list(self._input(batch_size=8).evaluation_dataset())
+        dataset = self._input(batch_size=8).evaluation_dataset()
+        batches = list(dataset)
         self.assertLen(batches, 5)
+        self.assertEqual(dataset.cardinality(), 5)
         joined = {
             name: np.concatenate([batch[name] for batch in batches])
             for name in batches[0]
