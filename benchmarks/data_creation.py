@@ -80,7 +80,7 @@ def _watch_memory(stop, peak):
 def _measure(
     generator, input_file, vocab_file, dupe_factor, num_processes, pipe
 ):
-    """Runs one generator; sends pieces, seconds and bytes of memory."""
+    """Runs one generator; sends pieces, seconds, CPU seconds, memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf import files
     from bert_tf.data import original_generator
@@ -106,7 +106,7 @@ def _measure(
     stop, peak = threading.Event(), [0]
     watcher = threading.Thread(target=_watch_memory, args=(stop, peak))
     watcher.start()
-    start = time.perf_counter()
+    start, start_times = time.perf_counter(), os.times()
     result = generate(
         config,
         files.expand_globs(input_file),
@@ -115,10 +115,12 @@ def _measure(
         os.path.join(folder, "work"),
     )
     seconds = time.perf_counter() - start
+    # Workers have ended, so their time is in: user and system, self and theirs.
+    cpu = sum(os.times()[:4]) - sum(start_times[:4])
     stop.set()
     watcher.join()
     shutil.rmtree(folder)
-    pipe.send((result.counts.num_pieces, seconds, peak[0]))
+    pipe.send((result.counts.num_pieces, seconds, cpu, peak[0]))
 
 
 def _run(generator, *arguments):
@@ -130,11 +132,12 @@ def _run(generator, *arguments):
     )
     process.start()
     theirs.close()
-    pieces, seconds, peak = ours.recv()
+    pieces, seconds, cpu, peak = ours.recv()
     process.join()
     print(
-        f"{generator:9}: {pieces / 1e6:.1f} M pieces in {seconds:.1f} s: "
-        f"{pieces / seconds / 1e6:.2f} M tokens/s, {peak / 2**20:.0f} MiB",
+        f"{generator:9}: {pieces / 1e6:.1f} M pieces in {seconds:.1f} s "
+        f"({cpu:.1f} s of CPU): {pieces / seconds / 1e6:.2f} M tokens/s, "
+        f"{peak / 2**20:.0f} MiB",
         flush=True,
     )
     return pieces / seconds
