@@ -1,0 +1,283 @@
+"""Tests for bert_tf.training.loop."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.modeling import model as bert_model
+from bert_tf.training import checkpoints
+from bert_tf.training import distribution
+from bert_tf.training import loop as training_loop
+from bert_tf.training import optimization
+from bert_tf.training.loop import StepPlan
+from bert_tf.training.loop import TrainingLoop
+from tests import golden_training
+from tests import logical_devices
+from tests import record_files
+
+logical_devices.make_two()
+
+_CONFIG = BertConfig(
+    vocab_size=64,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    type_vocab_size=2,
+    initializer_range=0.3,
+)
+_BATCH = 8
+
+
+def _examples(count):
+    """Returns the features of `count` records, stacked."""
+    records = [record_files.make_features(number) for number in range(count)]
+    stacked = {
+        name: np.stack([record[name] for record in records])
+        for name in records[0]
+    }
+    return {
+        name: x.astype(np.float32 if x.dtype.kind == "f" else np.int32)
+        for name, x in stacked.items()
+    } | {"example_index": np.arange(count, dtype=np.int64)}
+
+
+def _dataset(examples, batch_size, seed=5):
+    """Returns the examples over and over, each time with its own number."""
+    dataset = tf.data.Dataset.from_tensor_slices(examples).repeat()
+    dataset = dataset.batch(batch_size, drop_remainder=True).enumerate()
+
+    def renumber(number, batch):
+        index = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        return batch | {"example_index": index}
+
+    dataset = dataset.map(renumber)
+    return training_loop.add_dropout_seeds(dataset, seed)
+
+
+class _Trained:
+    """A model trained for some steps in one of the ways there are."""
+
+    def __init__(
+        self,
+        num_steps,
+        devices=1,
+        micro_batch_size=0,
+        calls=None,
+        policy="float32",
+        **options,
+    ):
+        names = [f"CPU:{index}" for index in range(devices)]
+        self.strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        if devices > 1:
+            self.strategy = tf.distribute.MirroredStrategy(names)
+        with self.strategy.scope():
+            model = bert_model.BertForPretraining(_CONFIG, dtype=policy)
+            self.variables = bert_model.named_variables(model)
+            rng = np.random.default_rng(4)
+            for variable in self.variables.values():
+                variable.assign(rng.normal(size=variable.shape, scale=0.3))
+            self.optimizer = optimization.build_optimizer(
+                "bert_adam", 0.01, 20, 2
+            )
+            self.optimizer.build(
+                [
+                    variable
+                    for name, variable in self.variables.items()
+                    if options.get("use_next_sentence", True)
+                    or not name.startswith(("bert/pooler", "cls/seq_rel"))
+                ]
+            )
+        self.loop = TrainingLoop(
+            self.strategy,
+            model,
+            self.optimizer,
+            StepPlan(_BATCH, devices, micro_batch_size),
+            **options,
+        )
+        self.iterator = distribution.distribute(
+            self.strategy, _dataset(_examples(24), _BATCH), _BATCH
+        )
+        self.metrics = []
+        for count in calls or [1] * num_steps:
+            healthy, metrics = self.loop.run(self.iterator, count)
+            self.healthy = healthy
+            self.metrics.append(metrics)
+
+    def state(self):
+        return checkpoints.read_state(self.variables, self.optimizer)
+
+
+@functools.cache
+def _baseline():
+    """One device, everything at once, five steps."""
+    return _Trained(5)
+
+
+class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        {"devices": 2},
+        {"micro_batch_size": 2},
+        {"devices": 2, "micro_batch_size": 2},
+    )
+    def test_parts_change_nothing_with_dropout_on(self, **parts):
+        expected = _baseline()
+        received = _Trained(5, **parts)
+        self.assertAllClose(
+            received.metrics, expected.metrics, rtol=1e-5, atol=1e-5
+        )
+        state = expected.state()
+        for name, value in received.state().items():
+            if "/key/bias" not in name:
+                self.assertAllClose(
+                    value, state[name], rtol=1e-4, atol=1e-5, msg=name
+                )
+
+    def test_dropout_depends_on_seed_and_step(self):
+        losses = {
+            seed: next(iter(_dataset(_examples(24), 8, seed)))["dropout_seeds"]
+            for seed in (5, 6)
+        }
+        self.assertFalse(np.any(losses[5] == losses[6]))
+        batches = iter(_dataset(_examples(8), 8))
+        # The same examples in two epochs.
+        first, second = next(batches), next(batches)
+        self.assertAllEqual(first["input_ids"], second["input_ids"])
+        seeds = np.concatenate(
+            [first["dropout_seeds"], second["dropout_seeds"]]
+        )
+        self.assertLen(set(seeds), 16)
+
+    def test_several_steps_in_a_call_are_the_same_steps(self):
+        one_by_one = _baseline()
+        together = _Trained(5, calls=[1, 4])
+        # The metrics of a call are those of its last step.
+        self.assertEqual(together.metrics[1], one_by_one.metrics[4])
+        self.assertEqual(together.loop.step, 5)
+        expected = one_by_one.state()
+        for name, value in together.state().items():
+            self.assertAllEqual(value, expected[name], name)
+
+    def test_rate_is_that_of_the_updates_done_before(self):
+        rates = [m["learning_rate"] for m in _baseline().metrics]
+        self.assertAllClose(rates, [0, 0.005, 0.009, 0.0085, 0.008])
+
+    def test_without_next_sentence_its_weights_stay(self):
+        trained = _Trained(3, use_next_sentence=False)
+        self.assertNotIn("next_sentence_loss", trained.metrics[0])
+        self.assertEqual(
+            trained.metrics[0]["loss"], trained.metrics[0]["masked_lm_loss"]
+        )
+        before, after = _Trained(0).state(), trained.state()
+        for name in trained.variables:
+            untouched = name.startswith(("bert/pooler", "cls/seq_rel"))
+            self.assertEqual(
+                np.array_equal(before[name], after[name]), untouched, name
+            )
+            self.assertEqual(f"{name}/adam_m" in after, not untouched)
+
+    def test_stops_before_an_update_that_is_not_finite(self):
+        trained = _Trained(1)
+        table = trained.variables["bert/embeddings/LayerNorm/gamma"]
+        table.assign(np.full(table.shape, np.inf, np.float32))
+        before = trained.state()
+
+        healthy, metrics = trained.loop.run(trained.iterator, 3)
+
+        self.assertFalse(healthy)
+        self.assertFalse(np.isfinite(metrics["loss"]))
+        self.assertEqual(trained.loop.step, 1)
+        for name, value in trained.state().items():
+            self.assertAllEqual(value, before[name], name)
+
+    def test_bfloat16_stays_near_float32(self):
+        expected = _baseline().metrics[:3]
+        received = _Trained(3, policy="mixed_bfloat16").metrics
+        for one, other in zip(received, expected, strict=True):
+            self.assertAllClose(one["loss"], other["loss"], rtol=2e-2)
+
+    def test_float16_skips_an_overflow_and_goes_on(self):
+        trained = _Trained(1, policy="mixed_float16", scale_loss=True)
+        self.assertAllClose(
+            trained.metrics[0]["loss"],
+            _baseline().metrics[0]["loss"],
+            rtol=1e-2,
+        )
+        # So large that the gradients cannot be finite.
+        trained.loop.loss_scale.restore({"loss_scale": 2.0**60, "calm_steps": 9})
+        before = trained.state()
+        healthy, metrics = trained.loop.run(trained.iterator, 1)
+        self.assertTrue(healthy)
+        self.assertEqual(metrics["loss_scale"], 2.0**60)
+        self.assertEqual(
+            trained.loop.loss_scale.state(),
+            {"loss_scale": 2.0**59, "calm_steps": 0},
+        )
+        after = trained.state()
+        self.assertEqual(after.pop("global_step"), 2)
+        for name, value in after.items():
+            self.assertAllEqual(value, before[name], name)
+
+
+class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
+    def _train(self, start, num_steps, **parts):
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        with strategy.scope():
+            model, optimizer = golden_training.build(fuse=True)
+        variables = bert_model.named_variables(model)
+        if start:
+            checkpoints.assign_state(
+                variables,
+                optimizer,
+                golden_training.read_checkpoint(start),
+                start,
+            )
+        batch = golden_training.read_batch()
+        batch["example_index"] = np.arange(4, dtype=np.int64)
+        loop = TrainingLoop(strategy, model, optimizer, StepPlan(4, **parts))
+        iterator = distribution.distribute(strategy, _dataset(batch, 4), 4)
+        losses = [
+            loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)
+        ]
+        return losses, checkpoints.read_state(variables, optimizer)
+
+    @parameterized.parameters(
+        {"start": None},
+        {"start": None, "micro_batch_size": 1},
+        {"start": "after_12_steps.ckpt"},
+    )
+    def test_25_steps_of_the_original(self, start, **parts):
+        expected = golden_training.read_trajectory()["losses_before_each_step"]
+        first = 12 if start else 0
+
+        losses, state = self._train(start, 25 - first, **parts)
+
+        self.assertAllClose(losses, expected[first:], rtol=1e-4, atol=0)
+        golden_training.assert_same_state(
+            self, state, golden_training.read_checkpoint("after_25_steps.ckpt")
+        )
+
+
+class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
+    def test_divides_evenly(self):
+        plan = StepPlan(24, num_replicas=2, micro_batch_size=4)
+        self.assertEqual(plan.per_replica, 12)
+        self.assertEqual(plan.num_micro_batches, 3)
+        self.assertEqual(StepPlan(24).num_micro_batches, 1)
+
+    @parameterized.parameters(
+        ((9, 2), "2 replicas.*9 examples"),
+        ((12, 2, 4), "micro_batch_size=4, 6 examples"),
+    )
+    def test_refuses_what_does_not_divide(self, sizes, message):
+        with self.assertRaisesRegex(UserError, message):
+            StepPlan(*sizes)
+
+
+if __name__ == "__main__":
+    tf.test.main()
