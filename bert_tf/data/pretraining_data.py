@@ -72,8 +72,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
             tf.io.gfile.rmtree(work_dir)
         raise
     except (OSError, tf.errors.ResourceExhaustedError) as error:
-        full = isinstance(error, tf.errors.ResourceExhaustedError)
-        if not full and error.errno != errno.ENOSPC:
+        if os.strerror(errno.ENOSPC) not in str(error):
             raise
         raise UserError(
             f"The disk is full: {error}; make room and give the same command "
@@ -179,6 +178,7 @@ def _begin(
                 "and what was made of the record files."
             )
         logging.info("Going on with what an earlier run left in %s.", work_dir)
+        _remove_temporaries([*output_files, f"{name}.manifest.json"])
         return work_dir, False
     in_the_way = [path for path in output_files if tf.io.gfile.exists(path)]
     in_the_way = [] if manifest.read(name) else in_the_way
@@ -189,6 +189,13 @@ def _begin(
         )
     files.write_json(recipe_file, dataclasses.asdict(recipe))
     return work_dir, True
+
+
+def _remove_temporaries(paths: Sequence[str]) -> None:
+    """Removes what a killed run had not finished writing."""
+    for path in paths:
+        for temporary in tf.io.gfile.glob(f"{path}.tmp-*"):
+            tf.io.gfile.remove(temporary)
 
 
 def _finish(

@@ -259,6 +259,8 @@ class InterruptedRunTest(PretrainingDataTestCase):
         )
         self._interrupt(killed)
         self.assertIn("x.tfrecord.work", os.listdir(self._path("killed")))
+        shard = "-00000-of-00002" if generator == "streaming" else ""
+        self._write_text(f"killed/x.tfrecord{shard}.tmp-17-2f", "half a reco")
 
         pretraining_data.create(killed)
 
@@ -283,9 +285,13 @@ class InterruptedRunTest(PretrainingDataTestCase):
 
         self.assertEqual(os.listdir(self._path("out")), before)
 
-    def test_full_disk_is_told_in_a_sentence(self):
-        full = OSError(errno.ENOSPC, "No space left on device")
-
+    @parameterized.parameters(
+        OSError(errno.ENOSPC, "No space left on device"),
+        tf.errors.ResourceExhaustedError(
+            None, None, "x.tfrecord; No space left on device"
+        ),
+    )
+    def test_full_disk_is_told_in_a_sentence(self, full):
         with mock.patch.object(
             tfrecords.RecordWriter, "write", side_effect=full
         ):
@@ -295,6 +301,17 @@ class InterruptedRunTest(PretrainingDataTestCase):
         self.assertEqual(os.listdir(self._path("out")), ["x.tfrecord.work"])
         pretraining_data.create(self._config())
         self.assertNotIn("x.tfrecord.work", os.listdir(self._path("out")))
+
+    def test_other_failures_are_not_blamed_on_the_disk(self):
+        for failure in (
+            OSError(errno.EIO, "Input/output error"),
+            tf.errors.ResourceExhaustedError(None, None, "out of memory"),
+        ):
+            with mock.patch.object(
+                tfrecords.RecordWriter, "write", side_effect=failure
+            ):
+                with self.assertRaises(type(failure)):
+                    pretraining_data.create(self._config())
 
 
 class BadInputTest(PretrainingDataTestCase):
