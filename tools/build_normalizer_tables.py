@@ -222,7 +222,7 @@ def _to_class(chars: list[str]) -> str:
             ranges[-1][1] = code_point
         else:
             ranges.append([code_point, code_point])
-    return "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b in ranges)
+    return normalizer.to_class(ranges)
 
 
 def build_sigma_context() -> bytes:

@@ -16,6 +16,7 @@ import functools
 import importlib.resources
 import json
 import lzma
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -23,24 +24,26 @@ import tensorflow_text as tf_text
 
 CAPITAL_SIGMA = "\u03a3"
 
-# The original's blocks (tokenization.py:274-281), as in the WordPiece operator.
-_CJK = "".join(
-    rf"\x{{{first:X}}}-\x{{{last:X}}}"
-    for first, last in (
-        (0x3400, 0x4DBF),
-        (0x4E00, 0x9FFF),
-        (0xF900, 0xFAFF),
-        (0x20000, 0x2A6DF),
-        (0x2A700, 0x2B73F),
-        (0x2B740, 0x2B81F),
-        (0x2B820, 0x2CEAF),
-        (0x2F800, 0x2FA1F),
-    )
+# The original's blocks (tokenization.py:274-281), as in the WordPiece operator;
+# three that follow each other are one here.
+CJK_RANGES = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
 )
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 
+
+def to_class(ranges: Iterable[tuple[int, int]]) -> str:
+    """Returns ranges of code points as the inside of an RE2 class."""
+    return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
+
+
 # What is a word of its own. Other punctuation stands between line ends already.
-SINGLES = f"{_ASCII_PUNCTUATION}{_CJK}"
+SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
 # What normalized text has between words: a space where the text had white
 # space, line ends around punctuation.

@@ -1,0 +1,297 @@
+"""Tests for bert_tf.text.tokenizer: ids, words, offsets."""
+
+import gzip
+import json
+import random
+import unicodedata
+import unittest
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.shared_data import data
+from tests.shared_data import golden
+from tests.text import reference_tokenizer
+
+# What a fuzzed text is made of: characters that meet a rule, alone or beside
+# each other, and bytes that are not UTF-8.
+_ALPHABET = [
+    *"aAbzZ09",
+    *"éÉñÅßİıǆﬁ½",
+    *"\u0301\u0308\u0345\u0327\u200d\u00ad\u0000\u0001\u007f\u0085\ufeff\ufffd",
+    *" \t\n\r\u00a0\u3000\u2028\u2029\u200b\u180e",
+    *".,'-_$^`·’—:¿\u037e\u2024\u1fef",
+    *"ΣσςΑα\u1fb3ʰªªͺ\u1d2c",
+    *"中\uf900𠀀각가ᄀ한ヴ",
+    *"𝐀𐐀😀\U0001e900\U000e0041",
+    b"\xff",
+    b"\xe2\x82",
+    b"\xf0\x9f\x98",
+    b"\xed\xa0\x80",
+    b"\xc3",
+    b"\x80",
+]
+
+
+def _fuzz(count, seed=0):
+    """Returns texts of 0 to 24 characters."""
+    rng = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        chars = rng.choices(_ALPHABET, k=rng.randrange(25))
+        texts.append(
+            b"".join(c if isinstance(c, bytes) else c.encode() for c in chars)
+        )
+    return texts
+
+
+def _letters(text):
+    """Returns a vocabulary of the characters of the text, as any piece."""
+    letters = sorted({c for c in text if not c.isspace() and c.isprintable()})
+    pieces = letters + [f"##{c}" for c in letters]
+    return Vocabulary(["[UNK]", "[SEP]", "[PAD]", *pieces, "[MASK]", "[CLS]"])
+
+
+def _falls_apart(text):
+    """Whether a character becomes several, as a Hangul syllable does."""
+    return any(
+        sum(
+            unicodedata.category(part) != "Mn"
+            for part in unicodedata.normalize("NFD", char)
+        )
+        > 1
+        for char in text
+    )
+
+
+def _to_str(ragged):
+    return [[word.decode() for word in row] for row in ragged.to_list()]
+
+
+class GoldenTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(("uncased", True), ("cased", False))
+    def test_equals_the_original_on_every_code_point(self, name, lower_case):
+        tokenizer = BertTokenizer.from_vocab_file(
+            data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
+        )
+        expected = np.load(golden(f"tokenization/codepoints_{name}.npz"))
+        chars = [chr(code_point) for code_point in expected["codepoints"]]
+        ids = tokenizer.tokenize([f"he{c}llo w{c}" for c in chars])
+        self.assertLen(chars, 144765)
+        self.assertAllEqual(ids.row_lengths(), expected["lengths"])
+        self.assertAllEqual(ids.flat_values, expected["ids"])
+
+    @parameterized.parameters(
+        ("uncased", True), ("cased", False), ("multilingual-cased", False)
+    )
+    def test_equals_the_original_on_every_string(self, name, lower_case):
+        tokenizer = BertTokenizer.from_vocab_file(
+            data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
+        )
+        with gzip.open(golden("tokenization/strings.jsonl.gz")) as file:
+            rows = [json.loads(line) for line in file]
+        self.assertLen(rows, 4553)
+        texts = [row["text"] for row in rows]
+        ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+        for row, row_ids in zip(rows, ids.to_list(), strict=True):
+            self.assertEqual(row_ids, row[name.replace("-", "_")], row["text"])
+        self.assertAllEqual(tokenizer.tokenize(texts), ids)
+        self._check_slices(tokenizer, texts, ids, starts, ends)
+
+    def _check_slices(self, tokenizer, texts, ids, starts, ends):
+        """A piece's bytes of the text, normalized, are the piece."""
+        pieces = _to_str(tokenizer.tokens(ids))
+        rows = zip(texts, pieces, starts.to_list(), ends.to_list(), strict=True)
+        slices, expected = [], []
+        for text, *row in rows:
+            for piece, start, end in zip(*row, strict=True):
+                slices.append(text.encode()[start:end])
+                expected.append(piece.removeprefix("##"))
+        words = _to_str(tokenizer.split_words(slices))
+        self.assertNotEmpty(words)
+        for word, piece, part in zip(words, expected, slices, strict=True):
+            self.assertLen(word, 1, part)
+            # A part of a word does not see that a sigma was its last.
+            whole, piece = word[0].replace("ς", "σ"), piece.replace("ς", "σ")
+            if _falls_apart(part.decode()):
+                # Several pieces may share the bytes of one character.
+                self.assertTrue(piece == "[UNK]" or piece in whole, part)
+            elif piece != "[UNK]":
+                self.assertEqual(whole, piece)
+
+
+@unittest.skipIf(
+    unicodedata.unidata_version != "14.0.0",
+    "The reference knows the Unicode of its Python, the tables Unicode 14.",
+)
+class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
+    """Against the rules in plain Python, for the four pairs of options."""
+
+    @parameterized.product(lower_case=[True, False], strip=[True, False])
+    def test_pieces_and_offsets_of_fuzzed_texts(self, lower_case, strip):
+        texts = _fuzz(3000)
+        everything = [
+            reference_tokenizer.split_words(text, lower_case, strip)
+            for text in texts
+        ]
+        # Half of the characters, so that many words are unknown.
+        chars = sorted({c for row in everything for w in row for c in w.text})
+        vocabulary = _letters("".join(chars[::2]) + "aάéσς'.中")
+        tokenizer = BertTokenizer(vocabulary, lower_case, strip)
+        ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+        self.assertAllEqual(tokenizer.tokenize(texts), ids)
+        self.assertEqual(
+            _to_str(tokenizer.split_words(texts)),
+            [[word.text for word in row] for row in everything],
+        )
+        actual = zip(
+            _to_str(tokenizer.tokens(ids)),
+            starts.to_list(),
+            ends.to_list(),
+            strict=True,
+        )
+        known = {token: i for i, token in enumerate(vocabulary.tokens)}
+        num_unknown = 0
+        for text, row, found in zip(texts, everything, actual, strict=True):
+            pieces, spans = [], []
+            for word in row:
+                position = 0
+                for piece in reference_tokenizer.split_pieces(word.text, known):
+                    pieces.append(piece)
+                    length = len(piece.removeprefix("##"))
+                    if piece == "[UNK]":
+                        num_unknown += 1
+                        length = len(word.text)
+                    first, last = position, position + length - 1
+                    spans.append((word.spans[first][0], word.spans[last][1]))
+                    position += length
+            self.assertEqual(found[0], pieces, text)
+            self.assertEqual(list(zip(*found[1:], strict=True)), spans, text)
+        self.assertGreater(num_unknown, 1000)
+
+    @parameterized.product(lower_case=[True, False], strip=[True, False])
+    def test_words_of_every_code_point(self, lower_case, strip):
+        tokenizer = BertTokenizer(_letters("a"), lower_case, strip)
+        texts = [f"he{c}LLO w{c}" for c in _code_points()]
+        words = _to_str(tokenizer.split_words(texts))
+        for text, found in zip(texts, words, strict=True):
+            row = reference_tokenizer.split_words(text, lower_case, strip)
+            self.assertEqual(found, [word.text for word in row], text)
+
+    def test_final_sigma_beside_every_code_point(self):
+        for strip in (True, False):
+            tokenizer = BertTokenizer(_letters("a"), True, strip)
+            texts = [f"Α{c}Σ {c}Σ ΑΣ{c}Β Σ{c}Σ" for c in _code_points()]
+            words = _to_str(tokenizer.split_words(texts))
+            for text, found in zip(texts, words, strict=True):
+                row = reference_tokenizer.split_words(text, True, strip)
+                self.assertEqual(found, [word.text for word in row], text)
+
+
+def _code_points():
+    """Yields characters; of large blocks that one rule governs only some."""
+    for code_point in range(0x110000):
+        char = chr(code_point)
+        category = unicodedata.category(char)
+        if category == "Cs":
+            continue
+        is_common = category in ("Cn", "Co") or (
+            category == "Lo" and code_point > 0x3100
+        )
+        if not is_common or code_point % 97 == 0:
+            yield char
+
+
+class RulesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("ΟΔΥΣΣΕΥΣ", ["οδυσσευς"]),
+        ("Σ", ["σ"]),
+        ("ΣΣ ΑΣ.Σ ΑΣ,Σ", ["σς", "ασ", ".", "ς", "ας", ",", "σ"]),
+        ("ΑΣ'Α ΑΣ' ΑΣ", ["ασ", "'", "α", "ας", "'", "ας"]),
+        ("ΑΣ\u0301\u00ad\u0000Α ΑΣ\u0301", ["ασα", "ας"]),
+        ("ΑΣ中Α 1Σ Α1Σ", ["ας", "中", "α", "1σ", "α1σ"]),
+        (b"\xce\x91\xff\xce\xa3\xe2\x82 \xce\xa3\xff", ["ας", "σ"]),
+        ("ΑΣ’Α ΑΣ ’Α", ["ασ", "’", "α", "ας", "’", "α"]),
+    )
+    def test_sigma_at_the_end_of_a_word(self, text, expected):
+        tokenizer = BertTokenizer(_letters("a"))
+        self.assertEqual(_to_str(tokenizer.split_words([text])), [expected])
+        cased = BertTokenizer(_letters("aΣ"), lower_case=False)
+        self.assertEqual(_to_str(cased.split_words(["ΑΣ Σ"])), [["ΑΣ", "Σ"]])
+
+    @parameterized.parameters("a", "λ", "ℵ", "𐐨")
+    def test_words_of_more_than_200_characters_are_unknown(self, letter):
+        vocabulary = _letters(f"{letter}x.中")
+        tokenizer = BertTokenizer(vocabulary)
+        width = len(letter.encode())
+        text = f"x {letter * 200}.{letter * 201} 中{letter * 200}中"
+        ids, starts, ends = tokenizer.tokenize_with_offsets([text])
+        pieces = _to_str(tokenizer.tokens(ids))[0]
+        word = [letter] + [f"##{letter}"] * 199
+        self.assertEqual(pieces, ["x", *word, ".", "[UNK]", "中", *word, "中"])
+        unknown = pieces.index("[UNK]")
+        self.assertEqual(starts[0, unknown], 2 + 200 * width + 1)
+        self.assertEqual(ends[0, unknown] - starts[0, unknown], 201 * width)
+        self.assertEqual(ends[0, -1], len(text.encode()))
+
+    def test_length_counts_after_normalization(self):
+        tokenizer = BertTokenizer(_letters("a각"))
+        accents = "a\u0301" * 200
+        self.assertLen(tokenizer.tokenize(accents), 200)
+        self.assertLen(tokenizer.tokenize(accents + "A"), 1)
+        # A Hangul syllable falls into two or three letters.
+        self.assertLen(tokenizer.tokenize("각" * 66), 198)
+        self.assertLen(tokenizer.tokenize("각" * 67), 1)
+
+    def test_what_shares_a_character_shares_its_bytes(self):
+        tokenizer = BertTokenizer(_letters("각e—"))
+        ids, starts, ends = tokenizer.tokenize_with_offsets(
+            "—각e\u0301\u00ad e"
+        )
+        self.assertEqual(
+            _to_str(tokenizer.tokens(tf.RaggedTensor.from_tensor([ids]))),
+            [["—", "ᄀ", "##ᅡ", "##ᆨ", "##e", "e"]],
+        )
+        self.assertAllEqual(starts, [0, 3, 3, 3, 6, 12])
+        self.assertAllEqual(ends, [3, 6, 6, 6, 11, 13])
+
+    def test_case_and_accents_are_independent(self):
+        words = [
+            _to_str(BertTokenizer(_letters("a"), *o).split_words(["Éa İ Å"]))[0]
+            for o in ((True,), (True, False), (False, True), (False,))
+        ]
+        self.assertEqual(
+            words,
+            [
+                ["ea", "i", "a"],
+                ["éa", "i̇", "å"],
+                ["Ea", "I", "A"],
+                ["Éa", "İ", "Å"],
+            ],
+        )
+
+    def test_shapes(self):
+        tokenizer = BertTokenizer(_letters("ab"))
+        a, b = (tokenizer.vocabulary.id(token) for token in "ab")
+        self.assertAllEqual(tokenizer.tokenize("a b"), [a, b])
+        self.assertAllEqual(tokenizer.tokenize(""), np.zeros(0))
+        self.assertEqual(tokenizer.tokenize([]).to_list(), [])
+        texts = tf.constant(["", "b a", " ", "a"])
+        for part in (tokenizer.tokenize, tokenizer.split_words):
+            self.assertAllEqual(part(texts).row_lengths(), [0, 2, 0, 1])
+        ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+        self.assertEqual(ids.to_list(), [[], [b, a], [], [a]])
+        self.assertEqual(starts.to_list(), [[], [0, 2], [], [0]])
+        self.assertEqual(ends.to_list(), [[], [1, 3], [], [1]])
+        self.assertEqual(starts.dtype, tf.int32)
+        empty = tokenizer.tokenize_with_offsets(tf.constant([], tf.string))
+        self.assertEqual([part.to_list() for part in empty], [[]] * 3)
+        with self.assertRaisesRegex(ValueError, "one string or a vector"):
+            tokenizer.tokenize([["a"]])
+
+
+if __name__ == "__main__":
+    tf.test.main()
