@@ -27,7 +27,7 @@ _MAX_CHARS_PER_PIECE = 50
 # How often learning goes round; what the learner does by default.
 _NUM_ITERATIONS = 4
 # The search ends when the learner fills this much of the room.
-_FULL_ENOUGH = 0.97
+_FULL_ENOUGH = 0.95
 # After so many guesses the search halves, so that it ends.
 _MAX_GUESSES = 6
 # Lines 1 to 99 of bert-base-uncased are unused, [UNK] is on line 100.
