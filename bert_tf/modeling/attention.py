@@ -80,22 +80,15 @@ class SelfAttention(layers.BertLayer):
             rate=self.bert_config.attention_probs_dropout_prob,
             jit=self.fuse,
         )  # [B, N, S, S]
-        context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])
-        return tf.reshape(context, fused.shape_of(hidden_states)), probs
+        return fused.merge_heads(tf.matmul(probs, value)), probs
 
     def _project_heads(self, projection, hidden_states):
-        projected = fused.bias_activation(
+        return fused.bias_split_heads(
             projection(hidden_states),
             tf.convert_to_tensor(projection.bias),
-            "linear",
+            self.bert_config.num_attention_heads,
             jit=self.fuse,
         )
-        batch, length, _ = fused.shape_of(hidden_states)
-        heads = self.bert_config.num_attention_heads
-        projected = tf.reshape(
-            projected, [batch, length, heads, self.head_size]
-        )
-        return tf.transpose(projected, [0, 2, 1, 3])
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

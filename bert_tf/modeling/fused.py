@@ -3,10 +3,16 @@
 On a CPU they take as long as the products when each operation runs by itself,
 and a fraction of it when XLA makes one loop of them; oneDNN's products in turn
 are faster than XLA's, so only the chains are compiled. Each function takes
-`jit`; without it the graph holds plain operations, as exports need.
+`jit`; without it the graph holds plain operations, as exports need, and
+TensorFlow derives the gradient.
 
-All arithmetic is in float32, whatever the arguments' dtype; the result has the
-dtype of the first argument unless said otherwise. `keys` come from
+The compiled gradients are written out. They compute the chain again from its
+arguments, which costs less than reading stored intermediates, and keep no
+dropout mask. Sums over rows stand in a compiled function of their own: fused
+with the loop that makes the rows they would compute it once more, column by
+column.
+
+All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
 """
 
@@ -19,89 +25,39 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling.dropout import shape_of
 
 
-def _bias_activation(x, bias, *, activation):
-    values = tf.cast(x, tf.float32) + bias
-    return tf.cast(activations.get(activation)(values), x.dtype)
-
-
-def _normalize(x, gamma, beta, epsilon):
-    mean = tf.reduce_mean(x, -1, keepdims=True)
-    centred = x - mean
-    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
-    return centred * (tf.math.rsqrt(variance + epsilon) * gamma) + beta
-
-
-def _drop(x, keys, rate):
-    if keys is None or rate == 0.0:
-        return x
-    kept = dropout.draw_mask(shape_of(x), rate, keys)
-    return dropout.apply_mask(x, kept, rate)
-
-
-def _residual_layer_norm(
-    x, bias, residual, gamma, beta, keys, *, epsilon, rate
-):
-    values = _drop(tf.cast(x, tf.float32) + bias, keys, rate)
-    values += tf.cast(residual, tf.float32)
-    return tf.cast(_normalize(values, gamma, beta, epsilon), x.dtype)
-
-
-def _masked_softmax(scores, adder, keys, *, scale, rate):
-    values = tf.cast(scores, tf.float32) * scale + adder
-    return tf.cast(_drop(tf.nn.softmax(values), keys, rate), scores.dtype)
-
-
-def _layer_norm(x, gamma, beta, keys, *, epsilon, rate, dtype):
-    values = _normalize(tf.cast(x, tf.float32), gamma, beta, epsilon)
-    return tf.cast(_drop(values, keys, rate), dtype)
-
-
 @functools.cache
-def _compiled(chain, options):
-    """Returns `chain` compiled, with a gradient that keeps arguments only.
-
-    The backward pass computes the chain again from its arguments: within one
-    compiled loop that costs less than reading stored intermediates, and the
-    dropout mask is never kept.
-    """
-    options = dict(options)
+def _compile(function, *options):
+    """Returns `function` compiled, with `options` as its last arguments."""
 
     @tf.function(jit_compile=True, autograph=False)
-    def forward(*tensors):
-        return chain(*tensors, **options)
+    def compiled(*tensors):
+        return function(*tensors, *options)
 
-    @tf.function(jit_compile=True, autograph=False)
-    def backward(upstream, *tensors):
-        floats = [i for i, x in enumerate(tensors) if x.dtype.is_floating]
-        with tf.GradientTape() as tape:
-            tape.watch([tensors[i] for i in floats])
-            outputs = chain(*tensors, **options)
-        return tape.gradient(outputs, [tensors[i] for i in floats], upstream)
-
-    @tf.custom_gradient
-    def function(*tensors):
-        def gradient(upstream):
-            found = iter(backward(upstream, *tensors))
-            return [
-                next(found) if x.dtype.is_floating else None for x in tensors
-            ]
-
-        return forward(*tensors), gradient
-
-    return function
+    return compiled
 
 
-def _run(chain, jit, tensors, **options):
-    if not jit:
-        return chain(*tensors, **options)
-    if tensors[-1] is None:
-        chain, tensors = _without_keys(chain), tensors[:-1]
-    return _compiled(chain, tuple(options.items()))(*tensors)
+def _float(x):
+    return tf.cast(x, tf.float32)
 
 
-@functools.cache
-def _without_keys(chain):
-    return lambda *tensors, **options: chain(*tensors, None, **options)
+def _sum_rows(*tensors):
+    """Returns the sums <float32>[width] of <float>[..., width] tensors."""
+    return [
+        tf.reduce_sum(tf.reshape(_float(x), [-1, x.shape[-1]]), axis=0)
+        for x in tensors
+    ]
+
+
+# === activation(x + bias) ===
+
+
+def _bias_activation(x, bias, activation):
+    return tf.cast(activations.get(activation)(_float(x) + bias), x.dtype)
+
+
+def _bias_activation_gradient(upstream, x, bias, activation):
+    slope = activations.get_derivative(activation)(_float(x) + bias)
+    return tf.cast(_float(upstream) * slope, x.dtype)
 
 
 def bias_activation(x, bias, activation, *, jit=False):
@@ -112,8 +68,114 @@ def bias_activation(x, bias, activation, *, jit=False):
       bias: <float32>[width].
       activation: One of `bert_tf.config.HIDDEN_ACTS`.
       jit: Whether to compile.
+
+    Returns:
+      <float>[..., width], of the dtype of `x`.
     """
-    return _run(_bias_activation, jit, (x, bias), activation=activation)
+    if not jit:
+        return _bias_activation(x, bias, activation)
+
+    @tf.custom_gradient
+    def chain(x, bias):
+        def gradient(upstream):
+            backward = _compile(_bias_activation_gradient, activation)
+            rows = backward(upstream, x, bias)
+            return rows, *_compile(_sum_rows)(rows)
+
+        return _compile(_bias_activation, activation)(x, bias), gradient
+
+    return chain(x, bias)
+
+
+# === x + bias, with the heads apart ===
+
+
+def _bias_split_heads(x, bias, heads):
+    batch, length, width = shape_of(x)
+    values = tf.cast(_float(x) + bias, x.dtype)
+    values = tf.reshape(values, [batch, length, heads, width // heads])
+    return tf.transpose(values, [0, 2, 1, 3])
+
+
+def merge_heads(x):
+    """Returns <float>[batch, length, width] of [batch, heads, length, size]."""
+    batch, heads, length, size = shape_of(x)
+    merged = tf.transpose(x, [0, 2, 1, 3])
+    return tf.reshape(merged, [batch, length, heads * size])
+
+
+def bias_split_heads(x, bias, heads, *, jit=False):
+    """Returns x + bias, with the heads apart.
+
+    Args:
+      x: <float>[batch, length, width].
+      bias: <float32>[width].
+      heads: Number of heads; divides the width.
+      jit: Whether to compile.
+
+    Returns:
+      <float>[batch, heads, length, width / heads], of the dtype of `x`.
+    """
+    if not jit:
+        return _bias_split_heads(x, bias, heads)
+
+    @tf.custom_gradient
+    def chain(x, bias):
+        def gradient(upstream):
+            # Not compiled: TensorFlow's own transposition is faster.
+            rows = merge_heads(upstream)
+            return rows, *_compile(_sum_rows)(rows)
+
+        return _compile(_bias_split_heads, heads)(x, bias), gradient
+
+    return chain(x, bias)
+
+
+# === layer_norm(dropout(x + bias) + residual) ===
+
+
+def _dropout_factor(x, keys, rate):
+    """Returns what dropout multiplies each element of `x` with."""
+    if keys is None or rate == 0.0:
+        return 1.0
+    kept = dropout.draw_mask(shape_of(x), rate, keys)
+    return tf.where(kept, 1.0 / (1.0 - rate), 0.0)
+
+
+def _standardize(x, epsilon):
+    """Returns `x` with mean 0 and variance 1 per row, and the factor."""
+    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
+    factor = tf.math.rsqrt(variance + epsilon)
+    return centred * factor, factor
+
+
+def _standardize_gradient(upstream, standard, factor):
+    mean = tf.reduce_mean(upstream, axis=-1, keepdims=True)
+    along = tf.reduce_mean(upstream * standard, axis=-1, keepdims=True)
+    return factor * (upstream - mean - standard * along)
+
+
+def _residual_sum(x, bias, residual, keys, rate):
+    factor = _dropout_factor(x, keys, rate)
+    return (_float(x) + bias) * factor + _float(residual), factor
+
+
+def _residual_norm(x, bias, residual, gamma, beta, keys, epsilon, rate):
+    total, _ = _residual_sum(x, bias, residual, keys, rate)
+    standard, _ = _standardize(total, epsilon)
+    return tf.cast(standard * gamma + beta, x.dtype)
+
+
+def _residual_norm_gradient(
+    upstream, x, bias, residual, gamma, keys, epsilon, rate
+):
+    total, kept = _residual_sum(x, bias, residual, keys, rate)
+    standard, factor = _standardize(total, epsilon)
+    upstream = _float(upstream)
+    into_sum = _standardize_gradient(upstream * gamma, standard, factor)
+    gradients = (into_sum * kept, into_sum, upstream * standard)
+    return [tf.cast(gradient, x.dtype) for gradient in gradients]
 
 
 def bias_dropout_residual_layer_norm(
@@ -124,31 +186,53 @@ def bias_dropout_residual_layer_norm(
     Args:
       x: <float>[batch, ..., width].
       bias: <float32>[width].
-      residual: <float>[batch, ..., width].
+      residual: <float>[batch, ..., width], of the dtype of `x`.
       gamma: <float32>[width].
       beta: <float32>[width].
       keys: <uint32>[batch, 2] or None.
       epsilon: Added to the variance.
       rate: Probability of dropping an element.
       jit: Whether to compile.
+
+    Returns:
+      <float>[batch, ..., width], of the dtype of `x`.
     """
-    tensors = (x, bias, residual, gamma, beta, keys)
-    return _run(_residual_layer_norm, jit, tensors, epsilon=epsilon, rate=rate)
+    residual = tf.cast(residual, x.dtype)
+    if not jit:
+        return _residual_norm(
+            x, bias, residual, gamma, beta, keys, epsilon, rate
+        )
+
+    @tf.custom_gradient
+    def chain(x, bias, residual, gamma, beta):
+        def gradient(upstream):
+            backward = _compile(_residual_norm_gradient, epsilon, rate)
+            rows, into_residual, scaled = backward(
+                upstream, x, bias, residual, gamma, keys
+            )
+            sums = _compile(_sum_rows)(rows, scaled, upstream)
+            return rows, sums[0], into_residual, sums[1], sums[2]
+
+        forward = _compile(_residual_norm, epsilon, rate)
+        return forward(x, bias, residual, gamma, beta, keys), gradient
+
+    return chain(x, bias, residual, gamma, beta)
 
 
-def masked_softmax_dropout(scores, adder, keys, *, scale, rate, jit=False):
-    """Returns dropout(softmax(scores * scale + adder)).
+# === dropout(layer_norm(x)) ===
 
-    Args:
-      scores: <float>[batch, heads, queries, keys].
-      adder: <float32>, of a shape that broadcasts to that of `scores`.
-      keys: <uint32>[batch, 2] or None.
-      scale: Factor of the scores.
-      rate: Probability of dropping an element.
-      jit: Whether to compile.
-    """
-    tensors = (scores, adder, keys)
-    return _run(_masked_softmax, jit, tensors, scale=scale, rate=rate)
+
+def _norm(x, gamma, beta, keys, epsilon, rate, dtype):
+    standard, _ = _standardize(_float(x), epsilon)
+    factor = _dropout_factor(x, keys, rate)
+    return tf.cast((standard * gamma + beta) * factor, dtype)
+
+
+def _norm_gradient(upstream, x, gamma, keys, epsilon, rate):
+    standard, factor = _standardize(_float(x), epsilon)
+    upstream = _float(upstream) * _dropout_factor(x, keys, rate)
+    rows = _standardize_gradient(upstream * gamma, standard, factor)
+    return tf.cast(rows, x.dtype), upstream * standard, upstream
 
 
 def layer_norm_dropout(
@@ -165,6 +249,68 @@ def layer_norm_dropout(
       rate: Probability of dropping an element.
       dtype: Of the result.
       jit: Whether to compile.
+
+    Returns:
+      <float>[batch, ..., width], of the dtype `dtype`.
     """
-    options = {"epsilon": epsilon, "rate": rate, "dtype": dtype}
-    return _run(_layer_norm, jit, (x, gamma, beta, keys), **options)
+    if not jit:
+        return _norm(x, gamma, beta, keys, epsilon, rate, dtype)
+
+    @tf.custom_gradient
+    def chain(x, gamma, beta):
+        def gradient(upstream):
+            backward = _compile(_norm_gradient, epsilon, rate)
+            rows, scaled, shifted = backward(upstream, x, gamma, keys)
+            return rows, *_compile(_sum_rows)(scaled, shifted)
+
+        forward = _compile(_norm, epsilon, rate, dtype)
+        return forward(x, gamma, beta, keys), gradient
+
+    return chain(x, gamma, beta)
+
+
+# === dropout(softmax(scores * scale + adder)) ===
+
+
+def _masked_softmax(scores, adder, keys, scale, rate):
+    probs = tf.nn.softmax(_float(scores) * scale + adder)
+    return tf.cast(probs * _dropout_factor(scores, keys, rate), scores.dtype)
+
+
+def _masked_softmax_gradient(upstream, scores, adder, keys, scale, rate):
+    probs = tf.nn.softmax(_float(scores) * scale + adder)
+    upstream = _float(upstream) * _dropout_factor(scores, keys, rate)
+    weighted = probs * upstream
+    total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
+    return tf.cast((weighted - probs * total) * scale, scores.dtype)
+
+
+def masked_softmax_dropout(scores, adder, keys, *, scale, rate, jit=False):
+    """Returns dropout(softmax(scores * scale + adder)).
+
+    Args:
+      scores: <float>[batch, heads, queries, keys].
+      adder: <float32>, of a shape that broadcasts to that of `scores`; has no
+        gradient.
+      keys: <uint32>[batch, 2] or None.
+      scale: Factor of the scores.
+      rate: Probability of dropping an element.
+      jit: Whether to compile.
+
+    Returns:
+      <float>[batch, heads, queries, keys], of the dtype of `scores`.
+    """
+    adder = tf.stop_gradient(adder)
+    if not jit:
+        return _masked_softmax(scores, adder, keys, scale, rate)
+
+    @tf.custom_gradient
+    def chain(scores):
+        def gradient(upstream):
+            backward = _compile(_masked_softmax_gradient, scale, rate)
+            return backward(upstream, scores, adder, keys)
+
+        forward = _compile(_masked_softmax, scale, rate)
+        return forward(scores, adder, keys), gradient
+
+    return chain(scores)
