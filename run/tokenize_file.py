@@ -1,0 +1,22 @@
+r"""Tokenizes a text file: one line of text in, one line of JSON out.
+
+  python run/tokenize_file.py --vocab_file=data/vocab.txt \
+      --input_file=text.txt --output_file=pieces.jsonl
+
+Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
+end], ...]}; offsets are bytes of the line of text.
+"""
+
+from bert_tf import cli
+from bert_tf.run_config import TokenizeFileConfig
+
+
+def main(config: TokenizeFileConfig) -> None:
+    # Here, so that --help answers at once.
+    from bert_tf.text import tokenize_file
+
+    tokenize_file.run(config)
+
+
+if __name__ == "__main__":
+    cli.run(main, TokenizeFileConfig)

@@ -1,0 +1,96 @@
+"""Tests for bert_tf.text.packing."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.text import packing
+from bert_tf.text.vocabulary import Vocabulary
+
+_VOCABULARY = Vocabulary(["[UNK]", "[SEP]", "x", "[CLS]", "[MASK]", "[PAD]"])
+_SEP, _CLS, _PAD = 1, 3, 5
+
+
+def _ragged(rows):
+    return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+
+
+def _pack_one(tokens_a, tokens_b, length):
+    """The original's loops (run_classifier.py:377-453, 557-571)."""
+    a, b = list(tokens_a), list(tokens_b)
+    if b:
+        while len(a) + len(b) > length - 3:
+            (a if len(a) > len(b) else b).pop()
+    else:
+        a = a[: length - 2]
+    ids = [_CLS, *a, _SEP] + ([*b, _SEP] if b else [])
+    segments = [0] * (len(a) + 2) + [1] * (len(b) + 1 if b else 0)
+    padding = [0] * (length - len(ids))
+    return (
+        ids + [_PAD] * len(padding),
+        [1] * len(ids) + padding,
+        segments + padding,
+    )
+
+
+class PackTest(tf.test.TestCase, parameterized.TestCase):
+    def test_single_segments(self):
+        packed = packing.pack(
+            _ragged([[10, 11, 12, 13], [14], []]), None, 5, _VOCABULARY
+        )
+        self.assertAllEqual(
+            packed["input_ids"],
+            [[3, 10, 11, 12, 1], [3, 14, 1, 5, 5], [3, 1, 5, 5, 5]],
+        )
+        self.assertAllEqual(
+            packed["input_mask"],
+            [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
+        )
+        self.assertAllEqual(packed["segment_ids"], np.zeros((3, 5)))
+
+    @parameterized.parameters(5, 6, 7, 8, 13, 30)
+    def test_pairs_of_all_lengths_equal_the_original(self, length):
+        pairs = [(a, b) for a in range(13) for b in range(13)]
+        rows_a = [list(range(100, 100 + a)) for a, _ in pairs]
+        rows_b = [list(range(200, 200 + b)) for _, b in pairs]
+        packed = packing.pack(
+            _ragged(rows_a), _ragged(rows_b), length, _VOCABULARY
+        )
+        expected = [
+            _pack_one(a, b, length) for a, b in zip(rows_a, rows_b, strict=True)
+        ]
+        for i, name in enumerate(("input_ids", "input_mask", "segment_ids")):
+            self.assertEqual(packed[name].dtype, tf.int32)
+            self.assertAllEqual(packed[name], [row[i] for row in expected])
+
+    def test_shapes_in_a_pipeline(self):
+        dataset = tf.data.Dataset.from_tensor_slices([3, 1]).batch(2)
+        dataset = dataset.map(
+            lambda n: packing.pack(
+                tf.ragged.range(n), tf.ragged.range(n + 1), 9, _VOCABULARY
+            )
+        )
+        self.assertEqual(dataset.element_spec["input_ids"].shape[1:], [9])
+        (packed,) = dataset
+        self.assertAllEqual(
+            packed["input_ids"],
+            [[3, 0, 1, 2, 1, 0, 1, 2, 1], [3, 0, 1, 0, 1, 1, 5, 5, 5]],
+        )
+
+    def test_empty_batch(self):
+        empty = tf.zeros([0], tf.int32)
+        rows = tf.RaggedTensor.from_row_splits(empty, [0])
+        packed = packing.pack(rows, rows, 6, _VOCABULARY)
+        for value in packed.values():
+            self.assertEqual(value.shape, [0, 6])
+
+    @parameterized.parameters((None, 2, 3), ([[7]], 4, 5))
+    def test_refuses_lengths_without_room(self, row_b, length, least):
+        tokens_b = row_b and _ragged(row_b)
+        with self.assertRaisesRegex(UserError, f"at least {least}. .*{length}"):
+            packing.pack(_ragged([[7]]), tokens_b, length, _VOCABULARY)
+
+
+if __name__ == "__main__":
+    tf.test.main()

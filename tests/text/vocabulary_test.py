@@ -1,0 +1,127 @@
+"""Tests for bert_tf.text.vocabulary."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.text.vocabulary import Vocabulary
+from tests.shared_data import data
+
+_TOKENS = ["a", "[SEP]", "##b", "[CLS]", "[PAD]", "[MASK]", "é", "[UNK]"]
+_TEXT = "\n".join(_TOKENS) + "\n"
+
+
+class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
+    def _file(self, contents):
+        path = os.path.join(self.create_tempdir().full_path, "vocab.txt")
+        with open(path, "wb") as file:
+            file.write(
+                contents if isinstance(contents, bytes) else contents.encode()
+            )
+        return path
+
+    def test_ids_are_line_numbers(self):
+        vocabulary = Vocabulary.from_file(self._file(_TEXT))
+        self.assertEqual(vocabulary.tokens, tuple(_TOKENS))
+        self.assertLen(vocabulary, 8)
+        self.assertEqual(
+            [vocabulary.id(token) for token in _TOKENS], list(range(8))
+        )
+        self.assertIn("##b", vocabulary)
+        self.assertNotIn("b", vocabulary)
+        self.assertEqual(
+            (
+                vocabulary.pad_id,
+                vocabulary.unk_id,
+                vocabulary.cls_id,
+                vocabulary.sep_id,
+                vocabulary.mask_id,
+            ),
+            (4, 7, 3, 1, 5),
+        )
+        with self.assertRaisesRegex(UserError, r"vocab\.txt does not hold 'b'"):
+            vocabulary.id("b")
+
+    def test_hash_is_that_of_the_file_it_writes(self):
+        vocabulary = Vocabulary(_TOKENS)
+        path = os.path.join(self.create_tempdir().full_path, "new", "vocab.txt")
+        vocabulary.write(path)
+        with open(path, "rb") as file:
+            contents = file.read()
+        self.assertEqual(contents, _TEXT.encode())
+        self.assertEqual(vocabulary.hash, hashlib.sha256(contents).hexdigest())
+        # The last line end may be missing; it is the same vocabulary.
+        same = Vocabulary.from_file(self._file(_TEXT.removesuffix("\n")))
+        self.assertEqual(same.hash, vocabulary.hash)
+        other = Vocabulary([*_TOKENS[1:], _TOKENS[0]])
+        self.assertNotEqual(other.hash, vocabulary.hash)
+
+    @parameterized.parameters(
+        ("uncased", 30522, 101, "the", 1996),
+        ("cased", 28996, 101, "the", 1103),
+        ("multilingual-cased", 119547, 101, "the", 10105),
+        ("chinese", 21128, 101, "\u2028", 343),
+    )
+    def test_reads_the_released_vocabularies(self, name, size, cls_id, *piece):
+        path = data(f"vocab/bert-base-{name}-vocab.txt")
+        vocabulary = Vocabulary.from_file(path)
+        self.assertLen(vocabulary, size)
+        self.assertEqual(vocabulary.cls_id, cls_id)
+        self.assertEqual(vocabulary.id(piece[0]), piece[1])
+        with open(path, "rb") as file:
+            self.assertEqual(vocabulary.to_text().encode(), file.read())
+
+    @parameterized.parameters(
+        (b"\xef\xbb\xbf" + _TEXT.encode(), "line 1: .*byte order mark"),
+        (_TEXT.replace("é", ""), "line 7: empty"),
+        (_TEXT + "\n", "line 9: empty"),
+        (_TEXT.replace("é", "##b"), "line 7: '##b' stands already on line 3"),
+        (_TEXT.replace("\n", "\r\n"), r"line 1: ends with \\r\\n"),
+        (_TEXT.replace("é", "é "), "line 7: 'é ' has white space"),
+        (_TEXT.replace("é", "\u3000é"), "line 7: .*has white space"),
+        (_TEXT.replace("é", "\t"), "line 7: .*has white space"),
+        (_TEXT.replace("é", "## "), "line 7: .*has white space"),
+        (
+            _TEXT.replace("é", "ü").encode("latin-1"),
+            "line 7: not UTF-8 at byte 31",
+        ),
+        (_TEXT.replace("[MASK]\n", ""), r"lacks \[MASK\]"),
+        ("a\nb", r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        ("", "is empty"),
+    )
+    def test_refuses(self, contents, message):
+        with self.assertRaisesRegex(UserError, rf"vocab\.txt.*{message}"):
+            Vocabulary.from_file(self._file(contents))
+
+    def test_refuses_a_missing_file(self):
+        with self.assertRaisesRegex(UserError, "not there: 'no/vocab.txt'"):
+            Vocabulary.from_file("no/vocab.txt")
+
+    def test_refuses_a_piece_with_a_line_end(self):
+        with self.assertRaisesRegex(UserError, "line 9: .*line end"):
+            Vocabulary([*_TOKENS, "x\ny"])
+
+    def test_size_must_be_that_of_the_model(self):
+        vocabulary = Vocabulary.from_file(self._file(_TEXT))
+        vocabulary.check_size(8)
+        with self.assertRaisesRegex(
+            UserError, r"vocab\.txt has 8 lines.*`vocab_size` .* is 9"
+        ):
+            vocabulary.check_size(9)
+
+    def test_needs_no_tensorflow(self):
+        program = (
+            "import sys; from bert_tf.text.vocabulary import Vocabulary; "
+            f"Vocabulary.from_file({self._file(_TEXT)!r}).hash; "
+            "sys.exit('tensorflow' in sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
+if __name__ == "__main__":
+    tf.test.main()
