@@ -167,7 +167,9 @@ class _Pretraining:
                 lambda step: _read_batch(source, step),
             )
         except tf.errors.OpError as error:
-            explanation = source.explain(error)
+            explanation = training_data.explain_ids(
+                error, self._bert_config.vocab_size
+            ) or source.explain(error)
             if explanation is None:
                 raise
             raise explanation from error

@@ -17,6 +17,8 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
+_UNKNOWN_ID = "The records hold the id of a piece that a model with"
+
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
@@ -193,13 +195,20 @@ def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
 
     def check(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         largest = tf.reduce_max(batch["input_ids"])
-        message = (
-            "The records hold the id of a piece that a model with vocab_size="
-            f"{vocab_size} does not have; use the bert_config.json that "
-            "belongs to their vocabulary."
+        check = tf.debugging.Assert(
+            largest < vocab_size, [_UNKNOWN_ID, largest]
         )
-        check = tf.debugging.Assert(largest < vocab_size, [message, largest])
         with tf.control_dependencies([check]):
             return {name: tf.identity(x) for name, x in batch.items()}
 
     return dataset.map(check, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def explain_ids(error: tf.errors.OpError, vocab_size: int) -> UserError | None:
+    """Returns the error to raise if it was `check_ids` that failed."""
+    if _UNKNOWN_ID not in str(error):
+        return None
+    return UserError(
+        f"{_UNKNOWN_ID} vocab_size={vocab_size} does not have; use the "
+        "bert_config.json that belongs to their vocabulary."
+    )

@@ -1,6 +1,7 @@
 """The course of a run: steps, metrics, checkpoints, and what can go wrong."""
 
 import dataclasses
+import io
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -164,7 +165,7 @@ class TrainingRun:
             write()
         except _WRITE_ERRORS as error:
             logging.error(
-                "The metrics could not be written (%s). Training goes on.",
+                "Metrics or a batch could not be written (%s).",
                 str(error).splitlines()[0],
             )
             # Opened anew it loses a line that was cut short.
@@ -180,9 +181,12 @@ class TrainingRun:
         path = os.path.join(
             self._output_dir, f"not_finite_batch_{step + 1}.npz"
         )
-        with files.atomic_file(path) as temporary:
-            with tf.io.gfile.GFile(temporary, "wb") as file:
-                np.savez(file, **read_batch(step))
+        contents = io.BytesIO()
+        np.savez(contents, **read_batch(step))
+        if not self._attempt(
+            lambda: files.write_bytes(path, contents.getvalue())
+        ):
+            path = "no file, as the disk is full"
         self._close_log()
         raise UserError(
             f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
