@@ -26,8 +26,8 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
 # How often pages of a large store are let go of.
-_PASSES_PER_RELEASE = 256
-_ROWS_PER_RELEASE = 1024
+_PASSES_PER_RELEASE = 128
+_ROWS_PER_RELEASE = 256
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,7 @@ from bert_tf.data.instance_planning import Instances
 from bert_tf.data.mask_sampling import MaskingOptions
 from bert_tf.data.token_store import TokenStore
 
-# Small enough for the caches of the processor, and for the pages of a large
-# store that a batch touches: two of up to 64 KiB per record.
+# Small enough for the caches of the processor.
 _RECORDS_PER_BATCH = 1024
 _FEISTEL_ROUNDS = 6
 
@@ -175,7 +174,6 @@ def write_part(plan: PartsPlan, part: int) -> None:
                 plan.masking.left_to_right,
             )
             file.write(example_serializer.serialize(batch))
-            store.release()
     token_store.write_json(plan.counts_path(part), counts.to_dict())
     os.replace(temporary, plan.records_path(part))
 
@@ -225,7 +223,7 @@ def make_records(
     rows, places = np.nonzero(candidates)
     sources = np.where(in_a, a_shift, b_shift)[rows, places] + places
     input_ids = np.zeros(candidates.shape, np.int64)
-    input_ids[rows, places] = store.tokens[sources]
+    input_ids[rows, places] = store.take(sources)
     input_ids[:, 0] = plan.cls_id
     np.put_along_axis(input_ids, first_sep, plan.sep_id, axis=1)
     np.put_along_axis(input_ids, last_sep, plan.sep_id, axis=1)

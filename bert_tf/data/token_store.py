@@ -25,6 +25,8 @@ import numpy as np
 MAX_TOKENS_PER_PASS = 1 << 18
 # Maps that are smaller may stay in memory.
 _RELEASE_ABOVE_BYTES = 64 << 20
+# Reading a page can map 64 KiB around it; these are some 200 places.
+_TOKENS_PER_RELEASE = 1 << 14
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
 _PROGRESS = "progress.json"
@@ -221,6 +223,24 @@ class TokenStore:
             return document, first, stop
         first, stop = self.document_offsets[number : number + 2].tolist()
         return number, first, self._first_cuts.get(number, stop)
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Returns the tokens at `places`.
+
+        Args:
+          places: <int64>[num].
+
+        Returns:
+          <uint16 or int32>[num].
+        """
+        if not self._must_release:
+            return self.tokens[places]
+        taken = np.empty(len(places), self.tokens.dtype)
+        for start in range(0, len(places), _TOKENS_PER_RELEASE):
+            block = slice(start, start + _TOKENS_PER_RELEASE)
+            taken[block] = self.tokens[places[block]]
+            self.release()
+        return taken
 
     def release(self) -> None:
         """Lets go of the pages read so far; they come back when needed.

@@ -108,6 +108,8 @@ class TokenStoreTest(tf.test.TestCase, parameterized.TestCase):
         store.release()
         self.assertLess(resident(), before - size)
         self.assertAllEqual(store.tokens[-3:], values[-3:])
+        places = np.random.default_rng(1).integers(size, size=50000)
+        self.assertAllEqual(store.take(places), values[places])
 
 
 if __name__ == "__main__":
