@@ -164,7 +164,8 @@ class CreatePretrainingDataConfig:
     left_to_right: bool = option(
         False,
         "Data for a left-to-right model: nothing is masked, each piece is "
-        "predicted from those before it (Table 5).",
+        "predicted from those before it (Table 5); of more than "
+        "--max_predictions_per_seq pieces as many, drawn evenly.",
     )
     mask_rate: float = option(
         0.8, "Share of chosen pieces replaced by [MASK] (Table 8)."
@@ -174,7 +175,9 @@ class CreatePretrainingDataConfig:
         0.1, "Share of chosen pieces replaced by a random one (Table 8)."
     )
     max_ngram: int = option(
-        1, "Longest run of neighbouring words masked together."
+        1,
+        "Longest run of neighbouring words masked together; above 1, words are "
+        "masked whole, and runs of k words are drawn with weight 1/k.",
     )
 
     def __post_init__(self) -> None:
@@ -198,6 +201,26 @@ class CreatePretrainingDataConfig:
         )
         if self.generator == "original":
             self._check_original()
+        if self.left_to_right:
+            self._check_left_to_right()
+
+    def _check_left_to_right(self) -> None:
+        """Where nothing is masked, what says how to mask has no effect."""
+        for field in dataclasses.fields(self):
+            if field.name in (
+                "do_whole_word_mask",
+                "masked_lm_prob",
+                "mask_rate",
+                "same_rate",
+                "random_rate",
+                "max_ngram",
+            ):
+                value = getattr(self, field.name)
+                _require(
+                    value == field.default,
+                    f"--{field.name} has no effect with --left_to_right. "
+                    f"Received: {value}; drop one of the two.",
+                )
 
     def _check_original(self) -> None:
         """The original's algorithm has none of the streaming options."""

@@ -234,6 +234,18 @@ class ResultTest(StreamingGeneratorTestCase):
         pieces = (ids > 3).sum(axis=1)
         self.assertAllEqual(weights.sum(axis=1), pieces)
 
+    @parameterized.parameters(
+        {"do_whole_word_mask": True},
+        {"masked_lm_prob": 0.2},
+        {"mask_rate": 0.9, "same_rate": 0.0},
+        {"max_ngram": 2},
+    )
+    def test_masking_flags_are_refused_where_nothing_is_masked(self, **flags):
+        with self.assertRaisesRegex(
+            UserError, "no effect with --left_to_right"
+        ):
+            self.config(left_to_right=True, **flags)
+
     def test_whole_words_and_runs(self):
         rates = {"mask_rate": 1.0, "same_rate": 0.0, "random_rate": 0.0}
         many = {"max_seq_length": 64, "max_predictions_per_seq": 20}
