@@ -32,7 +32,7 @@ def attention_adder(input_mask, left_to_right=False):
     """
     mask = tf.cast(input_mask, tf.float32)[:, tf.newaxis, tf.newaxis, :]
     if left_to_right:
-        position = tf.range(fused.shape_of(input_mask)[1])
+        position = tf.range(fused.shape_of(mask)[-1])
         seen = position[tf.newaxis, :] <= position[:, tf.newaxis]  # [S, S]
         mask *= tf.cast(seen, tf.float32)
     return (1.0 - mask) * -10000.0

@@ -87,7 +87,8 @@ class BertModel(_ConfiguredModel):
 
     Example:
       >>> model = BertModel(BertConfig(vocab_size=30522))
-      >>> model({"input_ids": [[101, 7592, 102]]})["pooled_output"].shape
+      >>> ids = np.array([[101, 7592, 102]])
+      >>> model({"input_ids": ids})["pooled_output"].shape
       TensorShape([1, 768])
     """
 

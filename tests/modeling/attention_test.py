@@ -1,0 +1,111 @@
+"""Tests for bert_tf.modeling.attention."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.modeling import attention
+from bert_tf.modeling import dropout
+from tests.modeling import tiny
+
+_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
+
+
+def _numpy_attention(layer, x, seen):
+    """The definition, one head at a time."""
+    heads = layer.bert_config.num_attention_heads
+    size = x.shape[-1] // heads
+    contexts, weights = [], []
+    for head in range(heads):
+        columns = slice(head * size, (head + 1) * size)
+        q, k, v = (
+            x @ projection.kernel.numpy()[:, columns]
+            + projection.bias.numpy()[columns]
+            for projection in (layer.query, layer.key, layer.value)
+        )
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(size)
+        scores = np.where(seen, scores, scores - 10000)
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        weights.append(probs)
+        contexts.append(probs @ v)
+    return np.concatenate(contexts, -1), np.stack(weights, 1)
+
+
+class AttentionTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.x = tiny.normal(3, 5, 8)
+        self.layer = attention.SelfAttention(tiny.CONFIG)
+        self.layer.build(self.x.shape)
+        tiny.randomize(self.layer)
+
+    @parameterized.product(left_to_right=(False, True), fuse=(False, True))
+    def test_matches_numpy(self, left_to_right, fuse):
+        self.layer.fuse = fuse
+        adder = attention.attention_adder(_MASK, left_to_right)
+        seen = np.broadcast_to(_MASK[:, np.newaxis], (3, 5, 5)) == 1
+        if left_to_right:
+            seen = seen & np.tril(np.ones((5, 5), bool))
+        context, probs = self.layer(self.x, adder)
+        expected, weights = _numpy_attention(self.layer, self.x, seen)
+        self.assertAllClose(context, expected, atol=1e-5)
+        self.assertAllClose(probs, weights, atol=1e-6)
+
+    def test_padding_does_not_reach_tokens(self):
+        adder = attention.attention_adder(_MASK)
+        changed = np.where(_MASK[..., np.newaxis] == 1, self.x, 9.0)
+        before, _ = self.layer(self.x, adder)
+        after, _ = self.layer(changed.astype("float32"), adder)
+        tokens = _MASK == 1
+        self.assertAllClose(
+            before.numpy()[tokens], after.numpy()[tokens], atol=1e-6
+        )
+
+    def test_a_row_of_padding_ranks_its_scores_as_they_are(self):
+        empty = attention.attention_adder(np.zeros((3, 5), np.int32))
+        full = attention.attention_adder(np.ones((3, 5), np.int32))
+        self.assertAllClose(
+            self.layer(self.x, empty)[1], self.layer(self.x, full)[1], atol=1e-3
+        )
+
+    def test_adder(self):
+        self.assertAllEqual(
+            attention.attention_adder([[1, 1, 0]]), [[[[0, 0, -10000]]]]
+        )
+        self.assertAllEqual(
+            attention.attention_adder([[1, 1, 0]], left_to_right=True)[0, 0],
+            [[0, -1e4, -1e4], [0, 0, -1e4], [0, 0, -1e4]],
+        )
+
+    def test_dropout_is_on_the_weights(self):
+        adder = attention.attention_adder(_MASK)
+        seeds = tf.constant([4, 5, 6])
+        context, dropped = self.layer(self.x, adder, dropout_seeds=seeds)
+        _, probs = self.layer(self.x, adder)
+        keys = dropout.draw_keys(seeds, self.layer.salt)
+        kept = dropout.draw_mask([3, 2, 5, 5], 0.3, keys)
+        self.assertAllClose(dropped, np.where(kept, probs / 0.7, 0), atol=1e-6)
+        value = self.x @ self.layer.value.kernel + self.layer.value.bias
+        value = tf.reshape(value, [3, 5, 2, 4])
+        expected = np.einsum("bnqk,bknd->bqnd", dropped, value)
+        self.assertAllClose(context, expected.reshape(3, 5, 8), atol=1e-5)
+
+    def test_residual_and_output_projection(self):
+        layer = attention.Attention(tiny.CONFIG)
+        layer.build(self.x.shape)
+        tiny.randomize(layer, seed=2)
+        adder = attention.attention_adder(_MASK)
+        hidden, _ = layer(self.x, adder)
+        context, _ = layer.self_attention(self.x, adder)
+        output = layer.residual_output
+        total = context @ output.dense.kernel + output.dense.bias + self.x
+        total -= total.numpy().mean(-1, keepdims=True)
+        standard = total / total.numpy().std(-1, keepdims=True)
+        norm = output.layer_norm
+        expected = standard * norm.gamma + norm.beta
+        self.assertAllClose(hidden, expected, atol=1e-5)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,125 @@
+"""Tests for bert_tf.modeling.dropout."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.modeling import dropout
+
+_SEEDS = tf.constant([3, 2**31 - 1, 0, 77], tf.int32)
+
+
+def _mask(shape, rate=0.5, seeds=None, salt=5):
+    """Returns the mask as 0 and 1, <float64>[batch, ...]."""
+    seeds = tf.range(shape[0]) if seeds is None else seeds
+    keys = dropout.draw_keys(seeds, salt)
+    return dropout.draw_mask(list(shape), rate, keys).numpy().astype(float)
+
+
+def _hash(value):
+    """The integer hash `lowbias32`, in Python's integers."""
+    value ^= value >> 16
+    value = value * 0x7FEB352D % 2**32
+    value ^= value >> 15
+    value = value * 0x846CA68B % 2**32
+    return value ^ value >> 16
+
+
+class DropoutTest(tf.test.TestCase, parameterized.TestCase):
+    def test_no_seeds_or_rate_zero_change_nothing(self):
+        x = tf.reshape(tf.range(24.0), [4, 6])
+        self.assertAllEqual(dropout.dropout(x, 0.5, None, 1), x)
+        self.assertAllEqual(dropout.dropout(x, 0.0, _SEEDS, 1), x)
+        self.assertIsNone(dropout.draw_keys(None, 1))
+
+    def test_rate_near_one_drops_everything(self):
+        x = tf.ones([4, 1000])
+        dropped = dropout.dropout(x, 1.0 - 1e-9, _SEEDS, 1)
+        self.assertAllEqual(dropped, tf.zeros([4, 1000]))
+
+    @parameterized.parameters(0.1, 0.25, 0.5, 0.9)
+    def test_kept_elements_are_scaled_exactly(self, rate):
+        x = tf.random.stateless_normal([4, 5000], [1, 2])
+        dropped = dropout.dropout(x, rate, _SEEDS, 9)
+        kept = dropped.numpy() != 0
+        factor = np.float32(1.0 / (1.0 - rate))
+        self.assertAllEqual(dropped, np.where(kept, x * factor, 0))
+
+    def test_bfloat16_is_scaled_before_it_is_rounded(self):
+        x = tf.ones([4, 1000], tf.bfloat16)
+        dropped = tf.cast(dropout.dropout(x, 0.1, _SEEDS, 9), tf.float32)
+        expected = float(tf.cast(tf.cast(1 / 0.9, tf.bfloat16), tf.float32))
+        self.assertAllInSet(dropped, [0.0, expected])
+        self.assertGreater(np.count_nonzero(dropped), 3000)
+
+    def test_matches_an_independent_computation(self):
+        mask = _mask([4, 2, 3], 0.4, _SEEDS, salt=7)
+        place = 7 * 0x9E3779B9 % 2**32
+        for row, seed in enumerate(_SEEDS.numpy().tolist()):
+            first = _hash((_hash(seed) + place) % 2**32)
+            second = _hash(_hash(seed ^ 0x9E3779B9) ^ place)
+            for position in range(6):
+                value = position ^ first
+                value ^= value >> 16
+                value = value * 0x7FEB352D % 2**32
+                value = ((value ^ value >> 15) + second) % 2**32
+                value = value * 0x846CA68B % 2**32
+                value ^= value >> 16
+                kept = value >= round(0.4 * 2**32)
+                self.assertEqual(mask[row].ravel()[position], kept)
+
+    @parameterized.parameters(0.1, 0.5, 0.9)
+    def test_share_of_dropped_elements(self, rate):
+        mask = _mask([64, 12, 1024], rate)
+        error = np.sqrt(rate * (1 - rate) / mask.size)
+        self.assertAllClose(1 - mask.mean(), rate, rtol=0, atol=4 * error)
+        # By example and by position too, and as spread as coin tosses are.
+        for axis in (0, (1, 2)):
+            shares = 1 - mask.mean(axis=axis)
+            expected = np.sqrt(rate * (1 - rate) * shares.size / mask.size)
+            self.assertAllClose(np.std(shares) / expected, 1.0, atol=0.35)
+
+    def _assert_uncorrelated(self, a, b):
+        correlation = np.corrcoef(a.ravel(), b.ravel())[0, 1]
+        self.assertLess(abs(correlation), 4.5 / np.sqrt(a.size))
+
+    def test_examples_places_and_steps_are_independent(self):
+        shape = [16, 128, 64]
+        masks = [
+            _mask(shape, seeds=tf.range(16) + 16 * step, salt=salt)
+            for step in range(3)
+            for salt in (0, 1, 2, dropout.HEAD_SALT)
+        ]
+        for index, a in enumerate(masks):
+            for b in masks[:index]:
+                self._assert_uncorrelated(a, b)
+            for shift in (1, 2, 7):
+                self._assert_uncorrelated(a, np.roll(a, shift, axis=0))
+
+    def test_neighbours_within_an_example_are_independent(self):
+        mask = _mask([8, 256, 256])
+        for shift in (1, 2, 3, 16, 64, 128):
+            for axis in (1, 2):
+                self._assert_uncorrelated(mask, np.roll(mask, shift, axis))
+
+    def test_mask_does_not_depend_on_the_rest_of_the_batch(self):
+        whole = _mask([4, 3, 5], seeds=_SEEDS)
+        for row in range(4):
+            alone = _mask([1, 3, 5], seeds=_SEEDS[row : row + 1])
+            self.assertAllEqual(alone[0], whole[row])
+
+    def test_eager_graph_and_compiled_agree(self):
+        x = tf.random.stateless_normal([4, 7, 9], [1, 2])
+        eager = dropout.dropout(x, 0.3, _SEEDS, 2)
+        spec = tf.TensorSpec([None, None, 9])
+        for jit in (False, True):
+            function = tf.function(
+                lambda x: dropout.dropout(x, 0.3, _SEEDS, 2),
+                jit_compile=jit,
+                input_signature=[spec],
+            )
+            self.assertAllEqual(function(x), eager)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,201 @@
+"""Tests for bert_tf.modeling.fused."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import HIDDEN_ACTS
+from bert_tf.modeling import dropout
+from bert_tf.modeling import fused
+
+_BATCH, _LENGTH, _WIDTH, _HEADS = 3, 5, 8, 2
+
+
+def _normal(*shape, dtype="float32", seed=0):
+    values = np.random.default_rng([seed, *shape]).normal(size=shape)
+    return tf.constant(values, tf.as_dtype(dtype))
+
+
+def _rows(dtype, seed=0):
+    return _normal(_BATCH, _LENGTH, _WIDTH, dtype=dtype, seed=seed)
+
+
+def _keys(rate):
+    return dropout.draw_keys(tf.range(_BATCH), 4) if rate else None
+
+
+def _gradients(function, tensors):
+    """Returns the result and the gradient of a telling sum of it."""
+
+    @tf.function
+    def compute():
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            result = function(*tensors)
+            weights = _normal(*result.shape, seed=99)
+            total = tf.reduce_sum(tf.cast(result, tf.float32) * weights)
+        return result, tape.gradient(total, tensors)
+
+    return compute()
+
+
+class FusedTest(tf.test.TestCase, parameterized.TestCase):
+    def _assert_jit_agrees(self, function, tensors):
+        """Compares the compiled chain with the plain one."""
+        dtype = tensors[0].dtype
+        plain, plain_gradients = _gradients(
+            lambda *x: function(*x, jit=False), tensors
+        )
+        compiled, gradients = _gradients(
+            lambda *x: function(*x, jit=True), tensors
+        )
+        self.assertEqual(compiled.dtype, plain.dtype)
+        # Two roundings to bfloat16 on the way; sums add up a few of them.
+        tolerance = 1e-5 if dtype == tf.float32 else 3e-2
+        for received, expected in [
+            (compiled, plain),
+            *zip(gradients, plain_gradients, strict=True),
+        ]:
+            self.assertEqual(received.dtype, expected.dtype)
+            expected = tf.cast(expected, tf.float32)
+            self.assertAllClose(
+                tf.cast(received, tf.float32),
+                expected,
+                rtol=0,
+                atol=tolerance * np.abs(expected).max(),
+            )
+
+    @parameterized.product(
+        activation=HIDDEN_ACTS, dtype=("float32", "bfloat16")
+    )
+    def test_bias_activation(self, activation, dtype):
+        self._assert_jit_agrees(
+            lambda x, bias, jit: fused.bias_activation(
+                x, bias, activation, jit=jit
+            ),
+            [_rows(dtype), _normal(_WIDTH)],
+        )
+
+    @parameterized.parameters("float32", "bfloat16")
+    def test_bias_split_heads(self, dtype):
+        self._assert_jit_agrees(
+            lambda x, bias, jit: fused.bias_split_heads(
+                x, bias, _HEADS, jit=jit
+            ),
+            [_rows(dtype), _normal(_WIDTH)],
+        )
+
+    def test_split_heads_puts_each_element_in_its_place(self):
+        x, bias = _rows("float32"), _normal(_WIDTH)
+        split = fused.bias_split_heads(x, bias, _HEADS)
+        expected = (x + bias).numpy()
+        for head in range(_HEADS):
+            columns = slice(head * 4, head * 4 + 4)
+            self.assertAllEqual(split[:, head], expected[:, :, columns])
+        self.assertAllEqual(fused.merge_heads(split), expected)
+
+    @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
+    def test_bias_dropout_residual_layer_norm(self, rate, dtype):
+        self._assert_jit_agrees(
+            lambda *tensors, jit: fused.bias_dropout_residual_layer_norm(
+                *tensors, _keys(rate), epsilon=1e-12, rate=rate, jit=jit
+            ),
+            [
+                _rows(dtype),
+                _normal(_WIDTH),
+                _rows(dtype, seed=1),
+                _normal(_WIDTH, seed=2),
+                _normal(_WIDTH, seed=3),
+            ],
+        )
+
+    @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
+    def test_layer_norm_dropout(self, rate, dtype):
+        self._assert_jit_agrees(
+            lambda *tensors, jit: fused.layer_norm_dropout(
+                *tensors,
+                _keys(rate),
+                epsilon=1e-12,
+                rate=rate,
+                dtype=dtype,
+                jit=jit,
+            ),
+            [_rows("float32"), _normal(_WIDTH), _normal(_WIDTH, seed=2)],
+        )
+
+    @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
+    def test_masked_softmax_dropout(self, rate, dtype):
+        mask = tf.sequence_mask([5, 2, 1], _LENGTH, dtype=tf.float32)
+        adder = (1.0 - mask[:, tf.newaxis, tf.newaxis]) * -10000.0
+        self._assert_jit_agrees(
+            lambda scores, jit: fused.masked_softmax_dropout(
+                scores, adder, _keys(rate), scale=0.5, rate=rate, jit=jit
+            ),
+            [_normal(_BATCH, _HEADS, _LENGTH, _LENGTH, dtype=dtype)],
+        )
+
+    @parameterized.parameters(False, True)
+    def test_layer_norm_matches_numpy(self, jit):
+        x = np.float64(_rows("float32")) * 3 + 1
+        gamma, beta = _normal(_WIDTH), _normal(_WIDTH, seed=1)
+        received = fused.layer_norm_dropout(
+            tf.constant(x, tf.float32),
+            gamma,
+            beta,
+            None,
+            epsilon=0.1,
+            rate=0.0,
+            dtype="float32",
+            jit=jit,
+        )
+        centred = x - x.mean(-1, keepdims=True)
+        standard = centred / np.sqrt(x.var(-1, keepdims=True) + 0.1)
+        self.assertAllClose(received, standard * gamma + beta, atol=1e-5)
+
+    @parameterized.parameters(False, True)
+    def test_dropout_comes_before_the_residual_and_after_the_bias(self, jit):
+        tensors = [
+            _rows("float32"),
+            _normal(_WIDTH),
+            _rows("float32", seed=1),
+            tf.ones(_WIDTH),
+            tf.zeros(_WIDTH),
+        ]
+        keys = _keys(0.5)
+        received = fused.bias_dropout_residual_layer_norm(
+            *tensors, keys, epsilon=0.0, rate=0.5, jit=jit
+        )
+        kept = dropout.draw_mask([_BATCH, _LENGTH, _WIDTH], 0.5, keys).numpy()
+        total = np.where(kept, 2 * (tensors[0] + tensors[1]), 0) + tensors[2]
+        total -= total.numpy().mean(-1, keepdims=True)
+        expected = total / total.numpy().std(-1, keepdims=True)
+        self.assertAllClose(received, expected, atol=1e-5)
+
+    def test_unknown_batch_and_length(self):
+        @tf.function(input_signature=[tf.TensorSpec([None, None, _WIDTH])])
+        def compute(x):
+            return fused.layer_norm_dropout(
+                x,
+                tf.ones(_WIDTH),
+                tf.zeros(_WIDTH),
+                _keys(0.3),
+                epsilon=1e-12,
+                rate=0.3,
+                dtype="float32",
+                jit=True,
+            )
+
+        expected = fused.layer_norm_dropout(
+            _rows("float32"),
+            tf.ones(_WIDTH),
+            tf.zeros(_WIDTH),
+            _keys(0.3),
+            epsilon=1e-12,
+            rate=0.3,
+            dtype="float32",
+        )
+        self.assertAllClose(compute(_rows("float32")), expected, atol=1e-6)
+
+
+if __name__ == "__main__":
+    tf.test.main()

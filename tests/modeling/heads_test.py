@@ -1,0 +1,88 @@
+"""Tests for bert_tf.modeling.heads."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.modeling import heads
+from tests.modeling import tiny
+
+_POSITIONS = np.array([[3, 0], [4, 4], [1, 2]], np.int32)
+
+
+class HeadsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.hidden = tiny.normal(3, 5, 8)
+        self.table = tiny.normal(19, 8, seed=1)
+
+    def _masked_lm_head(self, **kwargs):
+        head = heads.MaskedLMHead(tiny.CONFIG, **kwargs)
+        head.build(self.hidden.shape)
+        return tiny.randomize(head, seed=3)
+
+    def test_pooler_reads_the_first_token(self):
+        pooler = heads.Pooler(tiny.CONFIG)
+        pooler.build(self.hidden.shape)
+        tiny.randomize(pooler)
+        dense = pooler.dense
+        expected = np.tanh(self.hidden[:, 0] @ dense.kernel + dense.bias)
+        self.assertAllClose(pooler(self.hidden), expected, atol=1e-6)
+
+    def test_masked_lm_logits_match_numpy(self):
+        head = self._masked_lm_head()
+        rows = np.stack(
+            [x[p] for x, p in zip(self.hidden, _POSITIONS, strict=True)]
+        )
+        dense, norm = head.transform.dense, head.transform.layer_norm
+        x = rows @ dense.kernel.numpy() + dense.bias.numpy()
+        cubic = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+        x = 0.5 * x * (1 + np.tanh(cubic))
+        x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+        x = x * norm.gamma.numpy() + norm.beta.numpy()
+        expected = x @ self.table.T + head.output_bias.numpy()
+        received = head(self.hidden, self.table, masked_lm_positions=_POSITIONS)
+        self.assertAllClose(received, expected, atol=1e-4)
+
+    def test_without_positions_every_position_is_scored(self):
+        head = self._masked_lm_head()
+        everywhere = head(self.hidden, self.table).numpy()
+        self.assertEqual(everywhere.shape, (3, 5, 19))
+        chosen = head(self.hidden, self.table, masked_lm_positions=_POSITIONS)
+        for row, positions in enumerate(_POSITIONS):
+            self.assertAllClose(
+                chosen[row], everywhere[row, positions], atol=1e-5
+            )
+
+    @parameterized.parameters(
+        ("float32", 1e-6), ("mixed_bfloat16", 2e-2), ("mixed_float16", 1e-6)
+    )
+    def test_gradient_of_the_tied_product(self, policy, tolerance):
+        rows, upstream = tiny.normal(6, 8), tiny.normal(6, 19, seed=2)
+        table = tf.constant(self.table)
+        with tf.GradientTape() as tape:
+            x = tf.constant(rows)
+            tape.watch([x, table])
+            logits = heads._tied_product(x, table, "bfloat16" in policy)
+        self.assertAllClose(logits, rows @ self.table.T, atol=1e-5)
+        received = tape.gradient(logits, [x, table], upstream)
+        for gradient, expected in zip(
+            received,
+            (upstream @ self.table, upstream.T @ rows),
+            strict=True,
+        ):
+            self.assertEqual(gradient.dtype, tf.float32)
+            atol = tolerance * np.abs(expected).max()
+            self.assertAllClose(gradient, expected, rtol=0, atol=atol)
+
+    def test_next_sentence_logits_match_numpy(self):
+        head = heads.NextSentenceHead(tiny.CONFIG)
+        pooled = self.hidden[:, 1]
+        head.build(pooled.shape)
+        tiny.randomize(head)
+        weights, bias = head.output_weights.numpy(), head.output_bias.numpy()
+        self.assertAllClose(head(pooled), pooled @ weights.T + bias, atol=1e-6)
+
+
+if __name__ == "__main__":
+    tf.test.main()

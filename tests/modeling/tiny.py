@@ -1,0 +1,53 @@
+"""A tiny configuration, and layers with telling weights, for the tests."""
+
+import numpy as np
+
+from bert_tf.config import BertConfig
+
+CONFIG = BertConfig(
+    vocab_size=19,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=7,
+    type_vocab_size=3,
+    hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.3,
+)
+
+
+def replace(**changes):
+    """Returns the tiny configuration with other values."""
+    return BertConfig.from_dict(CONFIG.to_dict() | changes)
+
+
+def randomize(layer, seed=0, scale=0.5):
+    """Gives every weight other values; zero biases would hide a lost one."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.weights:
+        weight.assign(rng.normal(scale=scale, size=weight.shape))
+    return layer
+
+
+def normal(*shape, seed=0):
+    """Returns <float32> values that differ everywhere."""
+    rng = np.random.default_rng([seed, *shape])
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def integers(limit, *shape, seed=0):
+    """Returns <int32> values below `limit`."""
+    rng = np.random.default_rng([seed, *shape])
+    return rng.integers(limit, size=shape).astype(np.int32)
+
+
+def inputs(batch=3, length=5):
+    """Returns the model's inputs, with rows of unequal lengths."""
+    lengths = length - np.arange(batch) % length
+    mask = np.arange(length) < lengths[:, np.newaxis]
+    return {
+        "input_ids": integers(CONFIG.vocab_size, batch, length),
+        "input_mask": mask.astype(np.int32),
+        "segment_ids": integers(CONFIG.type_vocab_size, batch, length, seed=1),
+    }
