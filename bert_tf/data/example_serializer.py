@@ -24,9 +24,9 @@ from bert_tf.features import Feature
 # Of one record: length <uint64>, its checksum <uint32>; contents; checksum.
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
-# Bytes that no mask selects cost time, so lengths have few slots: 4 of them
-# hold 2^28, far more than a record of 512 pieces has.
-_LENGTH_SLOTS = 4
+# What they take fits into the processor's caches and is used again and again;
+# larger arrays would be given back to the system each time.
+_ROWS_AT_ONCE = 512
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -60,44 +60,44 @@ class _Layout:
       num_bytes: <int64>[batch]: how many bytes of each row are used so far.
     """
 
-    def __init__(self, batch_size: int, num_slots: int) -> None:
+    def __init__(self, batch_size: int) -> None:
         self.num_bytes = np.zeros(batch_size, np.int64)
-        self._slots = np.zeros((batch_size, num_slots), np.uint8)
-        self._used = np.ones((batch_size, num_slots), bool)
-        self._start = num_slots
-
-    def _prepend(self, num_slots: int) -> tuple[np.ndarray, np.ndarray]:
-        stop = self._start
-        self._start -= num_slots
-        columns = slice(self._start, stop)
-        return self._slots[:, columns], self._used[:, columns]
+        self._num_slots = 0
+        # What goes where, counted from the end of a row: bytes that all rows
+        # share, or slots and, if not all of them are used, which ones are.
+        self._constants: list[tuple[int, bytes]] = []
+        self._variables: list[tuple[int, np.ndarray, np.ndarray | None]] = []
 
     def constant(self, data: bytes) -> None:
         """Puts the same bytes in front of every row."""
-        slots, _ = self._prepend(len(data))
-        slots[:] = np.frombuffer(data, np.uint8)
+        self._num_slots += len(data)
+        self._constants.append((self._num_slots, data))
         self.num_bytes += len(data)
 
     def floats(self, values: np.ndarray) -> None:
         """Puts `values` <float32>[batch, length] in front."""
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
-        slots, _ = self._prepend(data.shape[1])
-        slots[:] = data
+        self._num_slots += data.shape[1]
+        self._variables.append((self._num_slots, data, None))
         self.num_bytes += data.shape[1]
 
-    def varints(self, values: np.ndarray, num_slots: int) -> None:
-        """Puts `values` <int>[batch, length] in front, 7 bits to a byte.
+    def varints(self, values: np.ndarray) -> None:
+        """Puts `values` <unsigned int>[batch, length] in front, as varints.
 
-        Args:
-          values: Not negative, below 2^(7 * num_slots).
-          num_slots: Bytes that the largest value takes.
+        A varint has 7 bits to a byte, the lowest first; the highest bit of a
+        byte says whether another one follows.
         """
         batch_size, length = values.shape
-        rest = values
-        slots, used = self._prepend(length * num_slots)
-        slots = slots.reshape(batch_size, length, num_slots)
-        used = used.reshape(batch_size, length, num_slots)
+        # As many slots as the largest of them takes.
+        num_slots = max(1, -(-int(values.max()).bit_length() // 7))
+        self._num_slots += length * num_slots
         self.num_bytes += length
+        if num_slots == 1:
+            self._variables.append((self._num_slots, values, None))
+            return
+        slots = np.empty((batch_size, length, num_slots), np.uint8)
+        used = np.ones((batch_size, length, num_slots), bool)
+        rest = values
         for place in range(num_slots - 1):
             more = rest > 0x7F
             slots[..., place] = rest & 0x7F | more.astype(rest.dtype) << 7
@@ -105,6 +105,13 @@ class _Layout:
             self.num_bytes += np.count_nonzero(more, axis=1)
             rest = rest >> 7
         slots[..., -1] = rest
+        self._variables.append(
+            (
+                self._num_slots,
+                slots.reshape(batch_size, -1),
+                used.reshape(batch_size, -1),
+            )
+        )
 
     def length(self, since: np.ndarray) -> None:
         """Puts the number of bytes written after `since` in front."""
@@ -112,13 +119,24 @@ class _Layout:
         if np.all(size == size[0]):
             self.constant(_encode_varint(int(size[0])))
         else:
-            size = _narrow(size[:, np.newaxis])
-            self.varints(size, _num_slots(size))
+            self.varints(_narrow(size[:, np.newaxis]))
 
     def selected(self) -> np.ndarray:
         """Returns the used bytes of all rows, <uint8>[sum(num_bytes)]."""
-        slots = self._slots[:, self._start :]
-        return slots[self._used[:, self._start :]]
+        shape = (len(self.num_bytes), self._num_slots)
+        row = np.zeros(self._num_slots, np.uint8)
+        for place, data in self._constants:
+            start = self._num_slots - place
+            row[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        slots, used = np.empty(shape, np.uint8), np.ones(shape, bool)
+        slots[:] = row
+        for place, values, mask in self._variables:
+            start = self._num_slots - place
+            columns = slice(start, start + values.shape[1])
+            slots[:, columns] = values
+            if mask is not None:
+                used[:, columns] = mask
+        return slots[used]
 
 
 def _encode_varint(value: int) -> bytes:
@@ -142,11 +160,6 @@ def _narrow(values: np.ndarray) -> np.ndarray:
     return values.astype(np.min_scalar_type(values.max(initial=0)))
 
 
-def _num_slots(values: np.ndarray) -> int:
-    """Returns how many bytes the largest of `values` takes as a varint."""
-    return max(1, -(-int(values.max(initial=0)).bit_length() // 7))
-
-
 def _lay_out(
     batch: Mapping[str, np.ndarray], features: Sequence[Feature]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -156,26 +169,19 @@ def _lay_out(
       The bytes of all rows <uint8>[sum of sizes], and their sizes without the
       frame <int64>[batch].
     """
-    columns = []
-    num_slots = _HEADER_BYTES + _FOOTER_BYTES + 1 + _LENGTH_SLOTS
-    for feature in sorted(features, key=lambda feature: feature.name):
-        values, width = batch[feature.name], 0
-        if feature.stored_dtype == "int64":
-            values = _narrow(values)
-            width = _num_slots(values)
-        columns.append((feature.name.encode(), values, width))
-        overhead = 4 * (1 + _LENGTH_SLOTS) + 2 + len(feature.name)
-        num_slots += values.shape[1] * (width or 4) + overhead
-    layout = _Layout(len(values), num_slots)
+    layout = _Layout(len(batch[features[0].name]))
     layout.constant(bytes(_FOOTER_BYTES))
     contents_end = layout.num_bytes.copy()
-    for name, values, width in reversed(columns):
+    for feature in sorted(features, key=lambda x: x.name, reverse=True):
+        name, values = feature.name.encode(), batch[feature.name]
         entry_end = layout.num_bytes.copy()
-        if width:
-            layout.varints(values, width)
+        if feature.stored_dtype == "int64":
+            layout.varints(_narrow(values))
+            list_tag = _INT64_LIST
         else:
             layout.floats(values)
-        for tag in (_PACKED, _INT64_LIST if width else _FLOAT_LIST, _VALUE):
+            list_tag = _FLOAT_LIST
+        for tag in (_PACKED, list_tag, _VALUE):
             layout.length(entry_end)
             layout.constant(tag)
         layout.constant(_KEY + bytes([len(name)]) + name)
@@ -201,20 +207,40 @@ def serialize(
       features: What to write, and as which type.
 
     Raises:
-      ValueError: For a negative integer.
+      ValueError: For a negative integer, or features of unequal numbers of rows.
     """
+    num_rows = {feature.name: len(batch[feature.name]) for feature in features}
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(
+            f"Features must have the same number of rows. Received: {num_rows}."
+        )
+    return b"".join(
+        _serialize_rows(
+            {
+                name: values[start : start + _ROWS_AT_ONCE]
+                for name, values in batch.items()
+            },
+            features,
+        )
+        for start in range(0, len(batch[features[0].name]), _ROWS_AT_ONCE)
+    )
+
+
+def _serialize_rows(
+    batch: Mapping[str, np.ndarray], features: Sequence[Feature]
+) -> bytes:
+    """Lays out the rows, then fills in lengths and checksums."""
     contents, sizes = _lay_out(batch, features)
-    ends = np.cumsum(sizes + _HEADER_BYTES + _FOOTER_BYTES)
-    starts = ends - sizes - _FOOTER_BYTES
-    view = memoryview(contents)
-    length_fields: dict[int, bytes] = {}
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        field = length_fields.get(size)
-        if field is None:
+    stops = np.cumsum(sizes + _HEADER_BYTES + _FOOTER_BYTES) - _FOOTER_BYTES
+    view, data = memoryview(contents), contents.tobytes()
+    headers: dict[int, bytes] = {}
+    for stop, size in zip(stops.tolist(), sizes.tolist(), strict=True):
+        header = headers.get(size)
+        if header is None:
             length = _RECORD_LENGTH.pack(size)
-            field = length + _CHECKSUM.pack(masked_crc32c(length))
-            length_fields[size] = field
-        view[start - _HEADER_BYTES : start] = field
-        stop = start + size
-        _CHECKSUM.pack_into(view, stop, masked_crc32c(bytes(view[start:stop])))
+            header = length + _CHECKSUM.pack(masked_crc32c(length))
+            headers[size] = header
+        start = stop - size
+        view[start - _HEADER_BYTES : start] = header
+        _CHECKSUM.pack_into(view, stop, masked_crc32c(data[start:stop]))
     return contents.tobytes()

@@ -56,6 +56,7 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
         ("one_record", 1, 64, 10, 30522),
         ("positions_of_two_bytes", 3, 512, 77, 30522),
         ("long_records", 2, 20000, 3000, 30522),
+        ("several_blocks", 1300, 16, 5, 300),
     )
     def test_bytes_are_those_of_tensorflow(
         self, num_records, max_seq_length, max_predictions_per_seq, vocab_size
@@ -103,12 +104,20 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "must not be negative.*-4"):
             example_serializer.serialize(batch)
 
-    def test_rows_that_differ_in_number_are_refused(self):
+    @parameterized.parameters(1, 2, 4)
+    def test_rows_that_differ_in_number_are_refused(self, num_rows):
         batch = make_batch(3)
-        batch["input_mask"] = batch["input_mask"][:2]
+        batch["input_mask"] = make_batch(4)["input_mask"][:num_rows]
 
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(
+            ValueError, f"same number of rows.*'input_mask': {num_rows}"
+        ):
             example_serializer.serialize(batch)
+
+    def test_no_rows_are_no_bytes(self):
+        batch = {name: rows[:0] for name, rows in make_batch(3).items()}
+
+        self.assertEqual(example_serializer.serialize(batch), b"")
 
     def test_checksum_is_that_of_tfrecord(self):
         # The first record of a file that TensorFlow wrote.
