@@ -46,8 +46,9 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
         _configure(tf.config.experimental.set_memory_growth, gpu, True)
     if not gpus and name == "mirrored" and num_devices > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
-        logical = [tf.config.LogicalDeviceConfiguration()] * num_devices
-        _configure(tf.config.set_logical_device_configuration, cpu, logical)
+        if not tf.config.get_logical_device_configuration(cpu):
+            logical = [tf.config.LogicalDeviceConfiguration()] * num_devices
+            _configure(tf.config.set_logical_device_configuration, cpu, logical)
     kind = "GPU" if gpus else "CPU"
     there = len(tf.config.list_logical_devices(kind))
     if num_devices > there:

@@ -85,10 +85,11 @@ def estimate(
     """
     tokens = max_seq_length
     hidden, inner = config.hidden_size, config.intermediate_size
-    # Query, key, value, context, and twice: product, sum, normalised sum.
-    rows = tokens * (10 * hidden + 3 * inner)
-    # Scores, probabilities, probabilities after dropout.
-    squares = 3 * config.num_attention_heads * tokens * tokens
+    # What the fused chains keep for the backward pass, in which they compute
+    # the rest again: query, key, value, context, three products and sums.
+    rows = tokens * (7 * hidden + 2 * inner)
+    # Scores, and probabilities after dropout.
+    squares = 2 * config.num_attention_heads * tokens * tokens
     layers = config.num_hidden_layers * (rows + squares) * activation_bytes
     # Logits, their softmax and gradient, always float32.
     logits = 3 * 4 * max_predictions_per_seq * config.vocab_size

@@ -209,7 +209,9 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-2,
         )
         # So large that the gradients cannot be finite.
-        trained.loop.loss_scale.restore({"loss_scale": 2.0**60, "calm_steps": 9})
+        trained.loop.loss_scale.restore(
+            {"loss_scale": 2.0**60, "calm_steps": 9}
+        )
         before = trained.state()
         healthy, metrics = trained.loop.run(trained.iterator, 1)
         self.assertTrue(healthy)
@@ -241,9 +243,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         batch["example_index"] = np.arange(4, dtype=np.int64)
         loop = TrainingLoop(strategy, model, optimizer, StepPlan(4, **parts))
         iterator = distribution.distribute(strategy, _dataset(batch, 4), 4)
-        losses = [
-            loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)
-        ]
+        losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
         return losses, checkpoints.read_state(variables, optimizer)
 
     @parameterized.parameters(

@@ -1,0 +1,54 @@
+"""Tests for bert_tf.training.memory."""
+
+import dataclasses
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.training import memory
+from bert_tf.training.memory import MemoryEstimate
+
+_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)
+
+
+def _estimate(config=_BASE, length=128, predictions=20, **options):
+    return memory.estimate(config, 110_106_428, length, predictions, **options)
+
+
+class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
+    def test_base_is_of_the_right_size(self):
+        estimate = _estimate()
+        # Five float32 numbers per weight.
+        self.assertAlmostEqual(estimate.fixed / 1e9, 2.2, delta=0.1)
+        # Measured on a CPU: 16 sequences of 128 take 1.3 GB.
+        self.assertBetween(16 * estimate.per_example, 1.3e9, 2.0e9)
+
+    def test_grows_with_what_takes_memory(self):
+        base = _estimate().per_example
+        self.assertGreater(_estimate(length=512).per_example, 4 * base)
+        self.assertGreater(_estimate(predictions=77).per_example, base)
+        self.assertLess(_estimate(activation_bytes=2).per_example, base)
+        deeper = dataclasses.replace(_BASE, num_hidden_layers=24)
+        self.assertGreater(_estimate(deeper).per_example, 1.5 * base)
+
+    @parameterized.parameters(
+        (10_000, 12),
+        # 0.8 * 1,000 - 100 leaves room for 7 of 100 each.
+        (1_000, 6),
+        (500, 3),
+        (400, 2),
+        # One at a time even if that may not fit.
+        (10, 1),
+    )
+    def test_largest_micro_batch_divides_and_fits(self, available, expected):
+        estimate = MemoryEstimate(fixed=100, per_example=100)
+        self.assertEqual(estimate.largest_micro_batch(12, available), expected)
+
+    def test_knows_what_this_machine_has(self):
+        self.assertBetween(memory.available_bytes("CPU"), 1e8, 1e14)
+        self.assertIsNone(memory.available_bytes("TPU"))
+
+
+if __name__ == "__main__":
+    tf.test.main()
