@@ -1,0 +1,118 @@
+"""Tests for bert_tf.text.normalizer and the tables it reads."""
+
+import pathlib
+import sys
+import unicodedata
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+from absl.testing import parameterized
+
+from bert_tf.text import normalizer
+from tools import build_normalizer_tables
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TABLES = _ROOT / "bert_tf" / "text" / "tables"
+_IS_UNICODE_14 = unicodedata.unidata_version == "14.0.0"
+
+
+class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("He\tL\u00a0\u2028l\nO", b"he l  l o"),
+        ("so\u00adft\u0000\ufffd\u0085", b"soft"),
+        ("Ça ½ ﬁ ß ™", "ca ½ ﬁ ß ™".encode()),
+        ("a.b—c\u037e", "a.b\n—\nc;".encode()),
+        ("中Ａ각", "中ａ\u1100\u1161\u11a8".encode()),
+        (b"\xe4\xb8A\xff\xf0\x9f\x98\x80\xc0\xaf\xf0\x9f\x98", "a😀".encode()),
+    )
+    def test_normalizes(self, text, expected):
+        uncased = normalizer.Normalizer(lower_case=True, strip_accents=True)
+        self.assertAllEqual(uncased.normalize([text]), [expected])
+        normalized, sources = uncased.normalize_with_offsets([text])
+        self.assertAllEqual(normalized, [expected])
+        self.assertAllEqual(sources.row_lengths(), [len(expected) + 1])
+        size = len(text if isinstance(text, bytes) else text.encode())
+        self.assertEqual(sources.flat_values[-1], size)
+        self.assertTrue(np.all(np.diff(sources.flat_values) >= 0))
+
+    def test_sources_are_the_first_bytes_of_characters(self):
+        uncased = normalizer.Normalizer(lower_case=True, strip_accents=True)
+        _, sources = uncased.normalize_with_offsets(["xÉ\u0301—Σ", ""])
+        self.assertEqual(
+            sources.to_list(), [[0, 1, 5, 5, 5, 5, 5, 8, 9, 10], [0]]
+        )
+
+    def test_rewrites_only_what_matches(self):
+        texts = tf.constant(["ab", "b", "", "aab", "a"])
+        changed = normalizer.update_where(
+            texts, ".*b", [("a", "x"), ("xx", b"\0y")]
+        )
+        self.assertAllEqual(changed, [b"xb", b"b", b"", b"\0yb", b"a"])
+        none = normalizer.update_where(texts, "c", [("a", "x")])
+        self.assertAllEqual(none, texts)
+        empty = tf.constant([], tf.string)
+        self.assertAllEqual(
+            normalizer.update_where(empty, "c", [("a", "x")]), empty
+        )
+
+
+class TablesTest(tf.test.TestCase, parameterized.TestCase):
+    def test_are_small(self):
+        tables = sorted(path.name for path in _TABLES.iterdir())
+        names = [
+            normalizer.table_name(lower_case, strip_accents)
+            for lower_case in (False, True)
+            for strip_accents in (False, True)
+        ]
+        self.assertEqual(tables, sorted([*names, "sigma_context.json.xz"]))
+        for path in _TABLES.iterdir():
+            self.assertLess(path.stat().st_size, 500_000)
+
+    @unittest.skipUnless(_IS_UNICODE_14, "The tables are of Unicode 14.")
+    def test_are_what_the_generator_makes(self):
+        self.assertEqual(
+            normalizer.read_table("sigma_context.json.xz"),
+            build_normalizer_tables.build_sigma_context(),
+        )
+        self.assertEqual(
+            normalizer.read_table("cased_keep_accents.xz"),
+            build_normalizer_tables.build_model(False, False),
+        )
+
+    def test_generator_writes_nothing_unasked(self):
+        before = {path: path.read_bytes() for path in _TABLES.iterdir()}
+        written = []
+        flags.FLAGS(["test"], known_only=True)
+        with (
+            mock.patch.object(
+                build_normalizer_tables, "build_model", return_value=b"x"
+            ),
+            mock.patch.object(
+                build_normalizer_tables,
+                "build_sigma_context",
+                return_value=b"x",
+            ),
+            mock.patch.object(unicodedata, "unidata_version", "14.0.0"),
+            mock.patch.object(sys.stdout, "write", written.append),
+        ):
+            build_normalizer_tables.main([""])
+        self.assertLen([line for line in written if "changed" in line], 5)
+        after = {path: path.read_bytes() for path in _TABLES.iterdir()}
+        self.assertEqual(before, after)
+
+    def test_generator_refuses_another_unicode(self):
+        flags.FLAGS(["test"], known_only=True)
+        with (
+            mock.patch.object(unicodedata, "unidata_version", "15.0.0"),
+            flagsaver.flagsaver(dry_run=False),
+            self.assertRaisesRegex(SystemExit, "Unicode 14.0.0 .* 15.0.0"),
+        ):
+            build_normalizer_tables.main([""])
+
+
+if __name__ == "__main__":
+    tf.test.main()
