@@ -87,6 +87,8 @@ def run(main: Callable[[Any], None], config_cls: type) -> None:
     exit status 1.
     """
     read_config = define_flags(config_cls)
+    # TensorFlow's notes on the machine would drown what the script says.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def absl_main(argv: list[str]) -> None:
         if len(argv) > 1:

@@ -29,7 +29,7 @@ find_python() {
       return
     fi
   done
-  fail "Python 3.11 or 3.12 is needed and ${PYTHON:-none of python3.11, python3.12, python3} is one; install it, or name one with \`make setup PYTHON=/path/to/python3.11\`."
+  fail "Python 3.11 or 3.12 is needed. Found neither as ${PYTHON:-python3.11, python3.12 or python3}; install it, or name it with \`make setup PYTHON=/path/to/python3.11\`."
 }
 
 # The same for the same contents, whatever the files' dates.
