@@ -1,0 +1,108 @@
+"""Every public layer, with a tiny configuration and inputs that tell.
+
+Adding a layer is one entry here; every test of this folder then holds for it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from bert_tf.modeling import attention
+from bert_tf.modeling import embeddings
+from bert_tf.modeling import encoder
+from bert_tf.modeling import heads
+from bert_tf.modeling import layers
+from bert_tf.modeling import model
+from tests.modeling import tiny
+
+MODULES = (attention, embeddings, encoder, heads, layers, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One layer.
+
+    Attributes:
+      cls: The class.
+      arguments: Of its constructor.
+      inputs: Of its call, by the names of the call's arguments.
+      num_variables: How many weights it has.
+      float32_outputs: Outputs that no policy rounds; all for "".
+    """
+
+    cls: type
+    arguments: dict[str, Any]
+    inputs: Callable[[], dict[str, Any]]
+    num_variables: int
+    float32_outputs: tuple[str, ...] = ()
+
+    def build(self, **kwargs):
+        """Returns the layer, with weights that differ everywhere."""
+        layer = self.cls(**self.arguments, **kwargs)
+        layer(**self.inputs())
+        return tiny.randomize(layer)
+
+
+def _hidden(name="hidden_states"):
+    return lambda: {name: tiny.normal(3, 5, 8)}
+
+
+def _attention_inputs():
+    mask = tiny.inputs()["input_mask"]
+    return _hidden()() | {"adder": attention.attention_adder(mask).numpy()}
+
+
+def _embedding_inputs():
+    names = ("input_ids", "segment_ids")
+    return {name: tiny.inputs()[name] for name in names}
+
+
+def _masked_lm_inputs():
+    return {
+        "sequence_output": tiny.normal(3, 5, 8),
+        "word_embeddings": tiny.normal(19, 8, seed=1),
+        "masked_lm_positions": tiny.integers(5, 3, 2),
+    }
+
+
+def _pretraining_inputs():
+    positions = {"masked_lm_positions": tiny.integers(5, 3, 2)}
+    return {"inputs": tiny.inputs() | positions}
+
+
+_CONFIG = {"config": tiny.CONFIG}
+_LOGITS = ("masked_lm_logits", "next_sentence_logits")
+
+_ENTRIES = (
+    Entry(layers.Projection, {"width": 6}, _hidden("inputs"), 2),
+    Entry(layers.LayerNorm, {"epsilon": 0.01}, _hidden("inputs"), 2),
+    Entry(layers.Intermediate, _CONFIG, _hidden("inputs"), 2),
+    Entry(
+        layers.ResidualOutput,
+        _CONFIG,
+        lambda: {
+            "inputs": tiny.normal(3, 5, 12),
+            "residual": tiny.normal(3, 5, 8),
+        },
+        4,
+    ),
+    Entry(embeddings.Embeddings, _CONFIG, _embedding_inputs, 5),
+    Entry(attention.SelfAttention, _CONFIG, _attention_inputs, 6),
+    Entry(attention.Attention, _CONFIG, _attention_inputs, 10),
+    Entry(encoder.EncoderLayer, _CONFIG, _attention_inputs, 16),
+    Entry(encoder.Encoder, _CONFIG, _attention_inputs, 32),
+    Entry(heads.Pooler, _CONFIG, _hidden("sequence_output"), 2),
+    Entry(heads.Transform, _CONFIG, _hidden("inputs"), 4),
+    Entry(heads.MaskedLMHead, _CONFIG, _masked_lm_inputs, 5, ("",)),
+    Entry(
+        heads.NextSentenceHead,
+        _CONFIG,
+        lambda: {"pooled_output": tiny.normal(3, 8)},
+        2,
+        ("",),
+    ),
+    Entry(model.BertModel, _CONFIG, lambda: {"inputs": tiny.inputs()}, 39),
+    Entry(model.BertForPretraining, _CONFIG, _pretraining_inputs, 46, _LOGITS),
+)
+
+ENTRIES = tuple((entry.cls.__name__, entry) for entry in _ENTRIES)

@@ -1,0 +1,170 @@
+"""Properties that every layer has."""
+
+import inspect
+import json
+import pkgutil
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import modeling
+from bert_tf.modeling import layers
+from tests.conformance import layer_registry
+
+# Bases of layers, which do nothing by themselves.
+_BASES = {layers.BasicLayer, layers.BertLayer}
+_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def _flatten(outputs):
+    """Returns name to output; the only output of a layer has no name."""
+    if isinstance(outputs, dict):
+        return outputs
+    return {"": outputs}
+
+
+def _float32(outputs):
+    return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+
+
+class RegistryTest(tf.test.TestCase):
+    def test_every_public_layer_is_registered(self):
+        public = {
+            cls
+            for module in layer_registry.MODULES
+            for name, cls in inspect.getmembers(module, inspect.isclass)
+            if issubclass(cls, keras.layers.Layer)
+            and cls.__module__ == module.__name__
+            and not name.startswith("_")
+        }
+        registered = {entry.cls for _, entry in layer_registry.ENTRIES}
+        self.assertEqual(registered, public - _BASES)
+        self.assertLessEqual(_BASES, public)  # The exceptions exist.
+
+    def test_every_module_with_layers_is_looked_at(self):
+        looked_at = {module.__name__ for module in layer_registry.MODULES}
+        for info in pkgutil.iter_modules(
+            modeling.__path__, "bert_tf.modeling."
+        ):
+            module = __import__(info.name, fromlist=["_"])
+            has_layers = any(
+                issubclass(cls, keras.layers.Layer)
+                and cls.__module__ == module.__name__
+                for _, cls in inspect.getmembers(module, inspect.isclass)
+            )
+            self.assertEqual(has_layers, info.name in looked_at, info.name)
+
+
+@parameterized.named_parameters(*layer_registry.ENTRIES)
+class LayersTest(tf.test.TestCase, parameterized.TestCase):
+    def _assert_same(self, received, expected, **tolerance):
+        # Saved models return a list where the layer returned a tuple.
+        for a, b in zip(
+            tf.nest.flatten(received), tf.nest.flatten(expected), strict=True
+        ):
+            self.assertAllClose(a, b, **tolerance)
+
+    def test_variables_are_created_once(self, entry):
+        layer = entry.build()
+        self.assertLen(layer.weights, entry.num_variables)
+        self.assertLen(layer.trainable_weights, entry.num_variables)
+        paths = [weight.path for weight in layer.weights]
+        layer(**entry.inputs())
+        self.assertEqual([weight.path for weight in layer.weights], paths)
+        self.assertLen(set(paths), entry.num_variables)
+
+    def test_configuration_round_trips_as_json(self, entry):
+        layer = entry.build(name="some_name", dtype="mixed_bfloat16")
+        serialized = keras.saving.serialize_keras_object(layer)
+        copy = keras.saving.deserialize_keras_object(
+            json.loads(json.dumps(serialized))
+        )
+        self.assertIs(type(copy), entry.cls)
+        self.assertEqual(copy.get_config(), layer.get_config())
+        self.assertEqual(copy.name, "some_name")
+        self.assertEqual(copy.compute_dtype, "bfloat16")
+        copy(**entry.inputs())
+        copy.set_weights(layer.get_weights())
+        self._assert_same(
+            _float32(copy(**entry.inputs())),
+            _float32(layer(**entry.inputs())),
+        )
+
+    def test_saving_round_trips(self, entry):
+        layer = entry.build()
+        inputs = tf.nest.map_structure(
+            lambda x: keras.Input(x.shape[1:], x.shape[0], dtype=str(x.dtype)),
+            entry.inputs(),
+        )
+        model = keras.Model(inputs, layer(**inputs))
+        path = self.create_tempdir().full_path + "/model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        received = loaded(entry.inputs())
+        self._assert_same(received, layer(**entry.inputs()))
+
+    def test_policies(self, entry):
+        expected = entry.build()(**entry.inputs())
+        for policy in _POLICIES:
+            layer = entry.build(dtype=policy)
+            received = layer(**entry.inputs())
+            for weight in layer.weights:
+                self.assertEqual(weight.dtype, "float32")
+            for name, output in _flatten(received).items():
+                exact = name in entry.float32_outputs
+                dtype = "float32" if exact else layer.compute_dtype
+                for tensor in tf.nest.flatten(output):
+                    self.assertEqual(tensor.dtype, dtype)
+            tolerance = {"float32": 0.0, "mixed_float16": 0.02}.get(policy, 0.1)
+            self._assert_same(
+                _float32(received), expected, rtol=tolerance, atol=tolerance
+            )
+
+    def test_graph_and_unknown_batch_size(self, entry):
+        layer = entry.build()
+        signature = tf.nest.map_structure(
+            lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype),
+            entry.inputs(),
+        )
+        call = tf.function(lambda x: layer(**x), input_signature=[signature])
+        expected = layer(**entry.inputs())
+        self._assert_same(call(entry.inputs()), expected, atol=1e-5)
+        one = tf.nest.map_structure(lambda x: x[:1], entry.inputs())
+        if "word_embeddings" in one:  # The one input without a batch.
+            one["word_embeddings"] = entry.inputs()["word_embeddings"]
+        first = tf.nest.map_structure(lambda x: x[:1], expected)
+        self._assert_same(call(one), first, atol=1e-5)
+
+    def test_compiled_chains_change_nothing(self, entry):
+        if entry.cls is layers.Projection:
+            return  # It has no chain.
+        expected = entry.build()(**entry.inputs())
+        fused = entry.build(fuse=True)
+        self._assert_same(fused(**entry.inputs()), expected, atol=1e-5)
+
+    def test_every_weight_gets_a_gradient(self, entry):
+        layer = entry.build()
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(layer(**entry.inputs()))
+            rng = np.random.default_rng(1)
+            total = tf.add_n(
+                [
+                    tf.reduce_sum(x * rng.normal(size=x.shape).astype("f4"))
+                    for x in outputs
+                ]
+            )
+        weights = layer.weights
+        if entry.cls is layers.Projection:
+            weights = [layer.kernel]  # The bias is for its caller.
+        gradients = tape.gradient(total, [x.value for x in weights])
+        for weight, gradient in zip(weights, gradients, strict=True):
+            self.assertIsInstance(gradient, tf.Tensor, weight.path)
+            if not weight.path.endswith("key/bias"):  # Cancels in a softmax.
+                largest = np.abs(gradient).max()
+                self.assertGreater(largest, 1e-4, weight.path)
+
+
+if __name__ == "__main__":
+    tf.test.main()
