@@ -5,6 +5,7 @@ flag answer at once instead of after TensorFlow's import.
 """
 
 import dataclasses
+import os
 import shlex
 import sys
 import types
