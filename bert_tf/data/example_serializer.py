@@ -207,7 +207,7 @@ def serialize(
       features: What to write, and as which type.
 
     Raises:
-      ValueError: For a negative integer, or features of unequal numbers of rows.
+      ValueError: For a negative integer, or unequal numbers of rows.
     """
     num_rows = {feature.name: len(batch[feature.name]) for feature in features}
     if len(set(num_rows.values())) > 1:
