@@ -1,21 +1,23 @@
 """Loads a trained model from wherever it lies."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
+from bert_tf import model_directory
+from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.modeling import model as bert_model
 
-_CONFIG_FILE = "bert_config.json"
-_WEIGHTS_FILE = "model.weights.safetensors"
 
-
-def load_model(path: str, **kwargs: Any) -> Any:
+def load_model(path: str, **kwargs: Any) -> keras.Model:
     """Returns the model that a model directory or a TF1 checkpoint holds.
 
     Args:
@@ -41,20 +43,18 @@ def load_model(path: str, **kwargs: Any) -> Any:
     return model
 
 
-def _read(path: str) -> tuple[Any, dict[str, Any]]:
+def _read(path: str) -> tuple[BertConfig, Mapping[str, np.ndarray]]:
     """Returns the configuration and the tensors that lie at `path`."""
-    from bert_tf import model_directory
-
     directory = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    if tf.io.gfile.exists(os.path.join(path, _WEIGHTS_FILE)):
+    if model_directory.is_model_directory(path):
         stored = model_directory.read(path)
         return stored.config, stored.weights
-    config_file = os.path.join(directory, _CONFIG_FILE)
+    config_file = os.path.join(directory, model_directory.CONFIG_FILE)
     if not tf.io.gfile.exists(config_file):
         raise UserError(
-            "Expected a model directory, or a checkpoint with "
-            f"{_CONFIG_FILE} beside it. Received: {path!r}, and there is no "
-            f"{config_file}."
+            "Expected a model directory, or a checkpoint with a "
+            f"{model_directory.CONFIG_FILE} beside it. Received: {path!r}, "
+            f"and there is no {config_file}."
         )
     config = files.read_bert_config(config_file)
     return config, tf1_checkpoint.read(path)

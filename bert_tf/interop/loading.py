@@ -12,9 +12,6 @@ from bert_tf.errors import UserError
 from bert_tf.interop import weight_map
 from bert_tf.modeling import model as bert_model
 
-# More names than this say no more than that it is the wrong checkpoint.
-_MOST_NAMES_LISTED = 40
-
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
@@ -124,8 +121,4 @@ def _misshapen(
 
 def _describe(verb: str, names: Collection[str]) -> list[str]:
     """Returns one clause that lists `names`, or none if there are none."""
-    if not names:
-        return []
-    listed = ", ".join(sorted(names)[:_MOST_NAMES_LISTED])
-    rest = len(names) - _MOST_NAMES_LISTED
-    return [f"{verb} {listed}" + (f" and {rest} more" if rest > 0 else "")]
+    return [f"{verb} {', '.join(sorted(names))}"] if names else []
