@@ -7,6 +7,11 @@ import pytest
 from absl import flags
 from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 
+from tests import logical_devices
+
+# Here, because a test file may use TensorFlow when it is imported.
+logical_devices.make_two()
+
 
 def pytest_configure(config):
     """Stands in for `tf.test.main`, which parses absl's flags."""
