@@ -266,18 +266,34 @@ def named_variables(model):
     without the name of the outermost model.
 
     Args:
-      model: A `BertModel`, or a model that contains one named "bert".
+      model: A `BertModel`, or a model that has one, whatever its name.
 
     Returns:
       Name to `keras.Variable`; random number states are left out.
+
+    Raises:
+      UserError: If two weights have the same name, as in a model with two
+        encoders.
     """
-    if isinstance(model, BertModel):
-        # The encoder by itself is outermost and "bert" at once.
-        return {
-            f"bert/{variable.path.removeprefix(model.path + '/')}": variable
-            for variable in model.weights
-        }
-    return {
-        variable.path.removeprefix(f"{model.name}/"): variable
-        for variable in model.weights
-    }
+    layers_of_model = [model, *model.layers]
+    encoders = [x for x in layers_of_model if isinstance(x, BertModel)]
+    prefixes = [(f"{encoder.path}/", "bert/") for encoder in encoders]
+    prefixes.append((f"{model.name}/", ""))
+    named = {}
+    for variable in model.weights:
+        name = _replace_prefix(variable.path, prefixes)
+        if name in named:
+            raise UserError(
+                "Each weight of a model needs a canonical name of its own. "
+                f"Received: two of the name {name}."
+            )
+        named[name] = variable
+    return named
+
+
+def _replace_prefix(path, prefixes):
+    """Replaces the first of the prefixes that `path` begins with."""
+    for prefix, replacement in prefixes:
+        if path.startswith(prefix):
+            return replacement + path.removeprefix(prefix)
+    return path

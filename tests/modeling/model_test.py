@@ -74,6 +74,31 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         }
         self.assertEqual(received, weight_map.encoder_shapes(tiny.CONFIG))
 
+    @parameterized.parameters("bert", "other")
+    def test_encoder_within_a_model_of_the_user(self, name):
+        class Outer(keras.Model):
+            def __init__(self):
+                super().__init__(name="bert")
+                self.encoder = bert_model.BertModel(tiny.CONFIG, name=name)
+                self.head = keras.layers.Dense(3, name="head")
+                self.head.build((None, 8))
+
+        self.assertCountEqual(
+            bert_model.named_variables(Outer()),
+            [*weight_map.encoder_shapes(tiny.CONFIG)]
+            + ["head/kernel", "head/bias"],
+        )
+
+    def test_two_encoders_are_refused(self):
+        class Twins(keras.Model):
+            def __init__(self):
+                super().__init__(name="twins")
+                self.one = bert_model.BertModel(tiny.CONFIG, name="one")
+                self.two = bert_model.BertModel(tiny.CONFIG, name="two")
+
+        with self.assertRaisesRegex(UserError, "two of the name bert/embed"):
+            bert_model.named_variables(Twins())
+
     def test_initial_values(self):
         config = BertConfig(
             vocab_size=3000, hidden_size=64, num_attention_heads=2
