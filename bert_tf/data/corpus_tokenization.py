@@ -108,10 +108,9 @@ def _append_all(
     num_processes: int,
 ) -> None:
     """Tokenizes batches side by side and appends them in their order."""
-    tokenize = _tokenize_function(tokenizer)
 
     def process(sentences: list[str], counts: np.ndarray) -> _Tokenized:
-        return *tokenize(sentences), counts
+        return *_tokenize(tokenizer, sentences), counts
 
     def process_split(pending: futures.Future) -> _Tokenized:
         return process(*pending.result())
@@ -143,18 +142,13 @@ def _append(
     writer.progress.lines += len(documents)
 
 
-def _tokenize_function(
-    tokenizer: BertTokenizer,
-) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function from sentences to flat ids and their lengths."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def in_graph(sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        ids = tokenizer.tokenize(sentences)
-        return ids.flat_values, ids.row_lengths()
-
-    def tokenize(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, lengths = in_graph(tf.constant(sentences, tf.string))
-        return ids.numpy(), lengths.numpy().astype(np.int64)
-
-    return tokenize
+def _tokenize(
+    tokenizer: BertTokenizer, sentences: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns flat ids and how many each sentence has."""
+    # Eagerly: in batches of this size a graph is no faster, and takes the
+    # better part of a second to trace.
+    with tf.device("CPU:0"):
+        ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
+        lengths = ids.row_lengths().numpy().astype(np.int64)
+        return ids.flat_values.numpy(), lengths

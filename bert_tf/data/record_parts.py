@@ -205,7 +205,7 @@ def make_records(
       rng: Draws the masks.
 
     Returns:
-      The features of `bert_tf.features.PRETRAINING`, <int64 or float32>[num,
+      The features of `bert_tf.features.PRETRAINING`, <int or float32>[num,
       length].
     """
     column = np.arange(plan.max_seq_length)
@@ -215,33 +215,50 @@ def make_records(
     last_sep = b_place + instances.b_lengths[:, np.newaxis]
     if not plan.next_sentence_pairs:
         last_sep = first_sep
-    in_a = (column >= 1) & (column < first_sep)
-    in_b = (column >= b_place) & (column < last_sep)
-    a_shift = instances.a_starts[:, np.newaxis] - 1
-    b_shift = instances.b_starts[:, np.newaxis] - b_place
-    candidates = in_a | in_b
-    rows, places = np.nonzero(candidates)
-    sources = np.where(in_a, a_shift, b_shift)[rows, places] + places
-    input_ids = np.zeros(candidates.shape, np.int64)
-    input_ids[rows, places] = store.take(sources)
+    # Where the pieces of A, B, A, B, ... stand in the store and in the batch.
+    lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
+    starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
+    rows = np.arange(len(instances))[:, np.newaxis] * plan.max_seq_length
+    places = rows + np.append(np.ones_like(b_place), b_place, axis=1)
+    shape = (len(instances), plan.max_seq_length)
+    input_ids = np.zeros(shape, np.int32)
+    candidates = np.zeros(shape, bool)
+    inside = _runs(places, lengths)
+    input_ids.reshape(-1)[inside] = store.take(_runs(starts, lengths))
+    candidates.reshape(-1)[inside] = True
     input_ids[:, 0] = plan.cls_id
     np.put_along_axis(input_ids, first_sep, plan.sep_id, axis=1)
     np.put_along_axis(input_ids, last_sep, plan.sep_id, axis=1)
-    segment_ids = ((column > first_sep) & (column <= last_sep)).astype(np.int64)
-    lengths = last_sep[:, 0] + 1
+    input_mask = column <= last_sep
+    segment_ids = ((column > first_sep) & input_mask).astype(np.uint8)
     masked = mask_sampling.mask_batch(
         input_ids,
         segment_ids,
         candidates,
         plan.starts_word,
-        lengths,
+        last_sep[:, 0] + 1,
         plan.masking,
         rng,
     )
     return {
         "input_ids": input_ids,
-        "input_mask": (column <= last_sep).astype(np.int64),
+        "input_mask": input_mask.astype(np.uint8),
         "segment_ids": segment_ids,
         "next_sentence_labels": instances.random_next[:, np.newaxis],
         **masked,
     }
+
+
+def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns start, start + 1, ..., start + length - 1 of each run in turn.
+
+    Args:
+      starts: <int64>[...].
+      lengths: <int64>[...].
+
+    Returns:
+      <int64>[sum(lengths)].
+    """
+    starts, lengths = starts.reshape(-1), lengths.reshape(-1)
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

@@ -45,8 +45,11 @@ from bert_tf.errors import UserError
 from bert_tf.run_config import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A few seconds of work, and the memory that a worker's plan takes.
+# Less than a second of work, and the memory that a worker's plan takes.
 TOKENS_PER_PART = 4_000_000
+# Less text is cut finer, so that all processes finish at about the same time.
+_LEAST_TOKENS_PER_PART = 200_000
+_LEAST_PARTS = 32
 # Parts on their way per process, so that none waits for work.
 _PARTS_AHEAD = 2
 
@@ -109,6 +112,9 @@ def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=record_parts.begin_worker,
     )
     try:
+        # They start now, while this process is busy with something else.
+        for _ in range(num_processes):
+            pool.submit(os.getpid)
         yield pool
     except BrokenProcessPool as error:
         raise UserError(
@@ -138,7 +144,9 @@ def _plan_parts(
             f"{config.dupe_factor}; ask for at most {num_passes} files."
         )
     num_tokens = len(store.tokens) * config.dupe_factor
-    per_file = -(-num_tokens // (TOKENS_PER_PART * num_files))
+    per_part = max(_LEAST_TOKENS_PER_PART, num_tokens // _LEAST_PARTS)
+    per_part = min(TOKENS_PER_PART, per_part)
+    per_file = -(-num_tokens // (per_part * num_files))
     per_file = min(per_file, num_passes // num_files)
     return PartsPlan(
         store_folder=os.path.join(work_dir, "tokens"),
