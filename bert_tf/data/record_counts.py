@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import files
 from bert_tf import progress
@@ -55,7 +56,11 @@ def count(
     if cache_file and uncounted:
         for path, num_bytes in uncounted.items():
             cached[path] = {"records": counts[path], "bytes": num_bytes}
-        files.write_json(cache_file, cached)
+        try:
+            files.write_json(cache_file, cached)
+        except (OSError, tf.errors.OpError) as error:
+            # Without the cache the next run only counts again.
+            logging.warning("%s could not be written: %s", cache_file, error)
     return np.array([counts[path] for path in record_files], np.int64)
 
 

@@ -70,13 +70,16 @@ class _Pretraining:
             self._vocabulary.hash if self._vocabulary else None,
         )
         metadata = checkpoint.metadata if checkpoint else {}
-        if checkpoint is not None:
+        if checkpoint is not None and config.do_train:
             run_identity.check_continuation(
                 metadata,
                 self._identity,
                 checkpoint.step,
                 config.allow_changed_data,
             )
+        self._model_vocabulary_hash = (
+            metadata.get("vocabulary_hash") or self._identity["vocabulary_hash"]
+        )
         self._parts = assembly.assemble(
             config, self._bert_config, metadata.get("micro_batch_size", 0)
         )
@@ -113,6 +116,13 @@ class _Pretraining:
         )
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Takes over weights and step, and for training all the rest."""
+        if not self._config.do_train:
+            tf1_checkpoint.load_into(
+                self._parts.model, checkpoint.tensors, checkpoint.prefix
+            )
+            self._parts.optimizer.iterations.assign(checkpoint.step)
+            return
         checkpoints.assign_state(
             self._parts.variables,
             self._parts.optimizer,
@@ -197,7 +207,7 @@ class _Pretraining:
     def _evaluate(self) -> dict[str, float]:
         config, parts = self._config, self._parts
         source = training_data.build_evaluation_input(
-            config, self._identity["vocabulary_hash"]
+            config, self._model_vocabulary_hash
         )
         if not parts.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and has learnt nothing.")
@@ -209,9 +219,17 @@ class _Pretraining:
             parts.strategy,
             config.use_next_sentence,
         )
-        path = os.path.join(config.output_dir, EVAL_RESULTS_FILE)
-        evaluate.write_results(path, results)
         logging.info("Evaluation: %s", metrics_log.describe(results))
+        path = os.path.join(config.output_dir, EVAL_RESULTS_FILE)
+        try:
+            evaluate.write_results(path, results)
+        except (OSError, tf.errors.OpError) as error:
+            if not config.do_train:
+                raise UserError(
+                    f"{path} could not be written: {error}."
+                ) from error
+            # The model matters more; it is written next.
+            logging.error("%s could not be written: %s", path, error)
         return results
 
 

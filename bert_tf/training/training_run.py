@@ -65,6 +65,7 @@ class TrainingRun:
         self._save = save
         self._log: metrics_log.MetricsLog | None = None
         self._logged_step = loop.step
+        self._compiles = True
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
@@ -128,12 +129,14 @@ class TrainingRun:
         tokens = examples * self._course.tokens_per_example
         left = self._course.last_step - step
         logging.info(
-            "Step %d of %d: %.0f tokens/s, %.2f days left.",
+            "Step %d of %d: %.0f tokens/s, %.2f days left%s.",
             step,
             self._course.last_step,
             tokens,
             left / steps_per_second / _SECONDS_PER_DAY,
+            " (with the time of compilation)" if self._compiles else "",
         )
+        self._compiles = False
         values = dict(metrics) | {
             "examples_per_second": examples,
             "tokens_per_second": tokens,

@@ -184,6 +184,17 @@ class PretrainTest(PretrainTestCase):
         self.assertIn(b"global_step = 0\n", results)
         self.assertFalse(os.path.exists(self._path("out", "model")))
 
+    def test_evaluates_a_checkpoint_on_whatever_records(self):
+        self._run(num_train_steps=2, use_next_sentence=False)
+        records = tiny_pretraining.write_records(self._path("held.tfrecord"))
+        log = self._run(
+            do_train=False, do_eval=True, input_file=records, seed=3
+        )
+        self.assertStartsWith(log[0], "Resumed at step 2")
+        self.assertNotIn("New phase", "\n".join(log))
+        results = files.read_bytes(self._path("out", "eval_results.txt"))
+        self.assertIn(b"global_step = 2\n", results)
+
     def test_options_have_their_effect(self):
         losses = {}
         for name, options in {
