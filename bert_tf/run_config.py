@@ -113,7 +113,7 @@ class CreatePretrainingDataConfig:
     )
     output_file: str = option(
         help_text="Record files to write, separated by commas; with "
-        "--num_shards the prefix of the shards."
+        "--num_shards one name, which the shards share."
     )
     vocab_file: str = option(help_text="The vocabulary, one piece a line.")
     do_lower_case: bool = option(True, "Whether to lower-case the text.")
@@ -143,8 +143,9 @@ class CreatePretrainingDataConfig:
     )
     num_shards: int = option(
         0,
-        "Number of files <output_file>-00000-of-NNNNN; 0 writes just the "
-        "files that --output_file names.",
+        "Number of files, named NAME-00000-of-NNNNN.ENDING for "
+        "--output_file=NAME.ENDING; 0 writes just the files that "
+        "--output_file names.",
     )
     num_processes: int = option(0, "Worker processes; 0 means one a core.")
     split_sentences: bool | None = option(

@@ -1,8 +1,8 @@
 """The manifest beside a data set: what it was made of, and with which flags.
 
-It lies at `<output_file>.manifest.json`; the shards
-`<output_file>-00000-of-00010`, ... share that of their prefix. A copy of the
-vocabulary lies at `<output_file>.vocab.txt`.
+It lies at `<output_file>.manifest.json`; the shards of `wiki.tfrecord`, named
+`wiki-00000-of-00010.tfrecord` and so on, share that of `wiki.tfrecord`. A copy
+of the vocabulary lies at `<output_file>.vocab.txt`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bert_tf.data.recipe import Recipe
 from bert_tf.errors import UserError
 
 _FORMAT = "bert_tf pretraining data"
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
 # Records that differ in one of these cannot be trained on together.
 _MUST_AGREE = (
     "vocabulary_hash",
@@ -32,8 +32,17 @@ _MUST_AGREE = (
 
 
 def manifest_path(output_file: str) -> str:
-    """Returns where the manifest of an output file or shard prefix lies."""
+    """Returns where the manifest of an output file lies."""
     return f"{output_file}.manifest.json"
+
+
+def shard_path(output_file: str, shard: int, num_shards: int) -> str:
+    """Returns the name of one shard; it ends as the output file does.
+
+    So a glob such as `*.tfrecord` finds shards and single files alike.
+    """
+    stem, ending = os.path.splitext(output_file)
+    return f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
 
 
 def vocabulary_path(output_file: str) -> str:
@@ -133,7 +142,7 @@ class Manifest:
 
 
 def read(output_file: str) -> Manifest | None:
-    """Returns the manifest of an output file or shard prefix, if it has one.
+    """Returns the manifest of an output file, if it has one.
 
     Raises:
       UserError: If what lies there is no manifest.
@@ -208,7 +217,8 @@ def _find_one(
 ) -> Manifest | None:
     """Looks beside one record file; `manifests` keeps what was read."""
     shard = _SHARD.fullmatch(path)
-    for output_file in [shard[1], path] if shard else [path]:
+    whole = [shard[1] + (shard[2] or "")] if shard else []
+    for output_file in [*whole, path]:
         if output_file not in manifests:
             manifests[output_file] = read(output_file)
         if manifests[output_file]:

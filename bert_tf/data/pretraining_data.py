@@ -83,7 +83,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
 
 
 def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
-    """Returns what `--output_file` names: files, or one prefix of shards."""
+    """Returns what `--output_file` names: files, or one name for shards."""
     names = [name.strip() for name in config.output_file.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise UserError(
@@ -92,7 +92,7 @@ def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
         )
     if config.num_shards and len(names) > 1:
         raise UserError(
-            "With --num_shards, --output_file must name one prefix. Received: "
+            "With --num_shards, --output_file must name one file. Received: "
             f"{config.output_file!r}."
         )
     for name in names:
@@ -109,7 +109,7 @@ def _record_files(
     if not config.num_shards:
         return names
     return [
-        f"{names[0]}-{shard:05d}-of-{config.num_shards:05d}"
+        manifest.shard_path(names[0], shard, config.num_shards)
         for shard in range(config.num_shards)
     ]
 

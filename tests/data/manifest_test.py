@@ -64,8 +64,8 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIs(found.strip_accents, False)
         self.assertEqual(found.vocab_file, self._path("x.tfrecord.vocab.txt"))
 
-    def test_some_shards_find_the_manifest_of_their_prefix(self):
-        names = [f"wiki.tfrecord-{index:05d}-of-00004" for index in range(4)]
+    def test_some_shards_find_the_manifest_they_share(self):
+        names = [f"wiki-{index:05d}-of-00004.tfrecord" for index in range(4)]
         paths = self._write("wiki.tfrecord", names)
 
         found = manifest.find([paths[2], paths[0]])

@@ -144,13 +144,17 @@ class CreateTest(PretrainingDataTestCase):
                 generator="streaming",
                 num_processes=1,
                 num_shards=3,
-                output_file=self._path("out/wiki"),
+                output_file=self._path("out/wiki.tfrecord"),
             )
         )
 
-        shards = [self._path(f"out/wiki-0000{i}-of-00003") for i in range(3)]
+        shards = [
+            self._path(f"out/wiki-0000{i}-of-00003.tfrecord") for i in range(3)
+        ]
         found = manifest.find(shards)
-        self.assertEqual(found.source, self._path("out/wiki.manifest.json"))
+        self.assertEqual(
+            found.source, self._path("out/wiki.tfrecord.manifest.json")
+        )
         for shard in shards:
             self.assertEqual(
                 found.files[shard]["records"], tfrecords.count_records(shard)
@@ -260,7 +264,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
         self._interrupt(killed)
         self.assertIn("x.tfrecord.work", os.listdir(self._path("killed")))
         shard = "-00000-of-00002" if generator == "streaming" else ""
-        self._write_text(f"killed/x.tfrecord{shard}.tmp-17-2f", "half a reco")
+        self._write_text(f"killed/x{shard}.tfrecord.tmp-17-2f", "half a reco")
 
         pretraining_data.create(killed)
 
@@ -369,9 +373,9 @@ class BadInputTest(PretrainingDataTestCase):
             "--output_file must name different files", output_file=output_file
         )
 
-    def test_two_prefixes_of_shards(self):
+    def test_two_names_of_shards(self):
         self._assert_refused(
-            "must name one prefix",
+            "must name one file",
             output_file="a,b",
             num_shards=2,
             generator="streaming",
