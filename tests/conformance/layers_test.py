@@ -92,6 +92,17 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
             _float32(layer(**entry.inputs())),
         )
 
+    def test_configuration_holds_every_argument(self, entry):
+        names = set()
+        for cls in entry.cls.__mro__:
+            if cls.__module__.startswith("bert_tf.") and "__init__" in vars(
+                cls
+            ):
+                names |= set(inspect.signature(cls.__init__).parameters)
+        names -= {"self", "kwargs"}
+        config = entry.build(dtype="mixed_bfloat16").get_config()
+        self.assertLessEqual(names | {"name", "dtype"}, set(config))
+
     def test_saving_round_trips(self, entry):
         layer = entry.build()
         inputs = tf.nest.map_structure(

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import weight_map
+from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 from bert_tf.modeling import model as bert_model
 from tests.modeling import tiny
@@ -255,13 +256,13 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_each_place_has_a_salt_of_its_own(self):
         model = bert_model.BertModel(tiny.CONFIG)
-        salts = [model.embeddings.salt]
-        for layer in model.encoder.encoder_layers:
-            salts += [
-                layer.attention.self_attention.salt,
-                layer.attention.salt + 1,
-                layer.salt + 2,
-            ]
+        seeds = np.array([5, 9, 2], np.int32)
+        with mock.patch.object(
+            dropout, "draw_keys", wraps=dropout.draw_keys
+        ) as draw_keys:
+            model(tiny.inputs(), training=True, dropout_seeds=seeds)
+        salts = [call.args[1] for call in draw_keys.call_args_list]
+        # One after the embeddings, three in each of the two layers.
         self.assertEqual(salts, list(range(7)))
 
 
