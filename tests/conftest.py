@@ -5,6 +5,7 @@ import tempfile
 
 import pytest
 from absl import flags
+from absl import logging
 from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 
 from tests import logical_devices
@@ -22,6 +23,12 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     shutil.rmtree(config.test_tmpdir, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def log_as_scripts_do():
+    """Undoes what an import or another test did to the verbosity."""
+    logging.set_verbosity(logging.INFO)
 
 
 def pytest_collection_modifyitems(items):

@@ -89,7 +89,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(variable, self.weights[name])
 
     def test_golden_weights_give_golden_outputs(self):
-        tensors = tf1_checkpoint.read(golden("model/bert_model.ckpt"))
+        tensors = tf1_checkpoint.read(golden("model/bert_model.ckpt.index"))
         with open(golden("model/bert_config.json")) as file:
             config = BertConfig.from_json(file.read(), "golden")
         self._write(
