@@ -2,6 +2,8 @@
 
 PYTHON_RUN := .venv/bin/python
 PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q
+# A second worker on the second core; a test file's set-up is repeated in each.
+PARALLEL ?= -n 2 --dist worksteal
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
@@ -31,10 +33,10 @@ demo: setup
 	$(PYTHON_RUN) run/demo.py --output_dir=.demo $(if $(STEPS),--num_train_steps=$(STEPS))
 
 test: setup-test
-	$(PYTEST) -m "not environment"
+	$(PYTEST) $(PARALLEL) -m "not environment"
 
 test-fast: setup-test
-	$(PYTEST) -m "not slow and not environment"
+	$(PYTEST) $(PARALLEL) -m "not slow and not environment"
 
 test-slow: setup-test
 	$(PYTEST) -m environment

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl import logging
 from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
@@ -29,6 +30,16 @@ def pytest_unconfigure(config):
 def log_as_scripts_do():
     """Undoes what an import or another test did to the verbosity."""
     logging.set_verbosity(logging.INFO)
+
+
+@pytest.fixture(autouse=True)
+def separate_collectives():
+    """Keeps the collectives of one test's strategy from another's.
+
+    Every strategy of a process counts its keys from the same number, and
+    shapes stick to keys; TensorFlow's own tests help themselves like this.
+    """
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000
 
 
 def pytest_collection_modifyitems(items):
