@@ -113,6 +113,7 @@ def assemble(
         strategy.num_replicas_in_sync,
         estimate,
         memory.available_bytes(device),
+        memory.largest_useful_micro_batch(device, config.max_seq_length),
         preferred_micro_batch,
     )
     loop = TrainingLoop(
@@ -159,6 +160,7 @@ def _plan(
     num_replicas: int,
     estimate: memory.MemoryEstimate,
     available: int | None,
+    most: int | None,
     preferred_micro_batch: int,
 ) -> StepPlan:
     """Spreads a step over replicas and micro-batches that fit."""
@@ -167,7 +169,7 @@ def _plan(
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         micro = _choose_micro_batch(
-            estimate, whole, available, preferred_micro_batch
+            estimate, whole, available, most, preferred_micro_batch
         )
     else:
         micro = int(config.micro_batch_size) or whole
@@ -189,6 +191,7 @@ def _choose_micro_batch(
     estimate: memory.MemoryEstimate,
     whole: int,
     available: int | None,
+    most: int | None,
     preferred: int,
 ) -> int:
     """Returns a divisor of `whole` that fits, as before if that fits."""
@@ -198,4 +201,4 @@ def _choose_micro_batch(
     if preferred and whole % preferred == 0:
         if estimate.total(preferred) <= available:
             return preferred
-    return estimate.largest_micro_batch(whole, available)
+    return estimate.largest_micro_batch(whole, available, most)

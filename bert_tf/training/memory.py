@@ -34,6 +34,10 @@ _CGROUP_LIMITS = (
 )
 
 
+# Tokens at once beyond which a CPU gets no faster, only fuller.
+_CPU_TOKENS_AT_ONCE = 4096
+
+
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes that a step takes on one device.
@@ -50,20 +54,35 @@ class MemoryEstimate:
         """Returns the bytes of a step with micro-batches of that size."""
         return self.fixed + self.per_example * micro_batch_size
 
-    def largest_micro_batch(self, num_examples: int, available: int) -> int:
+    def largest_micro_batch(
+        self, num_examples: int, available: int, most: int | None = None
+    ) -> int:
         """Returns the largest divisor of `num_examples` that fits, at least 1.
 
         Args:
           num_examples: Examples of a replica and step.
           available: Bytes.
+          most: The largest that is of use; None means any.
         """
         usable = available * _USABLE_SHARE
         fitting = [
             size
-            for size in range(1, num_examples + 1)
+            for size in range(1, min(num_examples, most or num_examples) + 1)
             if num_examples % size == 0 and self.total(size) <= usable
         ]
         return max(fitting, default=1)
+
+
+def largest_useful_micro_batch(device: str, max_seq_length: int) -> int | None:
+    """Returns the examples that keep a device busy, or None for all it can.
+
+    Args:
+      device: "CPU", "GPU" or "TPU".
+      max_seq_length: S.
+    """
+    if device != "CPU":
+        return None
+    return max(1, _CPU_TOKENS_AT_ONCE // max_seq_length)
 
 
 def estimate(

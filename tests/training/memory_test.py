@@ -45,6 +45,14 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
         estimate = MemoryEstimate(fixed=100, per_example=100)
         self.assertEqual(estimate.largest_micro_batch(12, available), expected)
 
+    def test_no_micro_batch_is_larger_than_of_use(self):
+        estimate = MemoryEstimate(fixed=100, per_example=100)
+        self.assertEqual(estimate.largest_micro_batch(12, 10_000, most=5), 4)
+        most = memory.largest_useful_micro_batch
+        self.assertEqual(most("CPU", max_seq_length=128), 32)
+        self.assertEqual(most("CPU", max_seq_length=5000), 1)
+        self.assertIsNone(most("GPU", max_seq_length=128))
+
     def test_knows_what_this_machine_has(self):
         self.assertBetween(memory.available_bytes("CPU"), 1e8, 1e14)
         self.assertIsNone(memory.available_bytes("TPU"))
