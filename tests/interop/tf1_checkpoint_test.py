@@ -51,7 +51,10 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             variables = {
                 name: tf.compat.v1.get_variable(
-                    name.replace("/", "_"), value.shape, value.dtype
+                    name.replace("/", "_"),
+                    value.shape,
+                    value.dtype,
+                    tf.compat.v1.zeros_initializer(),
                 )
                 for name, value in _TENSORS.items()
             }
