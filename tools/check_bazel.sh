@@ -48,7 +48,7 @@ overrides=(
 run_bazel() {
   local command="$1"
   shift
-  bazel --batch --nohome_rc --nosystem_rc --output_user_root="$cache/output" \
+  bazel --batch --nohome_rc --output_user_root="$cache/output" \
     "$command" "${overrides[@]}" \
     --noshow_loading_progress --noshow_progress "$@"
 }
