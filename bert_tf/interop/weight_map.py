@@ -1,8 +1,13 @@
-"""The canonical names of all weights, and what a name says about a weight.
+"""Every weight of BERT, one row each, and its name in each format.
 
-They are the names of the original's checkpoints; models, checkpoints, weight
-files and converters all use them.
+Our own names are those of the original's TF1 checkpoints: a variable's path
+without the name of the outermost model. Models, checkpoints, weight files and
+converters all use them, and call them canonical.
 """
+
+import dataclasses
+
+import numpy as np
 
 from bert_tf.config import BertConfig
 
@@ -11,14 +16,390 @@ from bert_tf.config import BertConfig
 SLOT_SUFFIXES = ("/adam_m", "/adam_v")
 GLOBAL_STEP = "global_step"
 
-# Fine-tuned classifiers have their head in the root scope
-# (run_classifier.py:600-605 of the original).
-_ROOT_HEAD = ("output_weights", "output_bias")
-
 # The part of a model that no checkpoint may lack.
 ENCODER = "bert"
+POOLER = "bert/pooler"
+MASKED_LM = "cls/predictions"
+NEXT_SENTENCE = "cls/seq_relationship"
+# Fine-tuned classifiers have their head in the root scope
+# (run_classifier.py:600-605 of the original).
+CLASSIFIER = "output"
+SQUAD = "cls/squad"
+# The original has no head for tags and for multiple choice.
+TAGGER = "cls/tagging"
+MULTIPLE_CHOICE = "cls/multiple_choice"
 
-Shapes = dict[str, tuple[int, ...]]
+_ROOT_HEAD = ("output_weights", "output_bias")
+
+# Kind of model (`kind` in task.json) to the heads it has, the pooler apart.
+# A model that has the heads of several kinds is of the first of them.
+HEADS = {
+    "classification": (CLASSIFIER,),
+    "question_answering": (SQUAD,),
+    "tagging": (TAGGER,),
+    "multiple_choice": (MULTIPLE_CHOICE,),
+    "pretraining": (MASKED_LM, NEXT_SENTENCE),
+    "masked_lm": (MASKED_LM,),
+    "next_sentence": (NEXT_SENTENCE,),
+    "encoder": (),
+}
+
+# Stands in a row's shape for the number of labels, which no config knows.
+LABELS = "labels"
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One weight; `{n}` in a name is the number of the encoder layer.
+
+    Attributes:
+      name: Ours, which is that of TF1.
+      shape: Ours: names of `BertConfig`'s fields, numbers, or `LABELS`.
+      layout: How formats differ in the order of its numbers:
+        same: nowhere;
+        dense: a kernel [in, out], which Hugging Face keeps as [out, in];
+        per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
+          [out] of attention, whose out or in KerasHub and Model Garden split
+          into [heads, size];
+        output: [labels, in], which KerasHub and Model Garden keep as [in,
+          labels].
+      huggingface: The name in a model with this head, or None.
+      keras_hub: The path of the variable, or None.
+      model_garden: The path of the variable's object in a checkpoint whose
+        root is the model, or None.
+    """
+
+    name: str
+    shape: tuple[str | int, ...]
+    layout: str
+    huggingface: str | None = None
+    keras_hub: str | None = None
+    model_garden: str | None = None
+
+
+def _dense(names, rows, columns, layout="dense", bias_layout="same"):
+    """Returns the rows of a kernel and a bias; a name may be None."""
+    ours, huggingface, keras_hub, model_garden = names
+
+    def name(path, suffix):
+        return None if path is None else path + suffix
+
+    return [
+        Row(
+            f"{ours}/kernel",
+            (rows, columns),
+            layout,
+            name(huggingface, ".weight"),
+            name(keras_hub, "/kernel"),
+            name(model_garden, "/kernel"),
+        ),
+        Row(
+            f"{ours}/bias",
+            (columns,),
+            bias_layout,
+            name(huggingface, ".bias"),
+            name(keras_hub, "/bias"),
+            name(model_garden, "/bias"),
+        ),
+    ]
+
+
+def _layer_norm(ours, huggingface, keras_hub, model_garden):
+    width = ("hidden_size",)
+
+    def row(suffix, huggingface_suffix):
+        return Row(
+            f"{ours}/{suffix}",
+            width,
+            "same",
+            f"{huggingface}.{huggingface_suffix}",
+            None if keras_hub is None else f"{keras_hub}/{suffix}",
+            f"{model_garden}/{suffix}",
+        )
+
+    return [row("beta", "bias"), row("gamma", "weight")]
+
+
+def _head(ours, labels, huggingface, keras_hub=None, model_garden=None):
+    """Returns the rows of `output_weights` and `output_bias`."""
+
+    def name(path, suffix):
+        return None if path is None else path + suffix
+
+    return [
+        Row(
+            f"{ours}output_weights",
+            (labels, "hidden_size"),
+            "output",
+            f"{huggingface}.weight",
+            name(keras_hub, "/kernel"),
+            name(model_garden, "/kernel"),
+        ),
+        Row(
+            f"{ours}output_bias",
+            (labels,),
+            "same",
+            f"{huggingface}.bias",
+            name(keras_hub, "/bias"),
+            name(model_garden, "/bias"),
+        ),
+    ]
+
+
+_EMBEDDINGS = [
+    Row(
+        "bert/embeddings/word_embeddings",
+        ("vocab_size", "hidden_size"),
+        "same",
+        "bert.embeddings.word_embeddings.weight",
+        "token_embedding/embeddings",
+        "encoder/_embedding_layer/embeddings",
+    ),
+    Row(
+        "bert/embeddings/token_type_embeddings",
+        ("type_vocab_size", "hidden_size"),
+        "same",
+        "bert.embeddings.token_type_embeddings.weight",
+        "segment_embedding/embeddings",
+        "encoder/_type_embedding_layer/embeddings",
+    ),
+    Row(
+        "bert/embeddings/position_embeddings",
+        ("max_position_embeddings", "hidden_size"),
+        "same",
+        "bert.embeddings.position_embeddings.weight",
+        "position_embedding/embeddings",
+        "encoder/_position_embedding_layer/embeddings",
+    ),
+    *_layer_norm(
+        "bert/embeddings/LayerNorm",
+        "bert.embeddings.LayerNorm",
+        "embeddings_layer_norm",
+        "encoder/_embedding_norm_layer",
+    ),
+]
+
+# The four names of a layer; what stands in LAYER follows one of them.
+_LAYER = (
+    "bert/encoder/layer_{n}/",
+    "bert.encoder.layer.{n}.",
+    "transformer_layer_{n}/",
+    "encoder/_transformer_layers/{n}/",
+)
+
+
+def _in_layer(*names):
+    return tuple(
+        prefix + name for prefix, name in zip(_LAYER, names, strict=True)
+    )
+
+
+def _attention_input(name):
+    return _dense(
+        _in_layer(
+            f"attention/self/{name}",
+            f"attention.self.{name}",
+            f"self_attention_layer/{name}",
+            f"_attention_layer/_{name}_dense",
+        ),
+        "hidden_size",
+        "hidden_size",
+        "per_head_out",
+        "per_head_bias",
+    )
+
+
+_ENCODER_LAYER = [
+    *_attention_input("query"),
+    *_attention_input("key"),
+    *_attention_input("value"),
+    *_dense(
+        _in_layer(
+            "attention/output/dense",
+            "attention.output.dense",
+            "self_attention_layer/attention_output",
+            "_attention_layer/_output_dense",
+        ),
+        "hidden_size",
+        "hidden_size",
+        "per_head_in",
+    ),
+    *_layer_norm(
+        *_in_layer(
+            "attention/output/LayerNorm",
+            "attention.output.LayerNorm",
+            "self_attention_layer_norm",
+            "_attention_layer_norm",
+        )
+    ),
+    *_dense(
+        _in_layer(
+            "intermediate/dense",
+            "intermediate.dense",
+            "feedforward_intermediate_dense",
+            "_intermediate_dense",
+        ),
+        "hidden_size",
+        "intermediate_size",
+    ),
+    *_dense(
+        _in_layer(
+            "output/dense",
+            "output.dense",
+            "feedforward_output_dense",
+            "_output_dense",
+        ),
+        "intermediate_size",
+        "hidden_size",
+    ),
+    *_layer_norm(
+        *_in_layer(
+            "output/LayerNorm",
+            "output.LayerNorm",
+            "feedforward_layer_norm",
+            "_output_layer_norm",
+        )
+    ),
+]
+
+_POOLER = _dense(
+    (
+        "bert/pooler/dense",
+        "bert.pooler.dense",
+        "pooled_dense",
+        "encoder/_pooler_layer",
+    ),
+    "hidden_size",
+    "hidden_size",
+)
+
+# KerasHub's masked-LM head computes something else, so it has no name here.
+_HEAD_ROWS = [
+    *_dense(
+        (
+            "cls/predictions/transform/dense",
+            "cls.predictions.transform.dense",
+            None,
+            "masked_lm/dense",
+        ),
+        "hidden_size",
+        "hidden_size",
+    ),
+    *_layer_norm(
+        "cls/predictions/transform/LayerNorm",
+        "cls.predictions.transform.LayerNorm",
+        None,
+        "masked_lm/layer_norm",
+    ),
+    Row(
+        "cls/predictions/output_bias",
+        ("vocab_size",),
+        "same",
+        "cls.predictions.bias",
+        None,
+        # A full stop in a name escapes the stroke of "output_bias/bias".
+        "masked_lm/output_bias.Sbias",
+    ),
+    *_head("cls/seq_relationship/", 2, "cls.seq_relationship"),
+    *_head("", LABELS, "classifier", "logits"),
+    *_head("cls/squad/", 2, "qa_outputs"),
+    *_head("cls/tagging/", LABELS, "classifier"),
+    *_head("cls/multiple_choice/", 1, "classifier"),
+]
+
+
+def rows(config: BertConfig) -> list[Row]:
+    """Returns all rows, those of the encoder layers once for each layer."""
+
+    def numbered(row, n):
+        names = {
+            field: getattr(row, field).replace("{n}", str(n))
+            for field in ("name", "huggingface", "keras_hub", "model_garden")
+        }
+        return dataclasses.replace(row, **names)
+
+    layers = [
+        numbered(row, n)
+        for n in range(config.num_hidden_layers)
+        for row in _ENCODER_LAYER
+    ]
+    return [*_EMBEDDINGS, *layers, *_POOLER, *_HEAD_ROWS]
+
+
+def name_in(row: Row, weights_format: str) -> str | None:
+    """Returns a row's name in a format; None if the format has no such."""
+    if weights_format in ("bert_tf", "tf1"):
+        return row.name
+    return getattr(row, weights_format)
+
+
+def to_format(
+    value: np.ndarray, layout: str, weights_format: str, num_heads: int
+) -> np.ndarray:
+    """Rearranges a weight of ours as a format keeps it.
+
+    Args:
+      value: <float>, in our shape.
+      layout: Of its `Row`.
+      weights_format: One of the formats that `Row` names.
+      num_heads: Attention heads of the model.
+
+    Returns:
+      A view of `value`, or a copy.
+    """
+    if weights_format in ("bert_tf", "tf1") or layout == "same":
+        return value
+    if weights_format == "huggingface":
+        kernels = ("dense", "per_head_out", "per_head_in")
+        return value.T if layout in kernels else value
+    if layout == "per_head_out":
+        return value.reshape(value.shape[0], num_heads, -1)
+    if layout == "per_head_bias":
+        return value.reshape(num_heads, -1)
+    if layout == "per_head_in":
+        return value.reshape(num_heads, -1, value.shape[1])
+    return value.T if layout == "output" else value
+
+
+def from_format(
+    value: np.ndarray, layout: str, weights_format: str
+) -> np.ndarray:
+    """The reverse of `to_format`."""
+    if weights_format in ("bert_tf", "tf1", "huggingface") or layout in (
+        "same",
+        "dense",
+        "output",
+    ):
+        # Transposing undoes itself.
+        return to_format(value, layout, weights_format, 1)
+    if layout == "per_head_out":
+        return value.reshape(value.shape[0], -1)
+    if layout == "per_head_in":
+        return value.reshape(-1, value.shape[-1])
+    return value.reshape(-1)
+
+
+def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
+    """Returns our shape of a row's weight in a model of that config."""
+
+    def size(symbol):
+        if isinstance(symbol, int):
+            return symbol
+        return num_labels if symbol == LABELS else getattr(config, symbol)
+
+    return tuple(size(symbol) for symbol in row.shape)
+
+
+def shape_in(
+    row: Row, weights_format: str, config: BertConfig, num_labels: int = 0
+) -> Shape:
+    """Returns the shape of a row's weight in a format."""
+    ours = np.broadcast_to(np.int8(0), shape_of(row, config, num_labels))
+    heads = config.num_attention_heads
+    return to_format(ours, row.layout, weights_format, heads).shape
 
 
 def is_optimizer_state(name: str) -> bool:
@@ -30,14 +411,15 @@ def head_of(name: str) -> str | None:
     """Returns the head that a checkpoint's weight belongs to.
 
     For instance "cls/squad" for "cls/squad/output_bias", "output" for the
-    classifier's "output_bias", and None where the name is no head's.
+    classifier's "output_bias", "bert/pooler" for the pooler's, and None where
+    the name is no head's.
     """
     if name in _ROOT_HEAD:
-        return "output"
+        return CLASSIFIER
     parts = name.split("/")
     if parts[0] == "cls" and len(parts) > 2:
         return "/".join(parts[:2])
-    return None
+    return POOLER if name.startswith(f"{POOLER}/") else None
 
 
 def part_of(name: str) -> str:
@@ -45,47 +427,27 @@ def part_of(name: str) -> str:
     return head_of(name) or name.split("/")[0]
 
 
-def _dense(name: str, rows: int, columns: int) -> Shapes:
-    return {f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)}
-
-
-def _layer_norm(name: str, width: int) -> Shapes:
-    return {f"{name}/beta": (width,), f"{name}/gamma": (width,)}
+def kind_of(names) -> str:
+    """Returns the kind of model that has weights of these canonical names."""
+    present = {part_of(name) for name in names}
+    return next(
+        kind for kind, heads in HEADS.items() if present.issuperset(heads)
+    )
 
 
 def encoder_shapes(config: BertConfig) -> Shapes:
     """Returns name to shape of embeddings, encoder layers and pooler."""
-    width, inner = config.hidden_size, config.intermediate_size
-    tables = "bert/embeddings"
-    shapes: Shapes = {
-        f"{tables}/word_embeddings": (config.vocab_size, width),
-        f"{tables}/token_type_embeddings": (config.type_vocab_size, width),
-        f"{tables}/position_embeddings": (
-            config.max_position_embeddings,
-            width,
-        ),
-        **_layer_norm(f"{tables}/LayerNorm", width),
-    }
-    for index in range(config.num_hidden_layers):
-        layer = f"bert/encoder/layer_{index}"
-        for name in ("query", "key", "value"):
-            shapes |= _dense(f"{layer}/attention/self/{name}", width, width)
-        shapes |= _dense(f"{layer}/attention/output/dense", width, width)
-        shapes |= _layer_norm(f"{layer}/attention/output/LayerNorm", width)
-        shapes |= _dense(f"{layer}/intermediate/dense", width, inner)
-        shapes |= _dense(f"{layer}/output/dense", inner, width)
-        shapes |= _layer_norm(f"{layer}/output/LayerNorm", width)
-    return shapes | _dense("bert/pooler/dense", width, width)
+    return _shapes(config, (ENCODER, POOLER))
 
 
 def pretraining_shapes(config: BertConfig) -> Shapes:
     """Returns name to shape of the encoder and the two pretraining heads."""
-    width = config.hidden_size
+    return _shapes(config, (ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE))
+
+
+def _shapes(config: BertConfig, parts: tuple[str, ...]) -> Shapes:
     return {
-        **encoder_shapes(config),
-        **_dense("cls/predictions/transform/dense", width, width),
-        **_layer_norm("cls/predictions/transform/LayerNorm", width),
-        "cls/predictions/output_bias": (config.vocab_size,),
-        "cls/seq_relationship/output_weights": (2, width),
-        "cls/seq_relationship/output_bias": (2,),
+        row.name: shape_of(row, config)
+        for row in rows(config)
+        if part_of(row.name) in parts
     }

@@ -1,0 +1,98 @@
+"""The formats of checkpoints: which one lies at a path, and its module.
+
+Each format's module has
+
+  recognizes(path) -> bool            cheap; never raises
+  read_model(path, allow_missing)     -> StoredModel; reads names and shapes
+                                      now, values when they are asked for
+  write_model(directory, stored)      fills a directory that is there and
+                                      empty -> sentences for the log
+
+and raises `UserError` for whatever a user could have done wrong.
+"""
+
+import importlib
+import re
+import types
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.run_config import FORMATS
+from bert_tf.stored_model import StoredModel
+
+# Each is imported when it is first asked for, as KerasHub takes seconds.
+_MODULES = {
+    "bert_tf": "bert_tf.model_directory",
+    "huggingface": "bert_tf.interop.huggingface",
+    "keras_hub": "bert_tf.interop.keras_hub",
+    "model_garden": "bert_tf.interop.model_garden",
+    "tf1": "bert_tf.interop.tf1_checkpoint",
+}
+
+
+def module_of(name: str) -> types.ModuleType:
+    """Returns the module of a format."""
+    return importlib.import_module(_MODULES[name])
+
+
+def detect(path: str) -> str:
+    """Returns the name of the format of what lies at `path`.
+
+    Args:
+      path: A directory or, for checkpoints of TensorFlow, a prefix.
+
+    Raises:
+      UserError: If it is of no format, or could be of several.
+    """
+    found = [name for name in FORMATS if module_of(name).recognizes(path)]
+    if len(found) > 1:
+        raise UserError(
+            f"{path} holds models of several formats ({', '.join(found)}); "
+            "say which one is meant with --from, or keep one of them in the "
+            "directory."
+        )
+    if not found:
+        raise UserError(
+            "Expected a model directory, a checkpoint of the original with "
+            "bert_config.json beside it, a Hugging Face directory, a KerasHub "
+            f"preset or a Model Garden checkpoint. Received: {path!r}, "
+            f"{_contents(path)}."
+        )
+    return found[0]
+
+
+def read(
+    path: str,
+    source_format: str | None = None,
+    allow_missing: re.Pattern | None = None,
+) -> StoredModel:
+    """Reads the model at `path`; its values are read when asked for.
+
+    Args:
+      path: A directory or, for checkpoints of TensorFlow, a prefix.
+      source_format: One of `run_config.FORMATS`; by default recognised.
+      allow_missing: Names of weights that may be missing or unused.
+
+    Raises:
+      UserError: If there is no model, it is damaged or incomplete, or of
+        another architecture.
+    """
+    name = source_format or detect(path)
+    if source_format and not module_of(name).recognizes(path):
+        raise UserError(
+            f"Expected the format {name} (--from={name}). Received: {path!r}, "
+            f"{_contents(path)}."
+        )
+    return module_of(name).read_model(path, allow_missing)
+
+
+def _contents(path: str) -> str:
+    """Says in a few words what lies at `path`."""
+    if tf.io.gfile.isdir(path):
+        names = sorted(tf.io.gfile.listdir(path))
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        return f"a directory that holds {shown or 'nothing'}"
+    if tf.io.gfile.exists(path):
+        return "a file"
+    return "where there is nothing"

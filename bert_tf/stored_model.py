@@ -1,0 +1,88 @@
+"""A model as it lies on disk, whatever the format."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.interop.matching import Report
+from bert_tf.interop.tensors import Tensors
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+    """What all formats have in common, in our terms.
+
+    Attributes:
+      path: Where it was read from.
+      config: The shape of the model.
+      weights: Canonical name to value, <float32>, read when asked for.
+      vocabulary: The vocabulary, or None if nobody knows it.
+      tokenizer_settings: What `BertTokenizer.settings` returned, or None.
+      task: JSON values: `kind` (a key of `weight_map.HEADS`) and what belongs
+        to it: `labels` (a list of names, where a head has labels),
+        `problem_type` ("single_label", "multi_label" or "regression", for
+        kind "classification"), `max_seq_length`, ...
+      optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
+        and `global_step`, <int64>[], where the format keeps them.
+      report: What became of the format's tensors.
+    """
+
+    path: str
+    config: BertConfig
+    weights: Tensors
+    vocabulary: Vocabulary | None
+    tokenizer_settings: Mapping[str, Any] | None
+    task: Mapping[str, Any]
+    optimizer_state: Tensors = dataclasses.field(
+        default_factory=lambda: Tensors.from_arrays({})
+    )
+    report: Report = Report(())
+
+    def build_tokenizer(
+        self, preserve_special_tokens: bool | None = None
+    ) -> BertTokenizer:
+        """Builds the tokenizer that the model was trained with.
+
+        Args:
+          preserve_special_tokens: Overrides the stored setting.
+
+        Raises:
+          UserError: If the vocabulary is not known.
+        """
+        if self.vocabulary is None or self.tokenizer_settings is None:
+            raise UserError(
+                f"The model in {self.path} has no vocab.txt, because the "
+                "vocabulary of its training data was not known, so it cannot "
+                "read text; train it with --vocab_file and --do_lower_case to "
+                "get one that can."
+            )
+        settings = self.tokenizer_settings
+        if preserve_special_tokens is None:
+            preserve_special_tokens = settings["preserve_special_tokens"]
+        return BertTokenizer(
+            self.vocabulary,
+            lower_case=settings["lower_case"],
+            strip_accents=settings["strip_accents"],
+            preserve_special_tokens=preserve_special_tokens,
+        )
+
+
+def tokenizer_settings(
+    vocabulary: Vocabulary,
+    lower_case: bool,
+    strip_accents: bool | None = None,
+    preserve_special_tokens: bool = False,
+) -> dict[str, Any]:
+    """Returns what `BertTokenizer.settings` would, without building one."""
+    return {
+        "lower_case": lower_case,
+        "strip_accents": (
+            lower_case if strip_accents is None else strip_accents
+        ),
+        "preserve_special_tokens": preserve_special_tokens,
+        "vocabulary_hash": vocabulary.hash,
+    }
