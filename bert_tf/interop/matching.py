@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Shape
 from bert_tf.interop.tensors import Tensors
@@ -122,7 +123,9 @@ def match(
         return num_labels.get(weight_map.part_of(row.name), 0)
 
     expected_shapes = {
-        name: weight_map.shape_in(row, weights_format, config, labels_of(row))
+        name: weight_layout.shape_in(
+            row, weights_format, config, labels_of(row)
+        )
         for name, row in found.items()
     }
     problems += _describe(
@@ -147,7 +150,7 @@ def match(
                 name, weight_map.shape_of(new[name], config), config
             )
         theirs, row = ours[name]
-        value = weight_map.from_format(
+        value = weight_layout.from_format(
             np.asarray(read(theirs), np.float32), row.layout, weights_format
         )
         return np.ascontiguousarray(value)
@@ -176,7 +179,7 @@ def match(
 
 def _is_rearranged(layout: str, weights_format: str) -> bool:
     probe = np.arange(24).reshape((4, 6) if layout != "per_head_bias" else 24)
-    kept = weight_map.to_format(probe, layout, weights_format, 2)
+    kept = weight_layout.to_format(probe, layout, weights_format, 2)
     return layout != "same" and (
         kept.shape != probe.shape or not np.array_equal(kept, probe)
     )

@@ -7,8 +7,6 @@ converters all use them, and call them canonical.
 
 import dataclasses
 
-import numpy as np
-
 from bert_tf.config import BertConfig
 
 # The suffixes of what an optimizer keeps for each weight (optimization.py:
@@ -336,52 +334,6 @@ def name_in(row: Row, weights_format: str) -> str | None:
     return getattr(row, weights_format)
 
 
-def to_format(
-    value: np.ndarray, layout: str, weights_format: str, num_heads: int
-) -> np.ndarray:
-    """Rearranges a weight of ours as a format keeps it.
-
-    Args:
-      value: <float>, in our shape.
-      layout: Of its `Row`.
-      weights_format: One of the formats that `Row` names.
-      num_heads: Attention heads of the model.
-
-    Returns:
-      A view of `value`, or a copy.
-    """
-    if weights_format in ("bert_tf", "tf1") or layout == "same":
-        return value
-    if weights_format == "huggingface":
-        kernels = ("dense", "per_head_out", "per_head_in")
-        return value.T if layout in kernels else value
-    if layout == "per_head_out":
-        return value.reshape(value.shape[0], num_heads, -1)
-    if layout == "per_head_bias":
-        return value.reshape(num_heads, -1)
-    if layout == "per_head_in":
-        return value.reshape(num_heads, -1, value.shape[1])
-    return value.T if layout == "output" else value
-
-
-def from_format(
-    value: np.ndarray, layout: str, weights_format: str
-) -> np.ndarray:
-    """The reverse of `to_format`."""
-    if weights_format in ("bert_tf", "tf1", "huggingface") or layout in (
-        "same",
-        "dense",
-        "output",
-    ):
-        # Transposing undoes itself.
-        return to_format(value, layout, weights_format, 1)
-    if layout == "per_head_out":
-        return value.reshape(value.shape[0], -1)
-    if layout == "per_head_in":
-        return value.reshape(-1, value.shape[-1])
-    return value.reshape(-1)
-
-
 def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
     """Returns our shape of a row's weight in a model of that config."""
 
@@ -391,15 +343,6 @@ def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
         return num_labels if symbol == LABELS else getattr(config, symbol)
 
     return tuple(size(symbol) for symbol in row.shape)
-
-
-def shape_in(
-    row: Row, weights_format: str, config: BertConfig, num_labels: int = 0
-) -> Shape:
-    """Returns the shape of a row's weight in a format."""
-    ours = np.broadcast_to(np.int8(0), shape_of(row, config, num_labels))
-    heads = config.num_attention_heads
-    return to_format(ours, row.layout, weights_format, heads).shape
 
 
 def is_optimizer_state(name: str) -> bool:

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.interop import matching
+from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
 from tests.modeling import tiny
@@ -23,8 +24,10 @@ def _theirs(weights_format="huggingface", parts=_PARTS, num_labels=3):
             continue
         shape = weight_map.shape_of(row, tiny.CONFIG, num_labels)
         ours[row.name] = tiny.normal(*shape, seed=index)
-        theirs[weight_map.name_in(row, weights_format)] = weight_map.to_format(
-            ours[row.name], row.layout, weights_format, 2
+        theirs[weight_map.name_in(row, weights_format)] = (
+            weight_layout.to_format(
+                ours[row.name], row.layout, weights_format, 2
+            )
         )
     return ours, theirs
 

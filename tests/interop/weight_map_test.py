@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.run_config import FORMATS
 from tests.modeling import tiny
@@ -89,34 +90,40 @@ class WeightMapTest(tf.test.TestCase, parameterized.TestCase):
         for index, row in enumerate(weight_map.rows(tiny.CONFIG)):
             shape = weight_map.shape_of(row, tiny.CONFIG, num_labels=5)
             value = tiny.normal(*shape, seed=index)
-            theirs = weight_map.to_format(value, row.layout, weights_format, 2)
+            theirs = weight_layout.to_format(
+                value, row.layout, weights_format, 2
+            )
             self.assertEqual(
                 theirs.shape,
-                weight_map.shape_in(row, weights_format, tiny.CONFIG, 5),
+                weight_layout.shape_in(row, weights_format, tiny.CONFIG, 5),
             )
-            back = weight_map.from_format(theirs, row.layout, weights_format)
+            back = weight_layout.from_format(theirs, row.layout, weights_format)
             self.assertAllEqual(back, value, row.name)
 
     def test_layouts(self):
         # Width 8, inner width 12, 2 heads of 4.
         kernel = tiny.normal(8, 8)
         query = ("per_head_out", "keras_hub", 2)
-        split = weight_map.to_format(kernel, *query)
+        split = weight_layout.to_format(kernel, *query)
         self.assertAllEqual(split[3, 1, 2], kernel[3, 6])
-        split = weight_map.to_format(kernel, "per_head_in", "model_garden", 2)
+        split = weight_layout.to_format(
+            kernel, "per_head_in", "model_garden", 2
+        )
         self.assertAllEqual(split[1, 2, 3], kernel[6, 3])
-        bias = weight_map.to_format(kernel[0], "per_head_bias", "keras_hub", 2)
+        bias = weight_layout.to_format(
+            kernel[0], "per_head_bias", "keras_hub", 2
+        )
         self.assertAllEqual(bias[1, 2], kernel[0, 6])
-        dense = weight_map.to_format(kernel, "dense", "huggingface", 2)
+        dense = weight_layout.to_format(kernel, "dense", "huggingface", 2)
         self.assertAllEqual(dense, np.transpose(kernel))
-        output = weight_map.to_format(kernel, "output", "keras_hub", 2)
+        output = weight_layout.to_format(kernel, "output", "keras_hub", 2)
         self.assertAllEqual(output, np.transpose(kernel))
         for layout, weights_format in (
             ("output", "huggingface"),
             ("dense", "keras_hub"),
             ("dense", "tf1"),
         ):
-            same = weight_map.to_format(kernel, layout, weights_format, 2)
+            same = weight_layout.to_format(kernel, layout, weights_format, 2)
             self.assertAllEqual(same, kernel)
 
 
