@@ -1,0 +1,48 @@
+"""The weights of a model under a format's names; the reverse of matching."""
+
+import numpy as np
+
+from bert_tf.config import BertConfig
+from bert_tf.interop import weight_layout
+from bert_tf.interop import weight_map
+from bert_tf.interop.tensors import Tensors
+
+
+def translate(
+    weights: Tensors, config: BertConfig, weights_format: str
+) -> tuple[Tensors, tuple[str, ...]]:
+    """Renames and rearranges weights for a format.
+
+    Args:
+      weights: Canonical name to value.
+      config: The shape of the model.
+      weights_format: A column of `weight_map.Row`, or "tf1".
+
+    Returns:
+      The format's name to value, each contiguous and made when it is asked
+      for; and the canonical names of weights that the format does not have.
+    """
+    named = [
+        (row, weight_map.name_in(row, weights_format))
+        for row in weight_map.rows(config)
+        if row.name in weights
+    ]
+    rows = {name: row for row, name in named if name is not None}
+    heads = config.num_attention_heads
+
+    def convert(row, value):
+        return weight_layout.to_format(value, row.layout, weights_format, heads)
+
+    shapes = {
+        name: convert(
+            row, np.broadcast_to(np.int8(0), weights.shapes[row.name])
+        ).shape
+        for name, row in rows.items()
+    }
+
+    def read(name):
+        row = rows[name]
+        return np.ascontiguousarray(convert(row, weights[row.name]))
+
+    left = tuple(row.name for row, name in named if name is None)
+    return Tensors(shapes, read), left
