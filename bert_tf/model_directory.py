@@ -15,10 +15,10 @@ Models trained on records whose vocabulary nobody knows lack the vocabulary
 and tokenizer.json.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,8 +30,9 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import loading
+from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling import model as bert_model
-from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.stored_model import StoredModel
 from bert_tf.text.vocabulary import Vocabulary
 
 CONFIG_FILE = "bert_config.json"
@@ -45,55 +46,6 @@ CHECKSUMS_FILE = "checksums.json"
 _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
 _FORMAT = "bert_tf model directory"
 _VERSION = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelDirectory:
-    """The contents of a model directory.
-
-    Attributes:
-      path: Where it was read from.
-      config: The shape of the model.
-      weights: Canonical name to value.
-      vocabulary: The vocabulary, or None if nobody knows it.
-      tokenizer_settings: What `BertTokenizer.settings` returned, or None.
-      task: Kind of head (`kind`) and what belongs to it.
-    """
-
-    path: str
-    config: BertConfig
-    weights: Mapping[str, np.ndarray]
-    vocabulary: Vocabulary | None
-    tokenizer_settings: Mapping[str, Any] | None
-    task: Mapping[str, Any]
-
-    def build_tokenizer(
-        self, preserve_special_tokens: bool | None = None
-    ) -> BertTokenizer:
-        """Builds the tokenizer that the model was trained with.
-
-        Args:
-          preserve_special_tokens: Overrides the stored setting.
-
-        Raises:
-          UserError: If the directory has no vocabulary.
-        """
-        if self.vocabulary is None or self.tokenizer_settings is None:
-            raise UserError(
-                f"The model directory {self.path} has no {VOCAB_FILE}, because "
-                "the vocabulary of its training data was not known, so it "
-                "cannot read text; train it with --vocab_file and "
-                "--do_lower_case to get one that can."
-            )
-        settings = self.tokenizer_settings
-        if preserve_special_tokens is None:
-            preserve_special_tokens = settings["preserve_special_tokens"]
-        return BertTokenizer(
-            self.vocabulary,
-            lower_case=settings["lower_case"],
-            strip_accents=settings["strip_accents"],
-            preserve_special_tokens=preserve_special_tokens,
-        )
 
 
 def write(
@@ -154,12 +106,14 @@ def write(
                 file.write(data)
 
 
-def is_model_directory(path: str) -> bool:
+def recognizes(path: str) -> bool:
     """Returns whether a model directory lies at `path`."""
     return tf.io.gfile.exists(os.path.join(path, CHECKSUMS_FILE))
 
 
-def read(path: str) -> ModelDirectory:
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
     """Reads a model directory and checks that nothing in it has changed.
 
     Raises:
@@ -177,10 +131,12 @@ def read(path: str) -> ModelDirectory:
         vocabulary = Vocabulary(lines, source=where[VOCAB_FILE])
         settings = json.loads(contents[TOKENIZER_FILE])
         _check_vocabulary(vocabulary, settings, config, f"{path}: ")
-    return ModelDirectory(
+    return StoredModel(
         path=path,
         config=config,
-        weights=safetensors.numpy.load(contents[WEIGHTS_FILE]),
+        weights=Tensors.from_arrays(
+            safetensors.numpy.load(contents[WEIGHTS_FILE])
+        ),
         vocabulary=vocabulary,
         tokenizer_settings=settings,
         task=json.loads(contents[TASK_FILE]),
@@ -188,12 +144,12 @@ def read(path: str) -> ModelDirectory:
 
 
 def build_model(
-    directory: ModelDirectory, **options: Any
+    directory: StoredModel, **options: Any
 ) -> bert_model.BertForPretraining:
     """Builds the pretraining model of a directory, with its weights.
 
     Args:
-      directory: What `read` returns.
+      directory: What `read_model` returns.
       **options: As for `BertForPretraining`.
 
     Raises:
@@ -211,7 +167,7 @@ def build_model(
     return model
 
 
-def load_weights(model, directory: ModelDirectory) -> loading.LoadReport:
+def load_weights(model, directory: StoredModel) -> loading.LoadReport:
     """Puts a directory's weights into a model, which must take all of them."""
     source = os.path.join(directory.path, WEIGHTS_FILE)
     report = loading.load_into(model, directory.weights, source)

@@ -46,8 +46,8 @@ def load_model(path: str, **kwargs: Any) -> keras.Model:
 def _read(path: str) -> tuple[BertConfig, Mapping[str, np.ndarray]]:
     """Returns the configuration and the tensors that lie at `path`."""
     directory = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    if model_directory.is_model_directory(path):
-        stored = model_directory.read(path)
+    if model_directory.recognizes(path):
+        stored = model_directory.read_model(path)
         return stored.config, stored.weights
     config_file = os.path.join(directory, model_directory.CONFIG_FILE)
     if not tf.io.gfile.exists(config_file):

@@ -86,3 +86,17 @@ def tokenizer_settings(
         "preserve_special_tokens": preserve_special_tokens,
         "vocabulary_hash": vocabulary.hash,
     }
+
+
+def derive_lower_case(vocabulary: Vocabulary) -> bool:
+    """Returns whether no piece of a vocabulary has an upper-case letter.
+
+    For formats that do not say how text is read. What stands in brackets,
+    such as [CLS], [unused7] and the <S> of the Chinese vocabulary, is not
+    asked; nor are letters without a lower case, such as the U+211D of the
+    uncased English one.
+    """
+    return all(
+        token == token.lower() or token[0] + token[-1] in ("[]", "<>")
+        for token in vocabulary.tokens
+    )

@@ -77,7 +77,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self._write()
         moved = self.path + "-moved"
         shutil.move(self.path, moved)
-        found = model_directory.read(moved)
+        found = model_directory.read_model(moved)
         self.assertEqual(found.config, _CONFIG)
         self.assertEqual(found.vocabulary.tokens, tuple(_TOKENS))
         self.assertEqual(found.task, _TASK)
@@ -98,7 +98,9 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             vocabulary=None,
             tokenizer_settings=None,
         )
-        model = model_directory.build_model(model_directory.read(self.path))
+        model = model_directory.build_model(
+            model_directory.read_model(self.path)
+        )
         expected = np.load(golden("model/forward.npz"))
         names = ("input_ids", "input_mask", "segment_ids")
         outputs = model({name: expected[name] for name in names})
@@ -135,12 +137,12 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             self._write(vocabulary=Vocabulary(_TOKENS[:-1]))
         with self.assertRaises(TypeError):
             self._write(task={"kind": object()})
-        model_directory.read(self.path)
+        model_directory.read_model(self.path)
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ["model"])
 
     def test_without_vocabulary_text_is_refused(self):
         self._write(vocabulary=None, tokenizer_settings=None)
-        found = model_directory.read(self.path)
+        found = model_directory.read_model(self.path)
         self.assertIsNone(found.vocabulary)
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):
             found.build_tokenizer()
@@ -160,32 +162,32 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             opened.seek(-2, os.SEEK_END)
             opened.write(b"~")
         with self.assertRaisesRegex(UserError, f"{name} is not what"):
-            model_directory.read(self.path)
+            model_directory.read_model(self.path)
         os.remove(file)
         with self.assertRaisesRegex(UserError, f"{name} is missing"):
-            model_directory.read(self.path)
+            model_directory.read_model(self.path)
 
     def test_rejects_what_is_no_model_directory(self):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
-            model_directory.read(self.path)
+            model_directory.read_model(self.path)
         os.makedirs(self.path)
-        self.assertFalse(model_directory.is_model_directory(self.path))
+        self.assertFalse(model_directory.recognizes(self.path))
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
-            model_directory.read(self.path)
+            model_directory.read_model(self.path)
         with open(os.path.join(self.path, "checksums.json"), "w") as file:
             json.dump({"format": "other"}, file)
         with self.assertRaisesRegex(UserError, "does not belong"):
-            model_directory.read(self.path)
+            model_directory.read_model(self.path)
 
     def test_rejects_another_kind_and_other_weights(self):
         self._write(task={"kind": "classification"})
         with self.assertRaisesRegex(UserError, "kind='classification'"):
-            model_directory.build_model(model_directory.read(self.path))
+            model_directory.build_model(model_directory.read_model(self.path))
         short = dict(self.weights)
         del short["cls/predictions/output_bias"]
         self._write(weights=short)
         with self.assertRaisesRegex(UserError, "cls/predictions/output_bias"):
-            model_directory.build_model(model_directory.read(self.path))
+            model_directory.build_model(model_directory.read_model(self.path))
 
     def test_model_card_names_data_metrics_and_versions(self):
         card = model_card.build(

@@ -101,7 +101,7 @@ def _load(
 ) -> tuple[bert_model.BertModel, BertTokenizer]:
     """Returns the encoder and the tokenizer that the flags name."""
     if config.model_dir:
-        directory = model_directory.read(config.model_dir)
+        directory = model_directory.read_model(config.model_dir)
         tokenizer = directory.build_tokenizer()
         if tokenizer.lower_case and not config.do_lower_case:
             raise UserError(

@@ -50,7 +50,7 @@ class FillMask:
     """
 
     def __init__(self, model_dir: str) -> None:
-        directory = model_directory.read(model_dir)
+        directory = model_directory.read_model(model_dir)
         # Only [MASK] is special: other names in brackets are text.
         self._tokenizer = directory.build_tokenizer(
             preserve_special_tokens=False

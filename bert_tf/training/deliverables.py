@@ -48,7 +48,7 @@ def draw_learning_curves(
 def model_is_written(output_dir: str, step: int) -> bool:
     """Returns whether the model directory holds the model of that step."""
     path = os.path.join(output_dir, MODEL_FOLDER)
-    if not model_directory.is_model_directory(path):
+    if not model_directory.recognizes(path):
         return False
     task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
     return task.get("global_step") == step

@@ -134,8 +134,8 @@ class _Pretraining:
 
     def _initialize(self, path: str) -> None:
         """Takes the weights of another run, but not its step and slots."""
-        if model_directory.is_model_directory(path):
-            tensors = model_directory.read(path).weights
+        if model_directory.recognizes(path):
+            tensors = model_directory.read_model(path).weights
         else:
             tensors = tf1_checkpoint.read(path)
         report = tf1_checkpoint.load_into(self._parts.model, tensors, path)

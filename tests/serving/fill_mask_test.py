@@ -36,7 +36,9 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         cls.addClassCleanup(shutil.rmtree, folder)
         cls.path = tiny_model.write(f"{folder}/model")
         cls.filler = fill_mask.FillMask(cls.path)
-        cls.model = model_directory.build_model(model_directory.read(cls.path))
+        cls.model = model_directory.build_model(
+            model_directory.read_model(cls.path)
+        )
 
     def test_probabilities_are_the_models(self):
         texts = ["The [MASK] sat[MASK]on the mats.", "[MASK]."]

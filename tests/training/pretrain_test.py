@@ -95,7 +95,7 @@ class PretrainTest(PretrainTestCase):
             {"learning_curves.png", "summaries", "model.ckpt-5.index"}, left
         )
         # The model directory holds the weights of the last checkpoint.
-        directory = model_directory.read(self._path("out", "model"))
+        directory = model_directory.read_model(self._path("out", "model"))
         self.assertEqual(
             directory.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
         )
@@ -172,7 +172,7 @@ class PretrainTest(PretrainTestCase):
             first = tf1_checkpoint.read(self._path("out"))
             second = tf1_checkpoint.read(self._path("next", path))
             self.assertEqual(second["global_step"], 1)
-            for name in model_directory.read(
+            for name in model_directory.read_model(
                 self._path("out", "model")
             ).weights:
                 self.assertAllEqual(second[name], first[name], name)
@@ -221,7 +221,7 @@ class PretrainTest(PretrainTestCase):
         )
         log = self._run(input_file=records, num_train_steps=1)
         self.assertLen([x for x in log if "nothing about" in x], 1)
-        directory = model_directory.read(self._path("out", "model"))
+        directory = model_directory.read_model(self._path("out", "model"))
         self.assertIsNone(directory.vocabulary)
 
     def test_flags_without_meaning_warn_once(self):
