@@ -13,8 +13,10 @@ from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import loading
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.modeling import model as bert_model
+from bert_tf.stored_model import StoredModel
 
 
 def load_model(path: str, **kwargs: Any) -> keras.Model:
@@ -40,6 +42,25 @@ def load_model(path: str, **kwargs: Any) -> keras.Model:
     logging.info(
         "%s: %s", path, tf1_checkpoint.load_into(model, weights, source=path)
     )
+    return model
+
+
+def build_model(stored: StoredModel, **kwargs: Any) -> keras.Model:
+    """Returns the model that was read, with its weights.
+
+    Args:
+      stored: What `formats.read` returns.
+      **kwargs: As for `load_model`.
+
+    Raises:
+      UserError: If the weights are not those that the config asks for.
+    """
+    kind = stored.task["kind"]
+    pretraining = kind in ("pretraining", "masked_lm", "next_sentence")
+    cls = bert_model.BertForPretraining if pretraining else bert_model.BertModel
+    model = cls(stored.config, **kwargs)
+    report = loading.load_into(model, stored.weights, stored.path)
+    logging.info("%s: %s", stored.path, report)
     return model
 
 

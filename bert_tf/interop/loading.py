@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.interop import weight_map
+from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling import model as bert_model
 
 
@@ -111,11 +112,11 @@ def _misshapen(
     variables: Mapping[str, keras.Variable],
     tensors: Mapping[str, np.ndarray],
 ) -> list[str]:
+    shapes = Tensors.from_arrays(tensors).shapes
     return [
-        f"{name} {tuple(tensors[name].shape)}, expected {tuple(variable.shape)}"
+        f"{name} {shapes[name]}, expected {tuple(variable.shape)}"
         for name, variable in variables.items()
-        if name in tensors
-        and tuple(tensors[name].shape) != tuple(variable.shape)
+        if name in shapes and shapes[name] != tuple(variable.shape)
     ]
 
 
