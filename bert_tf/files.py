@@ -89,26 +89,61 @@ def atomic_directory(path: str) -> Iterator[str]:
     """Yields a temporary directory that replaces `path` on success.
 
     An earlier directory of that name stays until the new one is complete.
+    A process that is killed leaves a temporary directory, which is in nobody's
+    way.
     """
     temporary = _temporary_name(path)
-    tf.io.gfile.makedirs(temporary)
+    made = _make_folders(os.path.dirname(path.rstrip("/")))
     try:
+        tf.io.gfile.makedirs(temporary)
         yield temporary
-        for name in tf.io.gfile.listdir(temporary):
-            child = os.path.join(temporary, name)
-            if not tf.io.gfile.isdir(child):
-                sync(child)
-        previous = None
-        if tf.io.gfile.exists(path):
-            previous = _temporary_name(path)
-            tf.io.gfile.rename(path, previous)
-        tf.io.gfile.rename(temporary, path)
-        if previous:
-            tf.io.gfile.rmtree(previous)
+        for folder, _, names in tf.io.gfile.walk(temporary, topdown=False):
+            for name in names:
+                sync(os.path.join(folder, name))
+            sync(folder)
+        _replace_directory(temporary, path)
     except BaseException:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
+        _remove_empty(made)
         raise
+
+
+def _replace_directory(temporary: str, path: str) -> None:
+    """Renames a directory to `path`, and removes what was there."""
+    if not tf.io.gfile.exists(path):
+        tf.io.gfile.rename(temporary, path)
+        return
+    previous = _temporary_name(path)
+    tf.io.gfile.rename(path, previous)
+    try:
+        tf.io.gfile.rename(temporary, path)
+    except BaseException:
+        tf.io.gfile.rename(previous, path)
+        raise
+    tf.io.gfile.rmtree(previous)
+
+
+def _make_folders(path: str) -> list[str]:
+    """Makes a folder and those above it; returns the new ones, deepest first.
+
+    On other than a local disk folders are but parts of names.
+    """
+    made = []
+    if path and "://" not in path:
+        above = path
+        while above and not os.path.lexists(above):
+            made.append(above)
+            above = os.path.dirname(above)
+        tf.io.gfile.makedirs(path)
+    return made
+
+
+def _remove_empty(folders: list[str]) -> None:
+    for folder in folders:
+        # Meanwhile others may have put something there.
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def write_text(path: str, text: str) -> None:
@@ -149,4 +184,8 @@ def read_json(path: str) -> Any:
 def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
     """Reads a `bert_config.json`."""
     require_file(path, flag)
-    return BertConfig.from_json(read_bytes(path).decode("utf-8"), path)
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+    return BertConfig.from_json(text, path)

@@ -1,6 +1,7 @@
 """Tests for bert_tf.files."""
 
 import os
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -113,6 +114,53 @@ class AtomicDirectoryTest(tf.test.TestCase):
         self.assertEqual(sorted(os.listdir(self.path)), ["a", "sub"])
         self.assertEqual(os.listdir(self.parent), ["model"])
 
+    def test_leaves_no_folder_when_the_body_raises(self):
+        self.path = os.path.join(self.parent, "new", "deep", "model/")
+        with self.assertRaises(_Interruption):
+            self._write("c", error=_Interruption())
+        self.assertEqual(os.listdir(self.parent), [])
+        self._write("c")
+        self.assertEqual(os.listdir(self.path), ["c"])
+
+    def test_keeps_the_earlier_directory_when_it_cannot_be_replaced(self):
+        self._write("a")
+        rename, calls = tf.io.gfile.rename, []
+
+        def fail_at_the_second(source, target):
+            calls.append(target)
+            if len(calls) == 2:
+                raise tf.errors.InternalError(None, None, "no")
+            rename(source, target)
+
+        with self.assertRaises(tf.errors.InternalError):
+            with files.atomic_directory(self.path) as temporary:
+                files.write_text(os.path.join(temporary, "c"), "c")
+                self.enter_context(
+                    mock.patch.object(tf.io.gfile, "rename", fail_at_the_second)
+                )
+        self.assertEqual(os.listdir(self.parent), ["model"])
+        self.assertEqual(os.listdir(self.path), ["a"])
+
+    def test_all_files_reach_the_disk_before_the_name(self):
+        synced = []
+
+        def sync(path):
+            synced.append((path, os.path.exists(self.path)))
+
+        with files.atomic_directory(self.path) as temporary:
+            files.write_text(os.path.join(temporary, "a"), "a")
+            files.write_text(os.path.join(temporary, "sub/b"), "b")
+            self.enter_context(mock.patch.object(files, "sync", sync))
+        self.assertSameElements(
+            synced,
+            [
+                (os.path.join(temporary, "a"), False),
+                (os.path.join(temporary, "sub"), False),
+                (os.path.join(temporary, "sub", "b"), False),
+                (temporary, False),
+            ],
+        )
+
 
 class ReadTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
@@ -139,6 +187,10 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
                 files.require_file(path, "--a")
 
     def test_bert_config_errors_name_the_file(self):
+        files.write_bytes(self.path, b'{"vocab_size": "\xff"}')
+        with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
+            files.read_bert_config(self.path)
+        os.remove(self.path)
         with self.assertRaisesRegex(UserError, "--bert_config_file.*x.json"):
             files.read_bert_config(self.path)
         files.write_text(self.path, '{"vocab_size": 7, "depth": 2}')
