@@ -45,12 +45,12 @@ def detect(path: str) -> str:
     Raises:
       UserError: If it is of no format, or could be of several.
     """
-    found = [name for name in FORMATS if module_of(name).recognizes(path)]
+    found = _recognized(path)
     if len(found) > 1:
         raise UserError(
             f"{path} holds models of several formats ({', '.join(found)}); "
-            "say which one is meant with --from, or keep one of them in the "
-            "directory."
+            "keep one of them in the directory, or have "
+            "run/convert_checkpoint.py take one with --from."
         )
     if not found:
         raise UserError(
@@ -78,21 +78,31 @@ def read(
       UserError: If there is no model, it is damaged or incomplete, or of
         another architecture.
     """
-    name = source_format or detect(path)
-    if source_format and not module_of(name).recognizes(path):
+    module = module_of(source_format or detect(path))
+    if not module.recognizes(path):
+        found = _recognized(path)
+        seen = f"which looks like {found[0]}" if found else _contents(path)
         raise UserError(
-            f"Expected the format {name} (--from={name}). Received: {path!r}, "
-            f"{_contents(path)}."
+            f"Expected the format {source_format} (--from={source_format}). "
+            f"Received: {path!r}, {seen}."
         )
-    return module_of(name).read_model(path, allow_missing)
+    return module.read_model(path, allow_missing)
+
+
+def _recognized(path: str) -> list[str]:
+    """Returns the formats that `path` could be of."""
+    return [name for name in FORMATS if module_of(name).recognizes(path)]
 
 
 def _contents(path: str) -> str:
     """Says in a few words what lies at `path`."""
-    if tf.io.gfile.isdir(path):
+    if not tf.io.gfile.exists(path):
+        return "where there is nothing"
+    if not tf.io.gfile.isdir(path):
+        return "a file that is no checkpoint"
+    try:
         names = sorted(tf.io.gfile.listdir(path))
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        return f"a directory that holds {shown or 'nothing'}"
-    if tf.io.gfile.exists(path):
-        return "a file"
-    return "where there is nothing"
+    except tf.errors.OpError:
+        return "a directory that cannot be read"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"a directory that holds {shown or 'nothing'}"
