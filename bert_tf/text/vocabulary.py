@@ -84,26 +84,7 @@ class Vocabulary:
             byte order mark, has \r\n line ends, or holds what `Vocabulary`
             refuses; with the file and the line.
         """
-        contents = _read_bytes(path)
-        if contents.startswith(_BYTE_ORDER_MARK):
-            raise UserError(
-                f"{path}, line 1: begins with a byte order mark (EF BB BF), "
-                "which would become part of the first piece; save the file as "
-                "UTF-8 without it."
-            )
-        try:
-            text = contents.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = contents.count(b"\n", 0, error.start) + 1
-            raise UserError(
-                f"{path}, line {line}: not UTF-8 at byte {error.start} of the "
-                "file; save it as UTF-8."
-            ) from error
-        lines = text.split("\n")
-        if not lines[-1]:
-            lines.pop()
-        if not lines:
-            raise UserError(f"{path} is empty; one piece a line is expected.")
+        lines = read_lines(path, "--vocab_file", "piece")
         return cls(lines, source=path)
 
     def __len__(self) -> int:
@@ -150,15 +131,55 @@ class Vocabulary:
             )
 
 
-def _check_token(token: str, where: str) -> None:
-    """Raises `UserError` for a line that would not be read as it stands."""
-    if not token:
-        raise UserError(f"{where}: empty; every line must hold one piece.")
-    if token.endswith("\r"):
+def read_lines(path: str, flag: str, what: str) -> list[str]:
+    r"""Reads a text file; lines end at \n only, and the last may lack it.
+
+    Args:
+      path: The file.
+      flag: The flag it came from, for errors.
+      what: What stands on a line, for errors.
+
+    Raises:
+      UserError: If the file is missing, empty, not UTF-8 or begins with a byte
+        order mark; with the file and the line.
+    """
+    contents = _read_bytes(path, flag)
+    if contents.startswith(_BYTE_ORDER_MARK):
+        raise UserError(
+            f"{path}, line 1: begins with a byte order mark (EF BB BF), "
+            f"which would become part of the first {what}; save the file as "
+            "UTF-8 without it."
+        )
+    try:
+        text = contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: not UTF-8 at byte {error.start} of the "
+            "file; save it as UTF-8."
+        ) from error
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path} is empty; one {what} a line is expected.")
+    return lines
+
+
+def check_line(line: str, what: str, where: str) -> None:
+    """Raises `UserError` for an empty line and for one that ends in CR LF."""
+    if not line:
+        raise UserError(f"{where}: empty; every line must hold one {what}.")
+    if line.endswith("\r"):
         raise UserError(
             f"{where}: ends with \\r\\n as files from Windows do, and the \\r "
-            "would become part of the piece; convert the line ends to \\n."
+            f"would become part of the {what}; convert the line ends to \\n."
         )
+
+
+def _check_token(token: str, where: str) -> None:
+    """Raises `UserError` for a line that would not be read as it stands."""
+    check_line(token, "piece", where)
     if "\n" in token:
         raise UserError(f"{where}: {token!r} holds a line end.")
     stripped = token.strip()
@@ -174,15 +195,15 @@ def _check_token(token: str, where: str) -> None:
         )
 
 
-def _read_bytes(path: str) -> bytes:
+def _read_bytes(path: str, flag: str) -> bytes:
     if "://" in path:
         from bert_tf import files  # Here, as it imports TensorFlow.
 
-        return files.read_bytes(files.require_file(path, "--vocab_file"))
+        return files.read_bytes(files.require_file(path, flag))
     try:
         with open(path, "rb") as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(
-            f"--vocab_file names a file that is not there: {path!r}."
+            f"{flag} names a file that is not there: {path!r}."
         ) from error
