@@ -5,22 +5,26 @@ the numbers lie, as JSON), and the numbers.
 """
 
 import json
+from collections.abc import Collection
 from collections.abc import Mapping
 
 import numpy as np
-import safetensors
+import safetensors.numpy
+import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.interop.tensors import Tensors
 
 _ALIGNMENT = 8
+_CHUNK_BYTES = 1 << 24
 
 
 def read(path: str) -> tuple[Tensors, dict[str, str]]:
     """Reads the header of a file; its tensors are read when asked for.
 
     Args:
-      path: A local file.
+      path: The file; one that is not on a local disk is read at once.
 
     Returns:
       The tensors, in the file's types, and the types: name to, for instance,
@@ -29,6 +33,8 @@ def read(path: str) -> tuple[Tensors, dict[str, str]]:
     Raises:
       UserError: If the file is missing, truncated or damaged.
     """
+    if "://" in path:
+        return _read_whole(path)
     shapes, types = {}, {}
     try:
         with _open(path) as file:
@@ -49,6 +55,17 @@ def read(path: str) -> tuple[Tensors, dict[str, str]]:
     return Tensors(shapes, read_one), types
 
 
+def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
+    try:
+        contents = files.read_bytes(path)
+        parts = safetensors.deserialize(contents)
+        values = safetensors.numpy.load(contents)
+    except (safetensors.SafetensorError, tf.errors.OpError) as error:
+        raise _damaged(path, error) from error
+    types = {name: part["dtype"] for name, part in parts}
+    return Tensors.from_arrays(values), types
+
+
 def _open(path: str):
     # Mapped into memory, the pages of a file would count as the process's.
     return safetensors.safe_open(path, framework="numpy", backend="pread")
@@ -62,7 +79,12 @@ def _damaged(path: str, error: Exception) -> UserError:
     )
 
 
-def write(path: str, tensors: Tensors, metadata: Mapping[str, str]) -> None:
+def write(
+    path: str,
+    tensors: Tensors,
+    metadata: Mapping[str, str],
+    integers: Collection[str] = (),
+) -> None:
     """Writes <float32> tensors, of which it holds one at a time.
 
     The file is, byte by byte, what the library writes. `safetensors.numpy`
@@ -72,13 +94,18 @@ def write(path: str, tensors: Tensors, metadata: Mapping[str, str]) -> None:
       path: The file to write.
       tensors: Name to value.
       metadata: What to say about the file in its header.
+      integers: Names of those that are <int64>.
     """
-    header, offset = {"__metadata__": dict(metadata)}, 0
-    for name in sorted(tensors):
+    header = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    # The widest type first, so that every tensor is aligned.
+    names = sorted(tensors, key=lambda name: (name not in integers, name))
+    for name in names:
         shape = tensors.shapes[name]
-        end = offset + int(np.prod(shape, dtype=np.int64)) * 4
+        size = 8 if name in integers else 4
+        end = offset + int(np.prod(shape, dtype=np.int64)) * size
         header[name] = {
-            "dtype": "F32",
+            "dtype": "I64" if name in integers else "F32",
             "shape": list(shape),
             "data_offsets": [offset, end],
         }
@@ -86,9 +113,12 @@ def write(path: str, tensors: Tensors, metadata: Mapping[str, str]) -> None:
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
     text = text.encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with open(path, "wb") as file:
+    with tf.io.gfile.GFile(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
-        for name in sorted(tensors):
-            value = np.ascontiguousarray(tensors[name], "<f4")
-            file.write(memoryview(value.reshape(-1)).cast("B"))
+        for name in names:
+            dtype = "<i8" if name in integers else "<f4"
+            value = np.ascontiguousarray(tensors[name], dtype)
+            contents = memoryview(value.reshape(-1)).cast("B")
+            for start in range(0, len(contents), _CHUNK_BYTES):
+                file.write(bytes(contents[start : start + _CHUNK_BYTES]))

@@ -39,6 +39,31 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
         with open(self.path, "rb") as file:
             self.assertEqual(file.read(), expected)
 
+    def test_whole_numbers_and_long_tensors(self):
+        values = {
+            "a": np.float32([1e-30, -0.0, np.nan]),
+            "b": np.arange((1 << 22) + 3, dtype=np.float32),
+            "step": np.array(7_000_000_000),
+        }
+        safetensors_file.write(
+            self.path, Tensors.from_arrays(values), {}, integers=("step",)
+        )
+        with open(self.path, "rb") as file:
+            self.assertEqual(file.read(), safetensors.numpy.save(values))
+
+    def test_reads_a_file_that_is_not_on_a_local_disk(self):
+        values = _tensors()
+        safetensors_file.write(self.path, Tensors.from_arrays(values), {})
+        tensors, types = safetensors_file.read(f"file://{self.path}")
+        self.assertEqual(set(tensors), set(values))
+        self.assertEqual(set(types.values()), {"F32"})
+        self.assertAllEqual(tensors["b.weight"], values["b.weight"])
+        with self.assertRaisesRegex(UserError, "damaged or incomplete"):
+            safetensors_file.read(f"file://{self.path}.gone")
+        os.truncate(self.path, 100)
+        with self.assertRaisesRegex(UserError, "damaged or incomplete"):
+            safetensors_file.read(f"file://{self.path}")
+
     def test_reads_what_it_wrote(self):
         values = _tensors()
         safetensors_file.write(self.path, Tensors.from_arrays(values), {})
