@@ -65,6 +65,23 @@ def draw_keys(seeds, salt):
     return tf.stack([first, second], axis=-1)
 
 
+def derive_seeds(seeds, number):
+    """Returns seeds for the parts of each example.
+
+    Args:
+      seeds: <int32>[batch], the examples' seeds.
+      number: How many parts, an integer or <int32>[].
+
+    Returns:
+      <int32>[batch, number], 0 or more; those of the first parts are the same
+      whatever their number.
+    """
+    part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
+    mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]
+    derived = tf.bitwise.right_shift(_mix(mixed + part), _uint32(1))
+    return tf.cast(derived, tf.int32)
+
+
 def draw_mask(shape, rate, keys):
     """Returns which elements are kept.
 

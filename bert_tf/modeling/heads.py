@@ -1,4 +1,4 @@
-"""The pooler and the two pretraining heads.
+"""The pooler, and the heads for pretraining and for tasks.
 
 Shapes:
   B: batch size.
@@ -6,11 +6,13 @@ Shapes:
   P: predictions per sequence; S where every position is predicted.
   H: hidden size.
   V: vocabulary size.
+  O: outputs of a head.
 """
 
 import keras
 import tensorflow as tf
 
+from bert_tf.modeling import dropout
 from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
@@ -150,32 +152,59 @@ class MaskedLMHead(layers.BertLayer):
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class NextSentenceHead(layers.BertLayer):
-    """Scores whether the second segment follows the first.
+class LinearHead(layers.BertLayer):
+    """dropout(inputs) . transposed(output_weights) + output_bias.
 
-    Label 0 means that it does, 1 that it is random. Source:
-    run_pretraining.py:287-305 of the original.
+    Source: run_pretraining.py:287-305 (next sentence, 2 outputs),
+    run_classifier.py:594-611 (labels) and run_squad.py:565-579 (start and
+    end) of the original.
+
+    Args:
+      num_outputs: How many logits, O.
+      dropout_prob: Probability of dropping an element of the input.
 
     Call arguments:
-      pooled_output: <float>[B, H].
+      inputs: <float>[B, ..., H].
+      dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
-      Logits <float32>[B, 2].
+      Logits <float32>[B, ..., O].
     """
 
-    def build(self, pooled_output_shape):
+    def __init__(self, config, num_outputs, dropout_prob=0.0, **kwargs):
+        super().__init__(config, **kwargs)
+        self.num_outputs = num_outputs
+        self.dropout_prob = dropout_prob
+
+    def build(self, input_shape):
         config = self.bert_config
         self.output_weights = self.add_variable(
             "output_weights",
-            (2, config.hidden_size),
+            (self.num_outputs, config.hidden_size),
             layers.truncated_normal(config.initializer_range),
         )
-        self.output_bias = self.add_variable("output_bias", (2,), "zeros")
+        self.output_bias = self.add_variable(
+            "output_bias", (self.num_outputs,), "zeros"
+        )
 
-    def call(self, pooled_output):
+    def call(self, inputs, dropout_seeds=None):
+        kept = dropout.dropout(
+            tf.cast(inputs, tf.float32),
+            self.dropout_prob,
+            dropout_seeds,
+            self.salt,
+        )
+        shape = fused.shape_of(inputs)
         logits = tf.matmul(
-            tf.cast(pooled_output, tf.float32),
+            tf.reshape(kept, [-1, shape[-1]]),
             tf.convert_to_tensor(self.output_weights),
             transpose_b=True,
         )
-        return logits + tf.convert_to_tensor(self.output_bias)
+        logits += tf.convert_to_tensor(self.output_bias)
+        return tf.reshape(logits, [*shape[:-1], self.num_outputs])
+
+    def get_config(self):
+        return super().get_config() | {
+            "num_outputs": self.num_outputs,
+            "dropout_prob": self.dropout_prob,
+        }

@@ -26,6 +26,30 @@ def as_config(config):
     return BertConfig.from_dict(config)
 
 
+class Configured:
+    """What layers and models share: a `BertConfig`, and parts of the same.
+
+    It stands before the Keras class among the bases.
+    """
+
+    def add_layer(self, cls, name, salt=0, **kwargs):
+        """Returns a new layer of the same configuration and precision."""
+        return cls(
+            self.bert_config,
+            salt=salt,
+            fuse=self.fuse,
+            dtype=self.dtype_policy,
+            name=name,
+            **kwargs,
+        )
+
+    def get_config(self):
+        return super().get_config() | {
+            "config": self.bert_config.to_dict(),
+            "fuse": self.fuse,
+        }
+
+
 class BasicLayer(keras.layers.Layer):
     """A layer that casts for itself.
 
@@ -52,7 +76,7 @@ class BasicLayer(keras.layers.Layer):
         )
 
 
-class BertLayer(BasicLayer):
+class BertLayer(Configured, BasicLayer):
     """A layer whose sizes and rates are those of a `BertConfig`.
 
     Args:
@@ -69,22 +93,8 @@ class BertLayer(BasicLayer):
         self.salt = salt
         self.fuse = fuse
 
-    def add_layer(self, cls, name, salt=0):
-        """Returns a new layer of the same configuration and precision."""
-        return cls(
-            self.bert_config,
-            salt=salt,
-            fuse=self.fuse,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def get_config(self):
-        return super().get_config() | {
-            "config": self.bert_config.to_dict(),
-            "salt": self.salt,
-            "fuse": self.fuse,
-        }
+        return super().get_config() | {"salt": self.salt}
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

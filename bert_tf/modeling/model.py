@@ -19,32 +19,23 @@ from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
 from bert_tf.modeling import layers
 
+_RETURN_FLAGS = (
+    "return_all_layers",
+    "return_embeddings",
+    "return_attention_probs",
+)
 
-class _ConfiguredModel(keras.Model):
-    """What both models share: a `BertConfig`, and weights from the start."""
+
+class _ConfiguredModel(layers.Configured, keras.Model):
+    """What all models share: a `BertConfig`, and weights from the start."""
 
     def __init__(self, config, fuse=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
 
-    def _add_layer(self, cls, name, salt=0):
-        return cls(
-            self.bert_config,
-            salt=salt,
-            fuse=self.fuse,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def build_from_config(self, config):
         """Does nothing: the constructor has made all variables."""
-
-    def get_config(self):
-        return super().get_config() | {
-            "config": self.bert_config.to_dict(),
-            "fuse": self.fuse,
-        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -106,9 +97,9 @@ class BertModel(_ConfiguredModel):
         self.return_all_layers = return_all_layers
         self.return_embeddings = return_embeddings
         self.return_attention_probs = return_attention_probs
-        self.embeddings = self._add_layer(embeddings.Embeddings, "embeddings")
-        self.encoder = self._add_layer(encoder.Encoder, "encoder", salt=1)
-        self.pooler = self._add_layer(heads.Pooler, "pooler")
+        self.embeddings = self.add_layer(embeddings.Embeddings, "embeddings")
+        self.encoder = self.add_layer(encoder.Encoder, "encoder", salt=1)
+        self.pooler = self.add_layer(heads.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
         self.build()
 
@@ -123,7 +114,7 @@ class BertModel(_ConfiguredModel):
         if not training:
             dropout_seeds = None
         elif dropout_seeds is None:
-            dropout_seeds = self._draw_seeds(input_ids)
+            dropout_seeds = self.draw_seeds(input_ids)
         embedded = self.embeddings(
             input_ids, segment_ids, dropout_seeds=dropout_seeds
         )
@@ -145,7 +136,8 @@ class BertModel(_ConfiguredModel):
             outputs["attention_probs"] = probs
         return outputs
 
-    def _draw_seeds(self, input_ids):
+    def draw_seeds(self, input_ids):
+        """Returns <int32>[B], new in each call."""
         return keras.random.randint(
             (tf.shape(input_ids)[0],),
             0,
@@ -155,15 +147,64 @@ class BertModel(_ConfiguredModel):
         )
 
     def get_config(self):
-        return super().get_config() | {
-            "return_all_layers": self.return_all_layers,
-            "return_embeddings": self.return_embeddings,
-            "return_attention_probs": self.return_attention_probs,
-        }
+        flags = {name: getattr(self, name) for name in _RETURN_FLAGS}
+        return super().get_config() | flags
+
+
+class BertWithHead(_ConfiguredModel):
+    """A `BertModel`, in the attribute `bert`; subclasses put heads on top.
+
+    Args:
+      config: A `BertConfig`, or its dictionary.
+      fuse: Whether to compile the elementwise chains; faster in training.
+      return_all_layers: As for `BertModel`.
+      return_embeddings: As for `BertModel`.
+      return_attention_probs: As for `BertModel`.
+      **kwargs: As for `keras.Model`.
+    """
+
+    def __init__(
+        self,
+        config,
+        fuse=False,
+        return_all_layers=False,
+        return_embeddings=False,
+        return_attention_probs=False,
+        **kwargs,
+    ):
+        super().__init__(config, fuse, **kwargs)
+        with keras.name_scope(self.name):
+            self.bert = BertModel(
+                self.bert_config,
+                fuse,
+                return_all_layers,
+                return_embeddings,
+                return_attention_probs,
+                dtype=self.dtype_policy,
+            )
+
+    def encode(self, inputs, training, dropout_seeds):
+        """Returns what `BertModel` does, and the seeds it was computed with.
+
+        The seeds are <int32>[B], or None without dropout.
+        """
+        if not training:
+            dropout_seeds = None
+        elif dropout_seeds is None:
+            input_ids, _, _ = _standardize(inputs)
+            dropout_seeds = self.bert.draw_seeds(input_ids)
+        outputs = self.bert(
+            inputs, training=training, dropout_seeds=dropout_seeds
+        )
+        return outputs, dropout_seeds
+
+    def get_config(self):
+        flags = {name: getattr(self.bert, name) for name in _RETURN_FLAGS}
+        return super().get_config() | flags
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertForPretraining(_ConfiguredModel):
+class BertForPretraining(BertWithHead):
     """BERT with the masked-LM and the next-sentence head.
 
     Args:
@@ -184,28 +225,12 @@ class BertForPretraining(_ConfiguredModel):
     """
 
     def __init__(
-        self,
-        config,
-        fuse=False,
-        return_all_layers=False,
-        return_embeddings=False,
-        return_attention_probs=False,
-        name="bert_for_pretraining",
-        **kwargs,
+        self, config, fuse=False, name="bert_for_pretraining", **kwargs
     ):
         super().__init__(config, fuse, name=name, **kwargs)
-        with keras.name_scope(self.name):
-            self.bert = BertModel(
-                self.bert_config,
-                fuse,
-                return_all_layers,
-                return_embeddings,
-                return_attention_probs,
-                dtype=self.dtype_policy,
-            )
-        self.masked_lm_head = self._add_layer(heads.MaskedLMHead, "predictions")
-        self.next_sentence_head = self._add_layer(
-            heads.NextSentenceHead, "seq_relationship"
+        self.masked_lm_head = self.add_layer(heads.MaskedLMHead, "predictions")
+        self.next_sentence_head = self.add_layer(
+            heads.LinearHead, "seq_relationship", num_outputs=2
         )
         self.build()
 
@@ -218,9 +243,7 @@ class BertForPretraining(_ConfiguredModel):
     def call(self, inputs, training=False, dropout_seeds=None):
         inputs = dict(inputs)
         positions = inputs.pop("masked_lm_positions", None)
-        outputs = self.bert(
-            inputs, training=training, dropout_seeds=dropout_seeds
-        )
+        outputs, _ = self.encode(inputs, training, dropout_seeds)
         outputs["masked_lm_logits"] = self.masked_lm_head(
             outputs["sequence_output"],
             tf.convert_to_tensor(self.bert.embeddings.word_embeddings),
@@ -230,13 +253,6 @@ class BertForPretraining(_ConfiguredModel):
             outputs["pooled_output"]
         )
         return outputs
-
-    def get_config(self):
-        flags = ("return_all_layers", "return_embeddings")
-        flags += ("return_attention_probs",)
-        return super().get_config() | {
-            flag: getattr(self.bert, flag) for flag in flags
-        }
 
 
 def _standardize(inputs):

@@ -13,9 +13,10 @@ from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
 from bert_tf.modeling import layers
 from bert_tf.modeling import model
+from bert_tf.modeling import task_models
 from tests.modeling import tiny
 
-MODULES = (attention, embeddings, encoder, heads, layers, model)
+MODULES = (attention, embeddings, encoder, heads, layers, model, task_models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,14 @@ def _pretraining_inputs():
     return {"inputs": tiny.inputs() | positions}
 
 
+def _multiple_choice_inputs():
+    """Three examples with two choices each."""
+    inputs = tiny.inputs(batch=6).items()
+    return {"inputs": {name: x.reshape(3, 2, 5) for name, x in inputs}}
+
+
 _CONFIG = {"config": tiny.CONFIG}
-_LOGITS = ("masked_lm_logits", "next_sentence_logits")
+_PRETRAINING_LOGITS = ("masked_lm_logits", "next_sentence_logits")
 
 _ENTRIES = (
     Entry(layers.Projection, {"width": 6}, _hidden("inputs"), 2),
@@ -95,14 +102,48 @@ _ENTRIES = (
     Entry(heads.Transform, _CONFIG, _hidden("inputs"), 4),
     Entry(heads.MaskedLMHead, _CONFIG, _masked_lm_inputs, 5, ("",)),
     Entry(
-        heads.NextSentenceHead,
-        _CONFIG,
-        lambda: {"pooled_output": tiny.normal(3, 8)},
+        heads.LinearHead,
+        _CONFIG | {"num_outputs": 3},
+        _hidden("inputs"),
         2,
         ("",),
     ),
     Entry(model.BertModel, _CONFIG, lambda: {"inputs": tiny.inputs()}, 39),
-    Entry(model.BertForPretraining, _CONFIG, _pretraining_inputs, 46, _LOGITS),
+    Entry(
+        model.BertForPretraining,
+        _CONFIG,
+        _pretraining_inputs,
+        46,
+        _PRETRAINING_LOGITS,
+    ),
+    Entry(
+        task_models.BertForClassification,
+        _CONFIG | {"labels": ["no", "maybe", "yes"]},
+        lambda: {"inputs": tiny.inputs()},
+        41,
+        ("logits",),
+    ),
+    Entry(
+        task_models.BertForTagging,
+        _CONFIG | {"num_labels": 4, "head_dropout_prob": 0.3},
+        lambda: {"inputs": tiny.inputs()},
+        41,
+        ("logits",),
+    ),
+    Entry(
+        task_models.BertForQuestionAnswering,
+        _CONFIG,
+        lambda: {"inputs": tiny.inputs()},
+        41,
+        ("start_logits", "end_logits"),
+    ),
+    Entry(
+        task_models.BertForMultipleChoice,
+        _CONFIG,
+        _multiple_choice_inputs,
+        41,
+        ("logits",),
+    ),
 )
 
 ENTRIES = tuple((entry.cls.__name__, entry) for entry in _ENTRIES)

@@ -11,10 +11,11 @@ from absl.testing import parameterized
 
 from bert_tf import modeling
 from bert_tf.modeling import layers
+from bert_tf.modeling import model
 from tests.conformance import layer_registry
 
 # Bases of layers, which do nothing by themselves.
-_BASES = {layers.BasicLayer, layers.BertLayer}
+_BASES = {layers.BasicLayer, layers.BertLayer, model.BertWithHead}
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 

@@ -76,7 +76,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(gradient, expected, rtol=0, atol=atol)
 
     def test_next_sentence_logits_match_numpy(self):
-        head = heads.NextSentenceHead(tiny.CONFIG)
+        head = heads.LinearHead(tiny.CONFIG, num_outputs=2)
         pooled = self.hidden[:, 1]
         head.build(pooled.shape)
         tiny.randomize(head)
