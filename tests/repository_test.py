@@ -237,6 +237,8 @@ class RequirementsTest(tf.test.TestCase):
         distributions = {"absl": "absl-py"}
         # TensorFlow brings these, in versions that fit it.
         required |= {"google", "tensorboard"}
+        # Asked for only where somebody has a pytorch_model.bin.
+        required.add("torch")
         ours = {"bert-tf", "run"}
         for path in _files(".py"):
             if path.parts[0] not in ("bert_tf", "run"):
