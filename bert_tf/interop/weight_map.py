@@ -66,8 +66,8 @@ class Row:
           labels].
       huggingface: The name in a model with this head, or None.
       keras_hub: The path of the variable, or None.
-      model_garden: The path of the variable's object in a checkpoint whose
-        root is the model, or None.
+      model_garden: The path of the variable's object in `tf.train.Checkpoint(
+        model=model, **model.checkpoint_items)`, or None.
     """
 
     name: str
@@ -274,6 +274,9 @@ _POOLER = _dense(
     "hidden_size",
 )
 
+_NEXT = "model/classification_heads/0/out_proj"
+_SPANS = "model/span_labeling/layer_with_weights-0"
+
 # KerasHub's masked-LM head computes something else, so it has no name here.
 _HEAD_ROWS = [
     *_dense(
@@ -301,10 +304,10 @@ _HEAD_ROWS = [
         # A full stop in a name escapes the stroke of "output_bias/bias".
         "masked_lm/output_bias.Sbias",
     ),
-    *_head("cls/seq_relationship/", 2, "cls.seq_relationship"),
-    *_head("", LABELS, "classifier", "logits"),
-    *_head("cls/squad/", 2, "qa_outputs"),
-    *_head("cls/tagging/", LABELS, "classifier"),
+    *_head("cls/seq_relationship/", 2, "cls.seq_relationship", None, _NEXT),
+    *_head("", LABELS, "classifier", "logits", "model/classifier/out_proj"),
+    *_head("cls/squad/", 2, "qa_outputs", None, _SPANS),
+    *_head("cls/tagging/", LABELS, "classifier", None, "model/classifier"),
     *_head("cls/multiple_choice/", 1, "classifier"),
 ]
 
