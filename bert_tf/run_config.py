@@ -263,7 +263,7 @@ class PretrainConfig:
     )
     output_dir: str = option(help_text="Where everything made is kept.")
     init_checkpoint: str | None = option(
-        None, "Checkpoint to start from (a prefix or a model directory)."
+        None, "Model to start from: of any format, or a checkpoint's prefix."
     )
     max_seq_length: int = option(128, "Length of a record's sequence.")
     max_predictions_per_seq: int = option(
@@ -343,6 +343,11 @@ class PretrainConfig:
     left_to_right: bool | None = option(
         None, "Overrides the configuration's direction of attention."
     )
+    init_optimizer_state: bool = option(
+        False,
+        "Whether Adam's moments and the step come from --init_checkpoint too, "
+        "so that training goes on from there.",
+    )
     keep_checkpoint_max: int = option(5, "Checkpoints to keep.")
     allow_changed_data: bool = option(
         False, "Whether a resumed run may have other records or options."
@@ -380,13 +385,20 @@ class PretrainConfig:
             "--micro_batch_size must be a number, auto or 0. Received: "
             f"{self.micro_batch_size!r}.",
         )
+        _require(
+            bool(self.init_checkpoint) or not self.init_optimizer_state,
+            "--init_optimizer_state needs --init_checkpoint, the checkpoint to "
+            "take it from.",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class FillMaskConfig:
     """Flags of run/fill_mask.py."""
 
-    model_dir: str = option(help_text="A model directory with a vocabulary.")
+    model_dir: str = option(
+        help_text="A model of any format, with its vocabulary."
+    )
     text: str = option(help_text="Text with one or more [MASK].")
     top_k: int = option(5, "Candidates per [MASK].")
 
@@ -396,7 +408,11 @@ class FillMaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExtractFeaturesConfig:
-    """Flags of run/extract_features.py; all but the last are the original's."""
+    """Flags of run/extract_features.py; all but the last are the original's.
+
+    A model of any format may stand in --model_dir as in --init_checkpoint; the
+    original's flags are needed where it lies without what they name.
+    """
 
     input_file: str = option(
         help_text="One text a line; ' ||| ' stands between the two of a pair."
@@ -404,11 +420,15 @@ class ExtractFeaturesConfig:
     output_file: str = option(help_text="JSON lines in the original's form.")
     layers: str = option("-1,-2,-3,-4", "Layers to write.")
     bert_config_file: str | None = option(
-        None, "The shape of the model: bert_config.json."
+        None, "The shape of the model (default: what lies beside it)."
     )
     max_seq_length: int = option(128, "Longest sequence, in pieces.")
-    init_checkpoint: str | None = option(None, "The checkpoint to read.")
-    vocab_file: str | None = option(None, "The vocabulary, one piece a line.")
+    init_checkpoint: str | None = option(
+        None, "The model to read: of any format, or a checkpoint's prefix."
+    )
+    vocab_file: str | None = option(
+        None, "The vocabulary, one piece a line (default: the model's)."
+    )
     do_lower_case: bool = option(True, "Whether to lower-case the text.")
     batch_size: int = option(32, "Texts computed at once.")
     use_tpu: bool = option(False, "Of the original; has no meaning now.")
@@ -421,8 +441,8 @@ class ExtractFeaturesConfig:
     )
     model_dir: str | None = option(
         None,
-        "A model directory, in place of --bert_config_file, --init_checkpoint "
-        "and --vocab_file.",
+        "A model of any format, in place of --bert_config_file, "
+        "--init_checkpoint and --vocab_file.",
     )
 
     def __post_init__(self) -> None:
@@ -437,9 +457,10 @@ class ExtractFeaturesConfig:
             )
         else:
             _require(
-                all(trio),
-                "Give --model_dir, or all of --bert_config_file, "
-                "--init_checkpoint and --vocab_file.",
+                bool(self.init_checkpoint),
+                "Give --model_dir, or --init_checkpoint with "
+                "--bert_config_file and --vocab_file unless they lie beside "
+                "it.",
             )
 
 

@@ -173,6 +173,11 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         ("PretrainConfig", {"micro_batch_size": "half"}, "'half'"),
         ("PretrainConfig", {"num_warmup_steps": -1}, "--num_warmup_steps"),
         ("PretrainConfig", {"stop_at_step": 0}, "--stop_at_step"),
+        (
+            "PretrainConfig",
+            {"init_optimizer_state": True},
+            "--init_optimizer_state needs --init_checkpoint",
+        ),
     )
     def test_rejects(self, name, changes, message):
         given = {
@@ -196,8 +201,10 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         run_config.ExtractFeaturesConfig(**files, model_dir="f")
         with self.assertRaisesRegex(UserError, "Received both"):
             run_config.ExtractFeaturesConfig(**files, **trio, model_dir="f")
-        del trio["vocab_file"]
-        with self.assertRaisesRegex(UserError, "or all of"):
+        # What is left out may lie beside the checkpoint.
+        run_config.ExtractFeaturesConfig(**files, init_checkpoint="d")
+        del trio["init_checkpoint"]
+        with self.assertRaisesRegex(UserError, "or --init_checkpoint"):
             run_config.ExtractFeaturesConfig(**files, **trio)
 
     def test_every_field_has_a_help_sentence(self):

@@ -22,13 +22,12 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf import keras_backend
-from bert_tf import model_directory
 from bert_tf import progress
-from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.interop import initialization
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import ExtractFeaturesConfig
+from bert_tf.stored_model import StoredModel
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -100,33 +99,41 @@ def _load(
     config: ExtractFeaturesConfig,
 ) -> tuple[bert_model.BertModel, BertTokenizer]:
     """Returns the encoder and the tokenizer that the flags name."""
+    shape = None
+    if config.bert_config_file:
+        shape = files.read_bert_config(config.bert_config_file)
     if config.model_dir:
-        directory = model_directory.read_model(config.model_dir)
-        tokenizer = directory.build_tokenizer()
-        if tokenizer.lower_case and not config.do_lower_case:
-            raise UserError(
-                f"The model in {config.model_dir} reads lower case. Received: "
-                "--do_lower_case=false; drop it."
-            )
-        source = config.model_dir
-        model_config, weights = directory.config, directory.weights
+        stored = initialization.read(config.model_dir, flag="--model_dir")
     else:
+        stored = initialization.read(config.init_checkpoint, shape)
+    tokenizer = _build_tokenizer(config, stored)
+    model = bert_model.BertModel(stored.config, return_all_layers=True)
+    initialization.load_weights(model, stored)
+    return model, tokenizer
+
+
+def _build_tokenizer(
+    config: ExtractFeaturesConfig, stored: StoredModel
+) -> BertTokenizer:
+    """Builds the tokenizer of --vocab_file or, without it, of the model."""
+    if config.vocab_file:
         vocabulary = Vocabulary.from_file(config.vocab_file)
-        model_config = files.read_bert_config(config.bert_config_file)
-        vocabulary.check_size(model_config.vocab_size)
-        tokenizer = BertTokenizer(vocabulary, config.do_lower_case)
-        source = config.init_checkpoint
-        weights = tf1_checkpoint.read(source)
-    return _build_model(model_config, weights, source), tokenizer
-
-
-def _build_model(
-    config: BertConfig, weights: dict[str, np.ndarray], source: str
-) -> bert_model.BertModel:
-    model = bert_model.BertModel(config, return_all_layers=True)
-    report = tf1_checkpoint.load_into(model, weights, source=source)
-    logging.info("%s: %s", source, report)
-    return model
+        vocabulary.check_size(stored.config.vocab_size)
+        known = stored.vocabulary
+        if known is not None and known.hash != vocabulary.hash:
+            logging.warning(
+                "--vocab_file=%s is not the vocabulary in %s.",
+                config.vocab_file,
+                stored.path,
+            )
+        return BertTokenizer(vocabulary, config.do_lower_case)
+    tokenizer = stored.build_tokenizer()
+    if tokenizer.lower_case and not config.do_lower_case:
+        raise UserError(
+            f"The model in {stored.path} reads lower case. Received: "
+            "--do_lower_case=false; drop it."
+        )
+    return tokenizer
 
 
 def _parse_layers(text: str, num_layers: int) -> list[int]:

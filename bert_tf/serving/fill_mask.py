@@ -11,8 +11,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
-from bert_tf import model_directory
+from bert_tf import pretrained
 from bert_tf.errors import UserError
+from bert_tf.interop import initialization
+from bert_tf.interop import weight_map
 from bert_tf.run_config import FillMaskConfig
 from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import MASK
@@ -43,22 +45,27 @@ class FillMask:
       [[[Candidate(token='door', token_id=2341, probability=0.31)]]]
 
     Args:
-      model_dir: A model directory with a vocabulary and pretraining heads.
+      model_dir: A model of any format, with its vocabulary and a masked-LM
+        head.
 
     Raises:
       UserError: If it is something else.
     """
 
     def __init__(self, model_dir: str) -> None:
-        directory = model_directory.read_model(model_dir)
+        stored = initialization.read(model_dir, flag="--model_dir")
+        kind = stored.task.get("kind")
+        if weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
+            raise UserError(
+                "Expected a model with a masked-LM head, as pretraining makes "
+                f"it. Received: {model_dir}, which holds one of kind={kind!r}."
+            )
         # Only [MASK] is special: other names in brackets are text.
-        self._tokenizer = directory.build_tokenizer(
-            preserve_special_tokens=False
-        )
+        self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
-        self._model = model_directory.build_model(directory)
-        self._longest = directory.config.max_position_embeddings
-        self._trained_length = directory.task.get("max_seq_length")
+        self._model = pretrained.build_model(stored)
+        self._longest = stored.config.max_position_embeddings
+        self._trained_length = stored.task.get("max_seq_length")
 
     def __call__(
         self, texts: Sequence[str], top_k: int = 5

@@ -20,7 +20,6 @@ from absl import logging
 from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
-from bert_tf.interop import weight_map
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
@@ -199,79 +198,6 @@ class CheckpointStore:
         for path in [_sidecar(prefix), *_parts(prefix)]:
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
-
-
-def read_state(model_variables, optimizer) -> dict[str, np.ndarray]:
-    """Returns the tensors of a checkpoint: weights, slots and step.
-
-    Args:
-      model_variables: What `named_variables` returns.
-      optimizer: A built `BertOptimizer`.
-    """
-    tensors = {
-        name: variable.numpy() for name, variable in model_variables.items()
-    }
-    for name, variable in _slot_variables(model_variables, optimizer).items():
-        tensors[name] = variable.numpy()
-    step = int(optimizer.iterations.numpy())
-    return tensors | {weight_map.GLOBAL_STEP: np.int64(step)}
-
-
-def assign_state(
-    model_variables,
-    optimizer,
-    tensors: Mapping[str, np.ndarray],
-    source: str,
-) -> None:
-    """Sets weights, slots and step to those of a checkpoint, and all of them.
-
-    Args:
-      model_variables: What `named_variables` returns.
-      optimizer: A built `BertOptimizer`.
-      tensors: What `read_state` returned.
-      source: What to call the checkpoint in an error.
-
-    Raises:
-      UserError: If a tensor is missing, unknown or of another shape; then
-        nothing is changed.
-    """
-    variables = dict(model_variables)
-    variables |= _slot_variables(model_variables, optimizer)
-    expected = {name: tuple(v.shape) for name, v in variables.items()}
-    expected[weight_map.GLOBAL_STEP] = ()
-    received = {name: np.shape(value) for name, value in tensors.items()}
-    if expected != received:
-        differing = sorted(
-            name
-            for name in expected.keys() | received.keys()
-            if expected.get(name) != received.get(name)
-        )
-        shown = [
-            f"{name} (expected {expected.get(name, 'nothing')}, received "
-            f"{received.get(name, 'nothing')})"
-            for name in differing[:20]
-        ]
-        raise UserError(
-            f"{source} does not fit this run: {len(differing)} tensors "
-            f"differ: {', '.join(shown)}; continue with the options it was "
-            "made with, or give another --output_dir."
-        )
-    for name, variable in variables.items():
-        variable.assign(tensors[name])
-    optimizer.iterations.assign(int(tensors[weight_map.GLOBAL_STEP]))
-
-
-def _slot_variables(model_variables, optimizer):
-    """Returns the slots of the trained variables by their TF1 names."""
-    trained = {id(variable) for variable in optimizer.trained_variables}
-    return {
-        name + suffix: slot
-        for name, variable in model_variables.items()
-        if id(variable) in trained
-        for suffix, slot in zip(
-            weight_map.SLOT_SUFFIXES, optimizer.slots(variable), strict=True
-        )
-    }
 
 
 def _sidecar(prefix: str) -> str:

@@ -17,6 +17,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data.manifest import Manifest
 from bert_tf.errors import UserError
 from bert_tf.run_config import PretrainConfig
+from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import learning_curves
 from bert_tf.training import metrics_log
 from bert_tf.training.training_data import TextSettings
@@ -25,6 +26,47 @@ MODEL_FOLDER = "model"
 LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def describe_checkpoints(
+    output_dir: str, bert_config: BertConfig, vocabulary: Vocabulary | None
+) -> None:
+    """Puts beside the checkpoints what they are checkpoints of.
+
+    With bert_config.json and vocab.txt the output directory can be read and
+    converted like the original's. Files that are there are left; if one cannot
+    be written, the log says so.
+    """
+    texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
+    if vocabulary is not None:
+        texts[model_directory.VOCAB_FILE] = vocabulary.to_text()
+    for name, text in texts.items():
+        path = os.path.join(output_dir, name)
+        try:
+            if not tf.io.gfile.exists(path):
+                files.write_text(path, text)
+            elif not _says(path, text):
+                logging.warning(
+                    "%s was there already and is not what this run would have "
+                    "written; compare it with the model card before its "
+                    "checkpoints are converted.",
+                    path,
+                )
+        except _WRITE_ERRORS as error:
+            logging.error("%s could not be written: %s", path, error)
+
+
+def _says(path: str, text: str) -> bool:
+    """Returns whether a file says the same; JSON may be laid out otherwise."""
+    there = files.read_bytes(path)
+    if there == text.encode():
+        return True
+    try:
+        return BertConfig.from_json(there.decode(), path) == (
+            BertConfig.from_json(text, path)
+        )
+    except (UserError, UnicodeDecodeError):
+        return False
 
 
 def draw_learning_curves(

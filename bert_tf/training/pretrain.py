@@ -10,13 +10,14 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf import keras_backend
-from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.interop import initialization
+from bert_tf.interop import loading
 from bert_tf.run_config import PretrainConfig
+from bert_tf.stored_model import StoredModel
 from bert_tf.training import assembly
 from bert_tf.training import checkpoints
 from bert_tf.training import deliverables
@@ -26,6 +27,7 @@ from bert_tf.training import loop as training_loop
 from bert_tf.training import metrics_log
 from bert_tf.training import run_identity
 from bert_tf.training import training_data
+from bert_tf.training import training_state
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
 
@@ -80,13 +82,16 @@ class _Pretraining:
         self._model_vocabulary_hash = (
             metadata.get("vocabulary_hash") or self._identity["vocabulary_hash"]
         )
+        start = None
+        if checkpoint is None and config.init_checkpoint:
+            start = self._read_start(config.init_checkpoint)
         self._parts = assembly.assemble(
             config, self._bert_config, metadata.get("micro_batch_size", 0)
         )
         if checkpoint is not None:
             self._restore(checkpoint)
-        elif config.init_checkpoint:
-            self._initialize(config.init_checkpoint)
+        elif start is not None:
+            self._initialize(start)
 
     def run(self) -> None:
         """Trains, evaluates and writes what is left of it."""
@@ -115,15 +120,25 @@ class _Pretraining:
             ),
         )
 
+    def _read_start(self, path: str) -> StoredModel:
+        """Reads what a new run begins with; values are read later."""
+        stored = initialization.read(path, self._bert_config)
+        initialization.check_vocabulary(
+            stored,
+            self._identity["vocabulary_hash"],
+            self._config.allow_changed_data,
+        )
+        return stored
+
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Takes over weights and step, and for training all the rest."""
         if not self._config.do_train:
-            tf1_checkpoint.load_into(
+            loading.load_into(
                 self._parts.model, checkpoint.tensors, checkpoint.prefix
             )
             self._parts.optimizer.iterations.assign(checkpoint.step)
             return
-        checkpoints.assign_state(
+        training_state.assign(
             self._parts.variables,
             self._parts.optimizer,
             checkpoint.tensors,
@@ -132,25 +147,43 @@ class _Pretraining:
         if self._parts.loop.loss_scale is not None:
             self._parts.loop.loss_scale.restore(checkpoint.metadata)
 
-    def _initialize(self, path: str) -> None:
-        """Takes the weights of another run, but not its step and slots."""
-        if model_directory.recognizes(path):
-            tensors = model_directory.read_model(path).weights
-        else:
-            tensors = tf1_checkpoint.read(path)
-        report = tf1_checkpoint.load_into(self._parts.model, tensors, path)
-        logging.info("%s: %s.", path, report)
+    def _initialize(self, stored: StoredModel) -> None:
+        """Takes weights from elsewhere and, if asked to, slots and step."""
+        initialization.load_weights(self._parts.model, stored)
+        if not self._config.init_optimizer_state:
+            return
+        training_state.assign_optimizer(
+            self._parts.variables,
+            self._parts.optimizer,
+            stored.optimizer_state,
+            stored.path,
+        )
+        step = self._parts.step
+        logging.info(
+            "Step and Adam's moments are those of %s: training goes on at step "
+            "%d.",
+            stored.path,
+            step,
+        )
+        last_step = self._last_step()
+        if self._config.do_train and step >= last_step:
+            raise UserError(
+                f"{stored.path} has done {step} steps, and this run ends at "
+                f"step {last_step} (--num_train_steps, --stop_at_step), so "
+                "there is nothing to train; give it more steps, or leave out "
+                "--init_optimizer_state."
+            )
 
     def _train(self) -> TrainingRun:
         config = self._config
         self._store.clean()
+        deliverables.describe_checkpoints(
+            config.output_dir, self._bert_config, self._vocabulary
+        )
         source = training_data.build_input(
             config, self._record_files, self._vocabulary
         )
-        last_step = min(
-            config.stop_at_step or config.num_train_steps,
-            config.num_train_steps,
-        )
+        last_step = self._last_step()
         run = TrainingRun(
             self._parts.loop,
             Course(
@@ -185,6 +218,13 @@ class _Pretraining:
             raise explanation from error
         return run
 
+    def _last_step(self) -> int:
+        config = self._config
+        return min(
+            config.stop_at_step or config.num_train_steps,
+            config.num_train_steps,
+        )
+
     def _read_from(self, source: PretrainingInput, step: int):
         """Returns what the loop reads from a step on."""
         dataset = source.dataset(step * source.batch_size)
@@ -201,7 +241,7 @@ class _Pretraining:
         }
         if parts.loop.loss_scale is not None:
             metadata |= parts.loop.loss_scale.state()
-        tensors = checkpoints.read_state(parts.variables, parts.optimizer)
+        tensors = training_state.read(parts.variables, parts.optimizer)
         return self._store.save(step, tensors, metadata)
 
     def _evaluate(self) -> dict[str, float]:

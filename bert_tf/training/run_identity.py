@@ -43,6 +43,7 @@ _WITHOUT_EFFECT = frozenset(
         "eval_input_file",
         "gcp_project",
         "init_checkpoint",
+        "init_optimizer_state",
         "iterations_per_loop",
         "keep_checkpoint_max",
         "master",

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
+from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -14,7 +15,6 @@ from bert_tf.data.manifest import Manifest
 from bert_tf.errors import UserError
 from bert_tf.run_config import PretrainConfig
 from bert_tf.text.masking import DynamicMasking
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNKNOWN_ID = "The records hold the id of a piece that a model with"
@@ -36,12 +36,9 @@ class TextSettings:
 
     def tokenizer_settings(self) -> dict:
         """Returns what a model directory keeps of it."""
-        tokenizer = BertTokenizer(
-            self.vocabulary,
-            lower_case=self.lower_case,
-            strip_accents=self.strip_accents,
+        return stored_model.tokenizer_settings(
+            self.vocabulary, self.lower_case, self.strip_accents
         )
-        return tokenizer.settings()
 
 
 def find_records(config: PretrainConfig) -> list[str]:
@@ -112,11 +109,7 @@ def _find_lower_case(
     if manifest is None:
         if asked is not None:
             return asked
-        # Text in lower case gives no piece with a capital letter.
-        found = not any(
-            token != token.lower() and not token.startswith("[")
-            for token in vocabulary.tokens
-        )
+        found = stored_model.derive_lower_case(vocabulary)
         logging.warning(
             "--do_lower_case is not given; judging by the vocabulary's "
             "letters it is %s.",

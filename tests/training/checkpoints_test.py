@@ -9,12 +9,8 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
-from bert_tf.modeling import model as bert_model
-from bert_tf.training import checkpoints
-from bert_tf.training import optimization
 from bert_tf.training.checkpoints import CheckpointStore
 from tests import full_disk
-from tests import tiny_model
 
 
 def _tensors(step):
@@ -136,49 +132,6 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertRegex(logs.output[0], "last checkpoint is.*step 3")
             self.assertEqual(sorted(os.listdir(folder)), before)
             self.assertEqual(store.restore_latest().step, 3)
-
-
-class StateTest(tf.test.TestCase):
-    def _build(self):
-        model = bert_model.BertForPretraining(tiny_model.CONFIG)
-        optimizer = optimization.build_optimizer("bert_adam")
-        optimizer.build(model.trainable_variables)
-        return bert_model.named_variables(model), optimizer
-
-    def _random_state(self):
-        rng = np.random.default_rng(0)
-        state = checkpoints.read_state(*self._build())
-        return {
-            name: rng.normal(size=np.shape(value)).astype(np.float32)
-            for name, value in state.items()
-        } | {"global_step": np.int64(17)}
-
-    def test_round_trip(self):
-        state = self._random_state()
-        built = self._build()
-        checkpoints.assign_state(*built, state, "here")
-        received = checkpoints.read_state(*built)
-        self.assertEqual(set(received), set(state))
-        for name, value in state.items():
-            self.assertAllEqual(received[name], value, name)
-
-    def test_names_everything_that_does_not_fit(self):
-        state = self._random_state()
-        del state["bert/pooler/dense/bias/adam_v"]
-        state["cls/predictions/output_bias"] = np.zeros(3, np.float32)
-        state["further"] = np.zeros(2, np.float32)
-        built = self._build()
-        before = checkpoints.read_state(*built)
-        with self.assertRaisesRegex(
-            UserError,
-            r"3 tensors differ: bert/pooler/dense/bias/adam_v \(expected "
-            r"\(16,\), received nothing\), cls/predictions/output_bias "
-            r"\(expected \(16,\), received \(3,\)\), further",
-        ):
-            checkpoints.assign_state(*built, state, "here")
-        after = checkpoints.read_state(*built)
-        for name, value in before.items():
-            self.assertAllEqual(after[name], value, name)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from absl.testing import parameterized
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.modeling import model as bert_model
-from bert_tf.training import checkpoints
 from bert_tf.training import distribution
 from bert_tf.training import loop as training_loop
 from bert_tf.training import optimization
+from bert_tf.training import training_state
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 from tests import golden_training
@@ -110,7 +110,7 @@ class _Trained:
             self.metrics.append(metrics)
 
     def state(self):
-        return checkpoints.read_state(self.variables, self.optimizer)
+        return training_state.read(self.variables, self.optimizer)
 
 
 @functools.cache
@@ -233,7 +233,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             model, optimizer = golden_training.build(fuse=True)
         variables = bert_model.named_variables(model)
         if start:
-            checkpoints.assign_state(
+            training_state.assign(
                 variables,
                 optimizer,
                 golden_training.read_checkpoint(start),
@@ -244,7 +244,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         loop = TrainingLoop(strategy, model, optimizer, StepPlan(4, **parts))
         iterator = distribution.distribute(strategy, _dataset(batch, 4), 4)
         losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
-        return losses, checkpoints.read_state(variables, optimizer)
+        return losses, training_state.read(variables, optimizer)
 
     @parameterized.parameters(
         {"start": None},

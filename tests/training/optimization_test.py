@@ -7,9 +7,9 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.modeling import model as bert_model
-from bert_tf.training import checkpoints
 from bert_tf.training import losses
 from bert_tf.training import optimization
+from bert_tf.training import training_state
 from bert_tf.training import update_rule
 from tests import golden_training
 from tests import tiny_model
@@ -223,9 +223,7 @@ class GoldenTrajectoryTest(tf.test.TestCase):
         self.assertAllClose(received, expected, rtol=1e-4, atol=0)
         golden_training.assert_same_state(
             self,
-            checkpoints.read_state(
-                bert_model.named_variables(model), optimizer
-            ),
+            training_state.read(bert_model.named_variables(model), optimizer),
             golden_training.read_checkpoint("after_25_steps.ckpt"),
         )
 
