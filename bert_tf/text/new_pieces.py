@@ -62,7 +62,7 @@ def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewPieces:
     Args:
       path: The file: UTF-8, lines end in \n.
       flag: The flag it came from, for errors.
-      tokenizer: The model's, without special tokens kept whole.
+      tokenizer: The model's.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8, begins with a byte

@@ -1,0 +1,69 @@
+"""From a model to one with more words or positions: extend_vocabulary."""
+
+import sys
+
+import tensorflow as tf
+
+from bert_tf import files
+from bert_tf import model_directory
+from bert_tf.errors import UserError
+from bert_tf.interop import conversion
+from bert_tf.interop import extension_report
+from bert_tf.interop import formats
+from bert_tf.interop import model_extension
+from bert_tf.interop import paths
+from bert_tf.run_config import ExtendVocabularyConfig
+from bert_tf.stored_model import StoredModel
+
+_WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def run(config: ExtendVocabularyConfig) -> None:
+    """Extends a model and prints what was added.
+
+    Args:
+      config: The flags.
+
+    Raises:
+      UserError: If the model or the words cannot be read, no text could match
+        a word, or the output cannot be written; then nothing is.
+    """
+    output = paths.check(config.input, config.output, config.overwrite)
+    source_format = formats.detect(config.input)
+    source = _read(config, source_format)
+    _say(extension_report.describe_source(source, source_format))
+    extension = model_extension.extend(
+        source,
+        config.new_words_file
+        and model_extension.read_new_pieces(
+            config.new_words_file, "--new_words_file", source
+        ),
+        config.use_unused,
+        config.max_position_embeddings,
+    )
+    _say(extension_report.describe(extension))
+    card = extension_report.card(config, extension)
+    try:
+        with files.atomic_directory(output) as temporary:
+            model_directory.write_model(temporary, extension.model, readme=card)
+    except _WRITE_ERRORS as error:
+        raise UserError(
+            f"The model could not be written to {config.output} "
+            f"({str(error).splitlines()[0]}); nothing of it was left there."
+        ) from error
+    _say(f"Wrote {config.output}.\n")
+
+
+def _read(config: ExtendVocabularyConfig, source_format: str) -> StoredModel:
+    source = formats.read(config.input, source_format)
+    if config.do_lower_case is None:
+        return source
+    conversion.check_complete(source)
+    return conversion.with_lower_case(
+        source, source_format, config.do_lower_case
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
