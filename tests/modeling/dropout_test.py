@@ -121,5 +121,22 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(function(x), eager)
 
 
+class DeriveSeedsTest(tf.test.TestCase):
+    def test_every_part_has_a_seed_of_its_own(self):
+        seeds = np.arange(-500, 500, dtype=np.int32)
+        derived = dropout.derive_seeds(seeds, 20).numpy()
+        self.assertEqual(derived.shape, (1000, 20))
+        self.assertEqual(derived.dtype, np.int32)
+        self.assertAllGreaterEqual(derived, 0)
+        # Of 20,000 among 2**31 two may be the same, but hardly more.
+        self.assertGreater(len(np.unique(derived)), 19_990)
+
+    def test_the_first_do_not_depend_on_their_number_or_the_batch(self):
+        derived = dropout.derive_seeds([7, -3, 11], 5)
+        self.assertAllEqual(
+            dropout.derive_seeds([-3], tf.constant(2)), derived[1:2, :2]
+        )
+
+
 if __name__ == "__main__":
     tf.test.main()

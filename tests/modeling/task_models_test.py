@@ -1,0 +1,328 @@
+"""Tests for bert_tf.modeling.task_models."""
+
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.interop import weight_map
+from bert_tf.modeling import dropout
+from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import task_models
+from bert_tf.training.optimization import BertOptimizer
+from tests.modeling import tiny
+
+_SEEDS = np.array([5, 9, 2], np.int32)
+# Class, arguments, and what stands before its head's names.
+_MODELS = (
+    (task_models.BertForClassification, {"num_labels": 3}, ""),
+    (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
+    (task_models.BertForQuestionAnswering, {}, "cls/squad/"),
+    (task_models.BertForMultipleChoice, {}, "cls/multiple_choice/"),
+)
+_WITH_DROPOUT = tuple(
+    entry
+    for entry in _MODELS
+    if entry[0] is not task_models.BertForQuestionAnswering
+)
+
+
+def _inputs(cls):
+    """Three examples; with four choices each where there are choices."""
+    if cls is not task_models.BertForMultipleChoice:
+        return tiny.inputs()
+    inputs = tiny.inputs(batch=12).items()
+    return {name: x.reshape(3, 4, 5) for name, x in inputs}
+
+
+def _quiet_encoder():
+    return tiny.replace(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+
+
+class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_MODELS)
+    def test_names_are_those_of_the_weight_map(self, cls, arguments, scope):
+        for name in (None, "bert", "cls"):
+            model = cls(tiny.CONFIG, name=name, **arguments)
+            expected = {
+                row.name
+                for row in weight_map.rows(tiny.CONFIG)
+                if row.name.startswith("bert/")
+            }
+            expected |= {f"{scope}output_weights", f"{scope}output_bias"}
+            self.assertCountEqual(
+                [weight.path for weight in model.weights],
+                [f"{model.name}/{canonical}" for canonical in expected],
+            )
+            self.assertCountEqual(bert_model.named_variables(model), expected)
+
+    @parameterized.parameters(*_MODELS)
+    def test_initial_head(self, cls, arguments, scope):
+        model = cls(tiny.replace(hidden_size=512), **arguments)
+        named = bert_model.named_variables(model)
+        weights = named[f"{scope}output_weights"].numpy()
+        self.assertLessEqual(np.abs(weights).max(), 0.04 + 1e-6)
+        # That of a normal distribution cut at two standard deviations.
+        self.assertAllClose(weights.std(), 0.02 * 0.8796, rtol=0.15)
+        self.assertAllEqual(
+            named[f"{scope}output_bias"], np.zeros(len(weights))
+        )
+
+    @parameterized.parameters(*_MODELS)
+    def test_the_head_is_decayed_but_for_its_bias(self, cls, arguments, scope):
+        model = cls(tiny.CONFIG, **arguments)
+        optimizer = BertOptimizer(weight_decay_rate=0.03)
+        optimizer.build(model.trainable_variables)
+        rates = {
+            name: optimizer.rule_for(variable).weight_decay_rate
+            for name, variable in bert_model.named_variables(model).items()
+        }
+        self.assertEqual(rates[f"{scope}output_weights"], 0.03)
+        self.assertEqual(rates[f"{scope}output_bias"], 0)
+
+    @parameterized.parameters(*_MODELS)
+    def test_saved_model_is_the_same(self, cls, arguments, scope):
+        del scope
+        model = tiny.randomize(
+            cls(
+                tiny.CONFIG,
+                fuse=True,
+                return_all_layers=True,
+                dtype="mixed_bfloat16",
+                **arguments,
+            )
+        )
+        path = self.create_tempdir().full_path + "/model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        self.assertEqual(loaded.get_config(), model.get_config())
+        expected = model(_inputs(cls))
+        received = loaded(_inputs(cls))
+        self.assertEqual(set(received), set(expected))
+        self.assertLen(received["encoder_outputs"], 2)
+        tf.nest.map_structure(self.assertAllEqual, received, expected)
+
+    def test_labels(self):
+        cls = task_models.BertForTagging
+        model = cls(tiny.CONFIG, labels=["O", "B-PER", "I-PER"])
+        self.assertEqual(model.labels, ("O", "B-PER", "I-PER"))
+        self.assertEqual(model.num_labels, 3)
+        self.assertEqual(model(tiny.inputs())["logits"].shape, (3, 5, 3))
+        copy = cls.from_config(model.get_config())
+        self.assertEqual(copy.labels, model.labels)
+        self.assertIsNone(cls(tiny.CONFIG, num_labels=2).labels)
+
+    @parameterized.parameters(
+        ({}, "at least one label"),
+        ({"num_labels": 0}, "at least one label.*num_labels=0"),
+        ({"labels": []}, "at least one label"),
+        ({"labels": ["a", "b"], "num_labels": 3}, "num_labels=3.*: a, b"),
+        ({"labels": ["a", "b", "a"]}, "another name. Received: a, b, a"),
+    )
+    def test_wrong_labels(self, arguments, message):
+        with self.assertRaisesRegex(UserError, message):
+            task_models.BertForClassification(tiny.CONFIG, **arguments)
+
+
+class LogitsTest(tf.test.TestCase, parameterized.TestCase):
+    def _head(self, model):
+        head = model.head
+        return head.output_weights.numpy(), head.output_bias.numpy()
+
+    def test_classification_reads_the_pooled_output(self):
+        model = tiny.randomize(
+            task_models.BertForClassification(tiny.CONFIG, num_labels=3)
+        )
+        encoded = model.bert(tiny.inputs())
+        weights, bias = self._head(model)
+        expected = encoded["pooled_output"].numpy() @ weights.T + bias
+        outputs = model(tiny.inputs())
+        self.assertAllClose(outputs.pop("logits"), expected, atol=1e-6)
+        self.assertEqual(set(outputs), set(encoded))
+
+    def test_tagging_reads_every_position(self):
+        model = tiny.randomize(
+            task_models.BertForTagging(tiny.CONFIG, num_labels=4)
+        )
+        outputs = model(tiny.inputs())
+        weights, bias = self._head(model)
+        expected = outputs["sequence_output"].numpy() @ weights.T + bias
+        self.assertAllClose(outputs["logits"], expected, atol=1e-5)
+
+    def test_question_answering_scores_start_before_end(self):
+        model = tiny.randomize(
+            task_models.BertForQuestionAnswering(tiny.CONFIG)
+        )
+        outputs = model(tiny.inputs())
+        weights, bias = self._head(model)
+        expected = outputs["sequence_output"].numpy() @ weights.T + bias
+        for index, name in enumerate(("start_logits", "end_logits")):
+            self.assertAllClose(outputs[name], expected[..., index], atol=1e-5)
+
+    def test_multiple_choice_is_each_choice_by_itself(self):
+        model = tiny.randomize(
+            task_models.BertForMultipleChoice(
+                tiny.CONFIG,
+                return_all_layers=True,
+                return_attention_probs=True,
+            )
+        )
+        inputs = _inputs(task_models.BertForMultipleChoice)
+        outputs = model(inputs)
+        weights, bias = self._head(model)
+        for choice in range(4):
+            encoded = model.bert({k: x[:, choice] for k, x in inputs.items()})
+            scores = encoded["pooled_output"].numpy() @ weights[0] + bias
+            logits = outputs["logits"][:, choice]
+            self.assertAllClose(logits, scores, atol=1e-5)
+            tf.nest.map_structure(
+                lambda x, y, choice=choice: self.assertAllClose(
+                    x[:, choice], y, atol=1e-5
+                ),
+                {name: outputs[name] for name in encoded},
+                encoded,
+            )
+
+    def test_multiple_choice_with_any_shape(self):
+        model = tiny.randomize(task_models.BertForMultipleChoice(tiny.CONFIG))
+        spec = tf.TensorSpec([None, None, None], tf.int32)
+
+        @tf.function(input_signature=[spec])
+        def compute(ids):
+            return model(
+                {"input_ids": ids},
+                training=True,
+                dropout_seeds=tf.range(tf.shape(ids)[0]),
+            )["logits"]
+
+        for shape in ((1, 1, 3), (2, 4, 5)):
+            ids = tiny.integers(19, *shape)
+            expected = model(
+                {"input_ids": ids},
+                training=True,
+                dropout_seeds=np.arange(shape[0]),
+            )["logits"]
+            self.assertAllClose(compute(ids), expected, atol=1e-5)
+
+    def test_multiple_choice_without_choices(self):
+        model = task_models.BertForMultipleChoice(tiny.CONFIG)
+        message = r"`input_ids` .*\[examples, choices.*shape \(3, 5\)"
+        with self.assertRaisesRegex(UserError, message):
+            model(tiny.inputs())
+
+
+@parameterized.parameters(*_WITH_DROPOUT)
+class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
+    def _logits(self, model, rows=(0, 1, 2), seeds=_SEEDS, training=True):
+        rows = list(rows)
+        inputs = {k: x[rows] for k, x in _inputs(type(model)).items()}
+        seeds = None if seeds is None else seeds[rows]
+        outputs = model(inputs, training=training, dropout_seeds=seeds)
+        return outputs["logits"].numpy()
+
+    def test_rate_of_zero(self, cls, arguments, scope):
+        del scope
+        model = cls(_quiet_encoder(), head_dropout_prob=0.0, **arguments)
+        tiny.randomize(model)
+        quiet = self._logits(model, training=False)
+        self.assertAllEqual(self._logits(model), quiet)
+
+    def test_rate_next_to_one(self, cls, arguments, scope):
+        del scope
+        rate = 1 - 1e-9
+        model = cls(_quiet_encoder(), head_dropout_prob=rate, **arguments)
+        tiny.randomize(model)
+        # Nothing of the input is left, so the bias is.
+        bias = model.head.output_bias.numpy()
+        logits = self._logits(model)
+        self.assertAllEqual(logits, np.broadcast_to(bias, logits.shape))
+
+    def test_only_what_the_head_reads_is_dropped(self, cls, arguments, scope):
+        del scope
+        model = tiny.randomize(cls(_quiet_encoder(), **arguments))
+        self.assertEqual(model.head.dropout_prob, 0.1)
+        inputs = _inputs(cls)
+        quiet = model(inputs)
+        noisy = model(inputs, training=True, dropout_seeds=_SEEDS)
+        self.assertNotAllClose(noisy["logits"], quiet["logits"])
+        for name in ("sequence_output", "pooled_output"):
+            self.assertAllEqual(noisy[name], quiet[name])
+
+    def test_seeds_decide_and_inference_ignores_them(
+        self, cls, arguments, scope
+    ):
+        del scope
+        model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
+        tiny.randomize(model)
+        once = self._logits(model)
+        self.assertAllEqual(self._logits(model), once)
+        self.assertNotAllClose(self._logits(model, seeds=_SEEDS + 1), once)
+        quiet = self._logits(model, training=False)
+        self.assertAllEqual(
+            self._logits(model, seeds=None, training=False), quiet
+        )
+        self.assertNotAllClose(once, quiet)
+
+    def test_without_seeds_keras_draws_them(self, cls, arguments, scope):
+        del scope
+        model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
+        tiny.randomize(model)
+        keras.utils.set_random_seed(3)
+        first = self._logits(model, seeds=None)
+        self.assertNotAllClose(self._logits(model, seeds=None), first)
+
+    def test_result_of_an_example_does_not_depend_on_its_batch(
+        self, cls, arguments, scope
+    ):
+        del scope
+        model = tiny.randomize(cls(tiny.CONFIG, **arguments))
+        whole = self._logits(model)
+        for row in range(3):
+            alone = self._logits(model, rows=[row])
+            self.assertAllClose(alone[0], whole[row], atol=1e-5)
+
+    def test_encoder_and_head_have_the_same_seeds(self, cls, arguments, scope):
+        del scope
+        model = cls(tiny.CONFIG, **arguments)
+        with mock.patch.object(
+            dropout, "draw_keys", wraps=dropout.draw_keys
+        ) as draw_keys:
+            self._logits(model, seeds=None)
+        calls = [call.args for call in draw_keys.call_args_list]
+        salts = [salt for _, salt in calls]
+        # Seven are the encoder's.
+        self.assertEqual(salts, [*range(7), dropout.HEAD_SALT])
+        for seeds, _ in calls:
+            self.assertAllEqual(seeds, calls[0][0])
+
+
+class ChoiceSeedsTest(tf.test.TestCase):
+    def test_each_choice_has_a_mask_of_its_own(self):
+        model = task_models.BertForMultipleChoice(
+            _quiet_encoder(), head_dropout_prob=0.5
+        )
+        tiny.randomize(model)
+        # Three times the same choice.
+        ids = np.repeat(tiny.integers(19, 2, 1, 5), 3, axis=1)
+        logits = model(
+            {"input_ids": ids}, training=True, dropout_seeds=_SEEDS[:2]
+        )["logits"]
+        self.assertLen(np.unique(logits), 6)
+
+    def test_a_choice_more_changes_nothing_in_the_others(self):
+        model = task_models.BertForMultipleChoice(tiny.CONFIG)
+        tiny.randomize(model)
+        inputs = _inputs(type(model))
+        fewer = {name: x[:, :2] for name, x in inputs.items()}
+        all_logits, logits = (
+            model(x, training=True, dropout_seeds=_SEEDS)["logits"]
+            for x in (inputs, fewer)
+        )
+        self.assertAllClose(logits, all_logits[:, :2], atol=1e-5)
+
+
+if __name__ == "__main__":
+    tf.test.main()
