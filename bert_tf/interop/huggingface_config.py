@@ -214,7 +214,7 @@ def kind_of(values: Mapping[str, Any], source: str) -> str | None:
     if not names:
         return None
     kinds = {a.name: kind for kind, a in ARCHITECTURES.items()}
-    if names[0] not in kinds or len(names) > 1:
+    if not isinstance(names, list) or names[0] not in kinds or names[1:]:
         raise UserError(
             f"{source}: `architectures` must name one of {', '.join(kinds)}. "
             f"Received: {names!r}."
@@ -243,11 +243,11 @@ def to_task(
     if names is None:
         task["labels"] = default_labels(num_labels)
     else:
-        task["labels"] = _in_order(names, source)
-        if len(names) != num_labels:
+        task["labels"] = labels = _in_order(names, source)
+        if len(labels) != num_labels:
             raise UserError(
                 f"{source}: `id2label` must name as many labels as the "
-                f"classifier has rows, {num_labels}. Received: {len(names)}."
+                f"classifier has rows, {num_labels}. Received: {len(labels)}."
             )
     problem_type = values.get("problem_type")
     if kind == "classification" and problem_type is not None:
@@ -267,8 +267,10 @@ def default_labels(num_labels: int) -> list[str]:
 
 def _in_order(names: Any, source: str) -> list[str]:
     """Returns the values of `id2label` by their keys, which are numbers."""
-    ids = [str(index) for index in range(len(names))]
-    if not isinstance(names, dict) or sorted(names) != sorted(ids):
+    ids = []
+    if isinstance(names, dict):
+        ids = [str(index) for index in range(len(names))]
+    if not ids or set(names) != set(ids):
         raise UserError(
             f"{source}: the keys of `id2label` must be the numbers from 0 on. "
             f"Received: {names!r}."

@@ -130,11 +130,12 @@ def _check_rules(parsed: TokenizerFiles) -> None:
             "pre_tokenizer": (pre_tokenizer, "BertPreTokenizer"),
         }
         for part, (values, kind) in kinds.items():
-            if not isinstance(values, dict) or values.get("type") != kind:
+            found = values.get("type") if isinstance(values, dict) else values
+            if found != kind:
                 raise UserError(
                     f"{parsed.path(TOKENIZER_FILE)} is not a tokenizer of "
                     f"BERT: expected a {part} of type {kind}, received "
-                    f"{values.get('type') if values else None!r}."
+                    f"{found!r}."
                 )
         expected += [
             (parsed.normalizer, TOKENIZER_FILE, "handle_chinese_chars", True),

@@ -106,13 +106,14 @@ def _in_order(pieces: Any, path: str) -> list[str]:
     """Returns the keys of tokenizer.json's vocabulary in the order of ids."""
     by_id = {}
     if isinstance(pieces, dict):
-        by_id = {index: piece for piece, index in pieces.items()}
-    if not by_id or set(by_id) != set(range(len(pieces))):
+        by_id = {str(index): piece for piece, index in pieces.items()}
+    ids = [str(index) for index in range(len(by_id))]
+    if not by_id or set(by_id) != set(ids) or len(by_id) < len(pieces):
         raise UserError(
             f"{path} must hold a vocabulary whose ids are the numbers from 0 "
             "on, each once."
         )
-    return [by_id[index] for index in range(len(by_id))]
+    return [by_id[index] for index in ids]
 
 
 def _added_tokens(parsed: TokenizerFiles) -> dict[int, str]:

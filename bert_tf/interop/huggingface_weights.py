@@ -7,6 +7,7 @@ front of the encoder's, LayerNorm's as weight and bias.
 import dataclasses
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -71,7 +72,8 @@ def read(directory: str) -> Checkpoint:
         is needed and not there, or copies of a weight differ.
     """
     name = next(
-        (n for n in WEIGHT_FILES if _is_file(os.path.join(directory, n))), None
+        (n for n in WEIGHT_FILES if os.path.isfile(os.path.join(directory, n))),
+        None,
     )
     if name is None:
         raise UserError(
@@ -97,10 +99,6 @@ def read(directory: str) -> Checkpoint:
     checkpoint = Checkpoint(path, tensors, tuple(sorted(used)))
     _check_copies(checkpoint)
     return checkpoint
-
-
-def _is_file(path: str) -> bool:
-    return os.path.isfile(path)
 
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
@@ -151,7 +149,7 @@ def _read_shards(
     shards = {}
     for file in sorted(set(places.values())):
         path = os.path.join(folder, file)
-        if not _is_file(path):
+        if not os.path.isfile(path):
             raise UserError(
                 f"{index_file} names {file}, which is not there; copy the "
                 "directory again."
@@ -208,12 +206,14 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
         )
     except (
         pickle.UnpicklingError,
+        AttributeError,
         EOFError,
-        KeyError,
+        LookupError,
         OSError,
         RuntimeError,
         TypeError,
         ValueError,
+        struct.error,
     ) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else ""
         raise UserError(
