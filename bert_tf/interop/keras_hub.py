@@ -166,11 +166,13 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
         for token, line in zip(vocabulary.tokens, lines, strict=True)
         if token != line
     ]
-    return [TOKENIZER_NOTE] + (
-        [f"KerasHub reads these pieces without white space: {changed}."]
-        if changed
-        else []
-    )
+    sentences = [TOKENIZER_NOTE]
+    if changed:
+        sentences.append(
+            "KerasHub reads these pieces, which match no text, without the "
+            f"white space at their end: {', '.join(changed)}."
+        )
+    return sentences
 
 
 def _describe(stored: StoredModel) -> list[str]:
