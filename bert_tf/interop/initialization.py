@@ -1,18 +1,19 @@
 """What a model begins with: the weights of a stored one, of any format."""
 
 import dataclasses
+import os
 
 import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import loading
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.interop import weight_map
-from bert_tf.interop.tensors import Tensors
 from bert_tf.stored_model import StoredModel
 
 # What neither weights nor outputs depend on.
@@ -38,13 +39,12 @@ def read(
       UserError: If there is no model, it is damaged, or not the model that
         `config` describes.
     """
-    try:
-        weights_format = formats.detect(path)
-    except UserError:
-        # The original has the shape in a flag of its own.
-        if config is None or not _holds_tensors(path):
-            raise
-        return _read_bare(path, config)
+    weights_format = formats.detect(path)
+    if weights_format == "tf1" and config is not None:
+        prefix = tf1_checkpoint.find_prefix(path)
+        if not _has_config(prefix):
+            # The original has the shape in a flag of its own.
+            return _read_bare(prefix, config)
     stored = formats.read(path, weights_format)
     if config is not None:
         _check_config(stored, config, flag)
@@ -101,25 +101,23 @@ def load_weights(model: keras.Model, stored: StoredModel) -> loading.LoadReport:
     return report
 
 
-def _holds_tensors(path: str) -> bool:
-    if tf.io.gfile.isdir(path):
-        names = tf.io.gfile.listdir(path)
-        return any(name.endswith(".index") for name in names)
-    return bool(tf.io.gfile.glob(f"{path.removesuffix('.index')}.index"))
+def _has_config(prefix: str) -> bool:
+    folder = os.path.dirname(prefix)
+    return tf.io.gfile.exists(os.path.join(folder, model_directory.CONFIG_FILE))
 
 
-def _read_bare(path: str, config: BertConfig) -> StoredModel:
+def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
     """Reads a checkpoint beside which nothing says what it is."""
-    tensors = Tensors.from_arrays(tf1_checkpoint.read(path))
-    weights = tensors.select(lambda x: not weight_map.is_optimizer_state(x))
+    weights, state, report = tf1_checkpoint.read_weights(prefix, config)
     return StoredModel(
-        path=path,
+        path=prefix,
         config=config,
         weights=weights,
         vocabulary=None,
         tokenizer_settings=None,
         task={"kind": weight_map.kind_of(weights)},
-        optimizer_state=tensors.select(weight_map.is_optimizer_state),
+        optimizer_state=state,
+        report=report,
     )
 
 

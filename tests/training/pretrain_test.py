@@ -18,35 +18,15 @@ from bert_tf.training import metrics_log
 from bert_tf.training.pretrain import train_and_evaluate
 from tests import full_disk
 from tests import logical_devices
+from tests import pretrain_case
 from tests import tiny_pretraining
 
 logical_devices.make_two()
 
 
-class PretrainTestCase(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def _path(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def _run(self, **flags):
-        """Runs pretraining and returns the lines of the log."""
-        config = tiny_pretraining.make_config(self.folder, **flags)
-        with self.assertLogs(level="INFO") as logs:
-            train_and_evaluate(config)
-        return [line.split(":", 2)[2] for line in logs.output]
-
-    def _metrics(self, output_dir="out"):
-        return metrics_log.read(
-            self._path(output_dir, metrics_log.METRICS_FILE)
-        )
-
-
-class PretrainTest(PretrainTestCase):
+class PretrainTest(pretrain_case.PretrainTestCase):
     def test_leaves_what_it_promises(self):
-        log = self._run(do_eval=True, max_eval_steps=3, num_train_steps=5)
+        log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
 
         self.assertStartsWith(log[0], "A fresh start")
         text = "\n".join(log)
@@ -59,7 +39,7 @@ class PretrainTest(PretrainTestCase):
             "the tanh form",
         ):
             self.assertIn(said, text)
-        lines = self._metrics()
+        lines = self.metrics()
         self.assertEqual([line["step"] for line in lines], [1, 2, 4])
         self.assertEqual(
             set(lines[0]),
@@ -77,7 +57,7 @@ class PretrainTest(PretrainTestCase):
             },
         )
         self.assertEqual(lines[0]["learning_rate"], 0)
-        results = files.read_bytes(self._path("out", "eval_results.txt"))
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
         names = [row.split(" = ")[0] for row in results.decode().splitlines()]
         self.assertEqual(
             names,
@@ -90,109 +70,90 @@ class PretrainTest(PretrainTestCase):
                 "next_sentence_loss",
             ],
         )
-        left = set(os.listdir(self._path("out")))
+        left = set(os.listdir(self.path("out")))
         self.assertContainsSubset(
             {"learning_curves.png", "summaries", "model.ckpt-5.index"}, left
         )
         # The model directory holds the weights of the last checkpoint.
-        directory = model_directory.read_model(self._path("out", "model"))
+        directory = model_directory.read_model(self.path("out", "model"))
         self.assertEqual(
             directory.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
         )
         self.assertEqual(directory.tokenizer_settings["lower_case"], True)
         self.assertEqual(directory.config, tiny_pretraining.CONFIG)
-        tensors = tf1_checkpoint.read(self._path("out"))
+        tensors = tf1_checkpoint.read(self.path("out"))
         self.assertEqual(tensors["global_step"], 5)
         for name, value in directory.weights.items():
             self.assertAllEqual(value, tensors[name], name)
 
     def test_finished_run_finishes_at_once(self):
-        self._run(num_train_steps=2)
-        written = os.stat(self._path("out", "model", "README.md")).st_mtime_ns
-        log = self._run(num_train_steps=2)
+        self.pretrain(num_train_steps=2)
+        written = os.stat(self.path("out", "model", "README.md")).st_mtime_ns
+        log = self.pretrain(num_train_steps=2)
         self.assertStartsWith(log[0], "Resumed at step 2")
         self.assertIn("All 2 steps are done already", "\n".join(log))
         self.assertEqual(
-            os.stat(self._path("out", "model", "README.md")).st_mtime_ns,
+            os.stat(self.path("out", "model", "README.md")).st_mtime_ns,
             written,
         )
 
     def test_going_on_equals_going_through(self):
-        self._run(output_dir=self._path("through"))
-        self._run(stop_at_step=3)
+        self.pretrain(output_dir=self.path("through"))
+        self.pretrain(stop_at_step=3)
         # A killed run may leave lines of steps that it has to repeat.
-        with open(self._path("out", metrics_log.METRICS_FILE), "a") as file:
+        with open(self.path("out", metrics_log.METRICS_FILE), "a") as file:
             file.write('{"step": 4, "loss": 9}\n{"step": 5, "lo')
-        self._run(stop_at_step=6)
+        self.pretrain(stop_at_step=6)
 
         speed = ("examples_per_second", "tokens_per_second")
         lines, expected = (
             [
                 {k: v for k, v in line.items() if k not in speed}
-                for line in self._metrics(output_dir)
+                for line in self.metrics(output_dir)
             ]
             for output_dir in ("out", "through")
         )
         self.assertEqual(lines, expected)
-        tensors = tf1_checkpoint.read(self._path("out"))
-        for name, value in tf1_checkpoint.read(self._path("through")).items():
+        tensors = tf1_checkpoint.read(self.path("out"))
+        for name, value in tf1_checkpoint.read(self.path("through")).items():
             self.assertAllEqual(tensors[name], value, name)
 
     def test_second_phase_goes_on_with_longer_records(self):
-        self._run(stop_at_step=4)
+        self.pretrain(stop_at_step=4)
         longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
         records = tiny_pretraining.write_records(
-            self._path("long.tfrecord"), range(40, 60), **longer
+            self.path("long.tfrecord"), range(40, 60), **longer
         )
-        log = self._run(input_file=records, **longer)
+        log = self.pretrain(input_file=records, **longer)
         self.assertStartsWith(log[0], "Resumed at step 4")
         named = [line for line in log if "New phase from step 4" in line]
         self.assertLen(named, 1)
         self.assertRegex(named[0], "input_file was.*long.tfrecord")
         self.assertRegex(named[0], "max_seq_length was 8 and is 16")
         # 0.01 * (1 - 5 / 6): the schedule goes on.
-        last = self._metrics()[-1]
+        last = self.metrics()[-1]
         self.assertEqual(last["step"], 6)
         self.assertAllClose(last["learning_rate"], 0.01 / 6)
         # Going on in the second phase is no change.
-        log = self._run(input_file=records, **longer)
+        log = self.pretrain(input_file=records, **longer)
         self.assertNotIn("New phase", "\n".join(log))
 
-    def test_starts_from_a_checkpoint_or_a_model_directory(self):
-        self._run(num_train_steps=2)
-        for path in ("out", os.path.join("out", "model")):
-            # With a rate of 0 the weights stay what they were.
-            log = self._run(
-                init_checkpoint=self._path(path),
-                output_dir=self._path("next", path),
-                num_train_steps=1,
-            )
-            self.assertStartsWith(log[0], "Initialised from the checkpoint")
-            self.assertIn("loaded 30 weights; new: none", "\n".join(log))
-            first = tf1_checkpoint.read(self._path("out"))
-            second = tf1_checkpoint.read(self._path("next", path))
-            self.assertEqual(second["global_step"], 1)
-            for name in model_directory.read_model(
-                self._path("out", "model")
-            ).weights:
-                self.assertAllEqual(second[name], first[name], name)
-
     def test_evaluates_a_new_model(self):
-        log = self._run(do_train=False, do_eval=True)
+        log = self.pretrain(do_train=False, do_eval=True)
         self.assertIn("has learnt nothing", "\n".join(log))
-        results = files.read_bytes(self._path("out", "eval_results.txt"))
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
         self.assertIn(b"global_step = 0\n", results)
-        self.assertFalse(os.path.exists(self._path("out", "model")))
+        self.assertFalse(os.path.exists(self.path("out", "model")))
 
     def test_evaluates_a_checkpoint_on_whatever_records(self):
-        self._run(num_train_steps=2, use_next_sentence=False)
-        records = tiny_pretraining.write_records(self._path("held.tfrecord"))
-        log = self._run(
+        self.pretrain(num_train_steps=2, use_next_sentence=False)
+        records = tiny_pretraining.write_records(self.path("held.tfrecord"))
+        log = self.pretrain(
             do_train=False, do_eval=True, input_file=records, seed=3
         )
         self.assertStartsWith(log[0], "Resumed at step 2")
         self.assertNotIn("New phase", "\n".join(log))
-        results = files.read_bytes(self._path("out", "eval_results.txt"))
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
         self.assertIn(b"global_step = 2\n", results)
 
     def test_options_have_their_effect(self):
@@ -209,45 +170,47 @@ class PretrainTest(PretrainTestCase):
                 "micro_batch_size": "1",
             },
         }.items():
-            self._run(output_dir=self._path(name), num_train_steps=2, **options)
-            losses[name] = [line["loss"] for line in self._metrics(name)]
+            self.pretrain(
+                output_dir=self.path(name), num_train_steps=2, **options
+            )
+            losses[name] = [line["loss"] for line in self.metrics(name)]
         self.assertAllClose(losses["spread"], losses["plain"], rtol=1e-5)
         for name in ("seed", "masks", "task"):
             self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
 
     def test_records_of_the_original_have_nothing_to_check(self):
         records = tiny_pretraining.write_records(
-            self._path("plain.tfrecord"), with_manifest=False
+            self.path("plain.tfrecord"), with_manifest=False
         )
-        log = self._run(input_file=records, num_train_steps=1)
+        log = self.pretrain(input_file=records, num_train_steps=1)
         self.assertLen([x for x in log if "nothing about" in x], 1)
-        directory = model_directory.read_model(self._path("out", "model"))
+        directory = model_directory.read_model(self.path("out", "model"))
         self.assertIsNone(directory.vocabulary)
 
     def test_flags_without_meaning_warn_once(self):
-        log = self._run(num_train_steps=1, master="local", num_tpu_cores=8)
+        log = self.pretrain(num_train_steps=1, master="local", num_tpu_cores=8)
         warned = [line for line in log if "mean nothing" in line]
         self.assertLen(warned, 1)
         self.assertIn("--master, --num_tpu_cores", warned[0])
 
 
-class PretrainTroubleTest(PretrainTestCase):
+class PretrainTroubleTest(pretrain_case.PretrainTestCase):
     def test_loss_that_is_not_finite_keeps_batch_and_checkpoint(self):
         with self.assertRaisesRegex(
             UserError, "Step 2 is not finite"
         ) as raised:
-            self._run(
+            self.pretrain(
                 learning_rate=1e38, num_warmup_steps=0, save_checkpoints_steps=1
             )
-        path = self._path("out", "not_finite_batch_2.npz")
+        path = self.path("out", "not_finite_batch_2.npz")
         self.assertIn(path, str(raised.exception))
         batch = np.load(path)
         self.assertEqual(batch["input_ids"].shape, (4, 8))
         self.assertAllEqual(batch["example_index"], [4, 5, 6, 7])
         self.assertEqual(
-            tf1_checkpoint.read(self._path("out"))["global_step"], 1
+            tf1_checkpoint.read(self.path("out"))["global_step"], 1
         )
-        self.assertFalse(os.path.exists(self._path("out", "model")))
+        self.assertFalse(os.path.exists(self.path("out", "model")))
 
     @parameterized.parameters(
         (
@@ -272,71 +235,60 @@ class PretrainTroubleTest(PretrainTestCase):
     )
     def test_refuses(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
-            self._run(num_train_steps=1, **flags)
+            self.pretrain(num_train_steps=1, **flags)
 
     def test_refuses_a_vocabulary_of_another_size(self):
         config = dataclasses.replace(tiny_pretraining.CONFIG, vocab_size=70)
-        files.write_text(self._path("bert_config.json"), config.to_json())
+        files.write_text(self.path("bert_config.json"), config.to_json())
         with self.assertRaisesRegex(UserError, "has 64 lines.*70"):
-            self._run()
+            self.pretrain()
 
     def test_refuses_a_vocabulary_the_records_were_not_made_with(self):
         tokens = list(tiny_pretraining.VOCABULARY.tokens)
         tokens[-2:] = tokens[:-3:-1]
         other = Vocabulary(tokens)
-        other.write(self._path("other.txt"))
+        other.write(self.path("other.txt"))
         with self.assertRaisesRegex(UserError, f"(?s).*{other.hash}"):
-            self._run(vocab_file=self._path("other.txt"))
+            self.pretrain(vocab_file=self.path("other.txt"))
 
     def test_refuses_ids_the_model_does_not_have(self):
         records = tiny_pretraining.write_records(
-            self._path("x.tfrecord"), [7, 64, 3, 4], with_manifest=False
+            self.path("x.tfrecord"), [7, 64, 3, 4], with_manifest=False
         )
         with self.assertRaisesRegex(UserError, "vocab_size=64"):
-            self._run(input_file=records)
-
-    def test_refuses_a_checkpoint_of_another_shape(self):
-        self._run(num_train_steps=1)
-        wider = dataclasses.replace(tiny_pretraining.CONFIG, hidden_size=12)
-        files.write_text(self._path("wider.json"), wider.to_json())
-        with self.assertRaisesRegex(UserError, r"another shape.*\(64, 8\)"):
-            self._run(
-                bert_config_file=self._path("wider.json"),
-                init_checkpoint=self._path("out"),
-                output_dir=self._path("other"),
-            )
+            self.pretrain(input_file=records)
 
     def test_refuses_to_go_on_as_another_run(self):
-        self._run(num_train_steps=2)
-        before = self._metrics()
+        self.pretrain(num_train_steps=2)
+        before = self.metrics()
         deeper = dataclasses.replace(
             tiny_pretraining.CONFIG, num_attention_heads=4
         )
-        files.write_text(self._path("deeper.json"), deeper.to_json())
+        files.write_text(self.path("deeper.json"), deeper.to_json())
         for flags, message in (
             ({"seed": 1}, "seed was 12345 and is 1"),
             ({"optimizer": "lamb"}, "optimizer was 'bert_adam'"),
             (
-                {"bert_config_file": self._path("deeper.json")},
+                {"bert_config_file": self.path("deeper.json")},
                 "bert_config.num_attention_heads was 2 and is 4",
             ),
         ):
             with self.assertRaisesRegex(UserError, message):
-                self._run(**flags)
+                self.pretrain(**flags)
         # Other records under the same name.
-        tiny_pretraining.write_records(self._path("b.tfrecord"), range(9))
+        tiny_pretraining.write_records(self.path("b.tfrecord"), range(9))
         flags = tiny_pretraining.write_flags(
-            self.folder, input_file=self._path("[ab].tfrecord")
+            self.folder, input_file=self.path("[ab].tfrecord")
         )
         with self.assertRaisesRegex(UserError, "records behind --input_file"):
-            self._run(**flags)
-        self.assertEqual(self._metrics(), before)
-        log = self._run(allow_changed_data=True, **flags)
+            self.pretrain(**flags)
+        self.assertEqual(self.metrics(), before)
+        log = self.pretrain(allow_changed_data=True, **flags)
         self.assertIn("as allowed: the records behind", "\n".join(log))
-        self.assertEqual(self._metrics()[-1]["step"], 6)
+        self.assertEqual(self.metrics()[-1]["step"], 6)
 
 
-class FullDiskTest(PretrainTestCase):
+class FullDiskTest(pretrain_case.PretrainTestCase):
     def _fill(self, folder, free):
         """Leaves `free` bytes on the small file system."""
         usage = os.statvfs(folder)
@@ -349,9 +301,9 @@ class FullDiskTest(PretrainTestCase):
             wide = dataclasses.replace(
                 tiny_pretraining.CONFIG, hidden_size=128, intermediate_size=128
             )
-            files.write_text(self._path("bert_config.json"), wide.to_json())
+            files.write_text(self.path("bert_config.json"), wide.to_json())
             self._fill(folder, 1_000_000)
-            log = self._run(output_dir=folder)
+            log = self.pretrain(output_dir=folder)
             text = "\n".join(log)
             self.assertIn("could not be written", text)
             self.assertEqual(

@@ -1,0 +1,29 @@
+"""A test case that pretrains tiny models in a folder of its own."""
+
+import os
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.training import metrics_log
+from bert_tf.training.pretrain import train_and_evaluate
+from tests import tiny_pretraining
+
+
+class PretrainTestCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def pretrain(self, **flags):
+        """Runs pretraining and returns the lines of the log."""
+        config = tiny_pretraining.make_config(self.folder, **flags)
+        with self.assertLogs(level="INFO") as logs:
+            train_and_evaluate(config)
+        return [line.split(":", 2)[2] for line in logs.output]
+
+    def metrics(self, output_dir="out"):
+        return metrics_log.read(self.path(output_dir, metrics_log.METRICS_FILE))
