@@ -4,6 +4,7 @@ Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -14,6 +15,8 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+
+_CHUNK_BYTES = 1 << 24
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -167,6 +170,15 @@ def read_bytes(path: str) -> bytes:
     """Returns the contents of a file."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
+
+
+def sha256(path: str) -> str:
+    """Returns the SHA-256 of a file's contents, in hexadecimal."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read_json(path: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import weight_map
 from bert_tf.interop.matching import Report
 from bert_tf.interop.tensors import Tensors
 from bert_tf.text.tokenizer import BertTokenizer
@@ -68,6 +69,61 @@ class StoredModel:
             lower_case=settings["lower_case"],
             strip_accents=settings["strip_accents"],
             preserve_special_tokens=preserve_special_tokens,
+        )
+
+
+def check(stored: StoredModel) -> None:
+    """Checks that vocabulary, settings, kind and labels fit the weights.
+
+    Raises:
+      UserError: If one of them does not.
+    """
+    _check_vocabulary(stored)
+    kind = stored.task.get("kind")
+    heads = weight_map.HEADS.get(kind) if isinstance(kind, str) else None
+    if heads is None:
+        raise UserError(
+            f"The task of {stored.path} must be of one of the kinds "
+            f"{', '.join(weight_map.HEADS)}. Received: kind={kind!r}."
+        )
+    present = {weight_map.part_of(name) for name in stored.weights}
+    absent = [head for head in heads if head not in present]
+    if absent:
+        raise UserError(
+            f"The model in {stored.path} says that it is of kind={kind!r}, but "
+            f"its weights lack the head {' and '.join(absent)}."
+        )
+    labels = stored.task.get("labels")
+    for row in weight_map.rows(stored.config):
+        if (
+            labels is None
+            or row.shape != (weight_map.LABELS,)
+            or weight_map.part_of(row.name) not in heads
+        ):
+            continue
+        (size,) = stored.weights.shapes[row.name]
+        if len(labels) != size:
+            raise UserError(
+                f"The model in {stored.path} names {len(labels)} labels, but "
+                f"its head {weight_map.part_of(row.name)} has {size}."
+            )
+
+
+def _check_vocabulary(stored: StoredModel) -> None:
+    vocabulary, settings = stored.vocabulary, stored.tokenizer_settings
+    if (vocabulary is None) != (settings is None):
+        raise UserError(
+            f"{stored.path} must have both a vocabulary and tokenizer "
+            "settings, or neither. Received one of the two."
+        )
+    if vocabulary is None:
+        return
+    vocabulary.check_size(stored.config.vocab_size)
+    if settings.get("vocabulary_hash") != vocabulary.hash:
+        raise UserError(
+            f"{stored.path}: the tokenizer settings belong to another "
+            f"vocabulary: they name the hash {settings.get('vocabulary_hash')},"
+            f" the vocabulary has {vocabulary.hash}."
         )
 
 

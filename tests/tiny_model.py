@@ -34,13 +34,16 @@ def random_weights():
 
 
 def write(path, with_vocabulary=True, kind="pretraining"):
-    """Writes the model directory and returns its path."""
+    """Writes the directory of a pretraining model or encoder; returns it."""
     vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
     settings = BertTokenizer(vocabulary).settings() if vocabulary else None
+    weights = random_weights()
+    if kind == "encoder":
+        weights = {n: x for n, x in weights.items() if n.startswith("bert/")}
     model_directory.write(
         path,
         CONFIG,
-        random_weights(),
+        weights,
         vocabulary,
         settings,
         {"kind": kind, "max_seq_length": 12},

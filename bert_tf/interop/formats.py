@@ -27,7 +27,7 @@ _MODULES = {
     "huggingface": "bert_tf.interop.huggingface",
     "keras_hub": "bert_tf.interop.keras_hub",
     "model_garden": "bert_tf.interop.model_garden",
-    "tf1": "bert_tf.interop.tf1_checkpoint",
+    "tf1": "bert_tf.interop.tf1_model",
 }
 
 

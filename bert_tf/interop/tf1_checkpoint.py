@@ -4,18 +4,35 @@ A checkpoint is a prefix, for instance `bert_model.ckpt`, beside which lie
 `bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
 """
 
+import dataclasses
+import math
 import os
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import files
+from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import matching
+from bert_tf.interop import optimizer_state
+from bert_tf.interop import weight_map
 from bert_tf.interop.loading import LoadReport
 from bert_tf.interop.loading import load_into
+from bert_tf.interop.tensors import Tensors
 
-__all__ = ["LoadReport", "find_prefix", "load_into", "read", "write"]
+__all__ = [
+    "LoadReport",
+    "find_prefix",
+    "is_object_based",
+    "load_into",
+    "open_tensors",
+    "read",
+    "read_weights",
+    "write",
+]
 
 _DATA_SUFFIX = ".data-00000-of-00001"
 _PART = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -92,37 +109,132 @@ def _read_state_file(directory: str) -> str | None:
     return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
 
 
-def read(path: str) -> dict[str, np.ndarray]:
-    """Returns all tensors of a checkpoint by their names.
+def is_object_based(prefix: str) -> bool:
+    """Returns whether TensorFlow 2 wrote it, by the names of objects.
+
+    The bytes of the index are searched, so a damaged index can be asked.
+    """
+    index = f"{prefix}.index"
+    return tf.io.gfile.exists(index) and (
+        _OBJECT_GRAPH.encode() in files.read_bytes(index)
+    )
+
+
+def open_tensors(path: str) -> Tensors:
+    """Returns the tensors of a checkpoint; each is read when asked for.
 
     Args:
       path: What `find_prefix` takes.
 
     Raises:
       UserError: If there is no checkpoint, it is damaged, or of TensorFlow
-        2's kind.
+        2's kind; also when a damaged tensor is asked for.
     """
     prefix = find_prefix(path)
     try:
         reader = tf.train.load_checkpoint(prefix)
-        names = sorted(reader.get_variable_to_shape_map())
-        tensors = {name: np.asarray(reader.get_tensor(name)) for name in names}
+        shapes = reader.get_variable_to_shape_map()
+        dtypes = reader.get_variable_to_dtype_map()
     except _READ_ERRORS as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"The checkpoint {prefix} is damaged or incomplete and cannot be "
-            f"read ({reason})."
-        ) from error
-    if _OBJECT_GRAPH in tensors:
+        raise _damaged(prefix, error) from error
+    if _OBJECT_GRAPH in shapes:
         raise UserError(
             f"{prefix} is a checkpoint of TensorFlow 2's kind, which names "
             "objects; expected one of TensorFlow 1's kind, which names "
             "variables."
         )
-    return tensors
+    _check_length(prefix, shapes, dtypes)
+
+    def read_tensor(name):
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except _READ_ERRORS as error:
+            raise _damaged(prefix, error) from error
+
+    return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
 
 
-def write(prefix: str, tensors: dict[str, np.ndarray]) -> None:
+def _check_length(prefix: str, shapes, dtypes) -> None:
+    """Checks that the data files are as long as the tensors need."""
+    needed = sum(
+        math.prod(shapes[name]) * dtypes[name].size
+        for name in shapes
+        if dtypes[name] != tf.string
+    )
+    folder, name = os.path.split(prefix)
+    found = sum(
+        tf.io.gfile.stat(os.path.join(folder, other)).length
+        for other in tf.io.gfile.listdir(folder or ".")
+        if other.startswith(f"{name}.data-") and _PART.search(other)
+    )
+    if found < needed:
+        raise UserError(
+            f"The checkpoint {prefix} is damaged or incomplete: its tensors "
+            f"take {needed} bytes, and {prefix}.data-* have {found}; copy it "
+            "again."
+        )
+
+
+def _damaged(prefix: str, error: Exception) -> UserError:
+    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+    return UserError(
+        f"The checkpoint {prefix} is damaged or incomplete and cannot be read "
+        f"({reason}); copy it again."
+    )
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+    """Returns all tensors of a checkpoint by their names, read at once.
+
+    Args:
+      path: What `find_prefix` takes.
+
+    Raises:
+      UserError: As `open_tensors`.
+    """
+    return dict(open_tensors(path))
+
+
+def read_weights(
+    path: str, config: BertConfig, allow_missing: re.Pattern | None = None
+) -> tuple[Tensors, Tensors, matching.Report]:
+    """Sorts the tensors of a checkpoint of a BERT; reads no values.
+
+    Args:
+      path: What `find_prefix` takes.
+      config: The shape of the model.
+      allow_missing: Names of tensors that may be missing or unused.
+
+    Returns:
+      The weights, the optimizer's state, and what became of the tensors.
+
+    Raises:
+      UserError: If the checkpoint is damaged, or holds another model.
+    """
+    prefix = find_prefix(path)
+    tensors = open_tensors(prefix)
+    state = tensors.select(weight_map.is_optimizer_state)
+    weights, report = matching.match(
+        config,
+        {n: s for n, s in tensors.shapes.items() if n not in state},
+        tensors.__getitem__,
+        "tf1",
+        prefix,
+        {head for heads in weight_map.HEADS.values() for head in heads},
+        allow_missing=allow_missing,
+    )
+    state, unused = optimizer_state.match(
+        state.shapes,
+        tensors.__getitem__,
+        {name: weights.shapes[name] for name in report.loaded},
+        prefix,
+        allow_missing,
+    )
+    report = dataclasses.replace(report, unused=report.unused + unused)
+    return weights, state, report
+
+
+def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
     Its files appear whole, the index last: a checkpoint is there when its
@@ -130,7 +242,8 @@ def write(prefix: str, tensors: dict[str, np.ndarray]) -> None:
 
     Args:
       prefix: Where to, without the suffixes.
-      tensors: Name to value.
+      tensors: Name to value; of `Tensors`, which are read here, no more than
+        one copy is in memory.
 
     Raises:
       tf.errors.OpError: If the disk is full or cannot be written to; then
@@ -142,12 +255,14 @@ def write(prefix: str, tensors: dict[str, np.ndarray]) -> None:
     ):
         scratch = f"{index}.save"
         try:
-            tf.raw_ops.SaveV2(
-                prefix=scratch,
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                tensors=[tf.convert_to_tensor(x) for x in tensors.values()],
-            )
+            # An accelerator has better uses for its memory.
+            with tf.device("CPU:0"):
+                tf.raw_ops.SaveV2(
+                    prefix=scratch,
+                    tensor_names=list(tensors),
+                    shape_and_slices=[""] * len(tensors),
+                    tensors=[tf.convert_to_tensor(x) for x in tensors.values()],
+                )
             tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)
             tf.io.gfile.rename(f"{scratch}.index", index)
         except BaseException:

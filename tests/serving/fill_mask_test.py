@@ -100,8 +100,8 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         blind = tiny_model.write(f"{folder}/blind", with_vocabulary=False)
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):
             fill_mask.FillMask(blind)
-        other = tiny_model.write(f"{folder}/other", kind="classification")
-        with self.assertRaisesRegex(UserError, "kind='classification'"):
+        other = tiny_model.write(f"{folder}/other", kind="encoder")
+        with self.assertRaisesRegex(UserError, "kind='encoder'"):
             fill_mask.FillMask(other)
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             fill_mask.FillMask(folder)
