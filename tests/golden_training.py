@@ -43,6 +43,11 @@ def build(fuse=False):
     config = files.read_bert_config(golden("model/bert_config.json"))
     model = bert_model.BertForPretraining(config, fuse=fuse)
     tf1_checkpoint.load_into(model, read_checkpoint("bert_model.ckpt"))
+    return model, build_optimizer(model)
+
+
+def build_optimizer(model):
+    """Returns the optimizer that the trajectory was made with."""
     trajectory = read_trajectory()
     optimizer = optimization.build_optimizer(
         "bert_adam",
@@ -51,7 +56,7 @@ def build(fuse=False):
         trajectory["num_warmup_steps"],
     )
     optimizer.build(model.trainable_variables)
-    return model, optimizer
+    return optimizer
 
 
 def assert_same_state(test: tf.test.TestCase, received, expected):
