@@ -512,7 +512,7 @@ class ExtendVocabularyConfig:
     )
     output: str = option(help_text="The model directory to write.")
     new_words_file: str | None = option(
-        None, "New words, one a line, in the order of their ids."
+        None, "New words, one a line; a line such as ##itis continues words."
     )
     use_unused: bool = option(
         True,
@@ -535,6 +535,10 @@ class ExtendVocabularyConfig:
         _require(
             bool(self.new_words_file or self.max_position_embeddings),
             "Give --new_words_file, --max_position_embeddings, or both.",
+        )
+        _require(
+            bool(self.new_words_file) or self.use_unused,
+            "--nouse_unused is of use with --new_words_file only.",
         )
         _require_at_least(self, 1, "max_position_embeddings")
 

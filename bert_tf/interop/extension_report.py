@@ -62,7 +62,12 @@ def card(config: ExtendVocabularyConfig, extension: Extension) -> str:
         {
             "Source": {
                 "model": config.input,
-                **dict(enumerate(extension.source.report.notes, 1)),
+                **{
+                    f"note {number}": note
+                    for number, note in enumerate(
+                        extension.source.report.notes, 1
+                    )
+                },
             },
             "New words": _tabulate_words(extension),
             "Positions": positions,
@@ -87,7 +92,7 @@ def _describe_words(extension: Extension) -> list[str]:
     lines.append(f"pieces per new word: {before:.2f} before, 1 now")
     if unknown:
         lines.append(
-            f"{len(unknown)} of them were [UNK] and begin with its row: "
+            f"[UNK] before, so they begin with its row: {len(unknown)}: "
             f"{_shorten([piece.token for piece in unknown])}"
         )
     return lines + [
