@@ -8,7 +8,9 @@ or, flag by flag:
       --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \
       --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
 
-Started again, it goes on where its last checkpoint is.
+Started again, it goes on where its last checkpoint is. --init_checkpoint takes
+the weights of a model of any format, and with --init_optimizer_state training
+goes on where that left off.
 """
 
 from bert_tf import cli

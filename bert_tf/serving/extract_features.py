@@ -127,11 +127,16 @@ def _build_tokenizer(
                 stored.path,
             )
         return BertTokenizer(vocabulary, config.do_lower_case)
+    if config.init_checkpoint and stored.vocabulary is None:
+        raise UserError(
+            f"No vocab.txt lies beside the checkpoint {config.init_checkpoint};"
+            " give --vocab_file."
+        )
     tokenizer = stored.build_tokenizer()
     if tokenizer.lower_case and not config.do_lower_case:
         raise UserError(
             f"The model in {stored.path} reads lower case. Received: "
-            "--do_lower_case=false; drop it."
+            "--do_lower_case=false; drop it, or give --vocab_file with it."
         )
     return tokenizer
 

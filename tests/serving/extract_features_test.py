@@ -1,5 +1,6 @@
 """Tests for bert_tf.serving.extract_features."""
 
+import dataclasses
 import json
 import os
 
@@ -8,10 +9,12 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.interop import formats
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import ExtractFeaturesConfig
 from bert_tf.serving import extract_features
+from bert_tf.text.vocabulary import Vocabulary
 from tests import tiny_model
 from tests.shared_data import golden
 
@@ -107,6 +110,59 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             )
             values = np.array([layer["values"] for layer in found])
             self.assertAllEqual(values, np.round(values, 6))
+
+    @parameterized.parameters("bert_tf", "tf1", "huggingface")
+    def test_a_model_of_any_format_brings_what_it_needs(self, weights_format):
+        stored = formats.read(self._model_dir())
+        path = os.path.join(self.folder, weights_format)
+        os.mkdir(path)
+        formats.module_of(weights_format).write_model(path, stored)
+        options = {"max_seq_length": 12, "layers": "-1"}
+        text = b"The cats sat ||| on the mat."
+        expected = self._run(text, model_dir=stored.path, **options)
+        self.assertEqual(self._run(model_dir=path, **options), expected)
+        self.assertEqual(self._run(init_checkpoint=path, **options), expected)
+
+    def test_flags_come_before_what_lies_beside_the_checkpoint(self):
+        path = os.path.join(self.folder, "tf1")
+        os.mkdir(path)
+        stored = formats.read(self._model_dir())
+        formats.module_of("tf1").write_model(path, stored)
+        tokens = [t.replace("cat", "Dog") for t in tiny_model.TOKENS]
+        vocab_file = os.path.join(self.folder, "other.txt")
+        Vocabulary(tokens).write(vocab_file)
+        options = {"max_seq_length": 12, "layers": "-1"}
+        with self.assertLogs(level="WARNING") as logs:
+            rows = self._run(
+                b"the Dogs",
+                init_checkpoint=path,
+                vocab_file=vocab_file,
+                do_lower_case=False,
+                **options,
+            )
+        self.assertIn("other.txt is not the vocabulary in", logs.output[0])
+        self.assertEqual(
+            [piece["token"] for piece in rows[0]["features"]],
+            "[CLS] the Dog ##s [SEP]".split(),
+        )
+        config_file = os.path.join(self.folder, "exact.json")
+        config = dataclasses.replace(tiny_model.CONFIG, hidden_act="gelu_erf")
+        with open(config_file, "w") as file:
+            file.write(config.to_json())
+        with self.assertRaisesRegex(
+            UserError, "hidden_act is 'gelu' there and 'gelu_erf' here"
+        ):
+            self._run(
+                init_checkpoint=path, bert_config_file=config_file, **options
+            )
+        # Where nothing lies beside it, the flags have to say it.
+        os.remove(os.path.join(path, "bert_config.json"))
+        with self.assertRaisesRegex(UserError, "bert_config.json"):
+            self._run(init_checkpoint=path, **options)
+        with self.assertRaisesRegex(UserError, "vocab.txt.*--vocab_file"):
+            self._run(
+                init_checkpoint=path, bert_config_file=config_file, **options
+            )
 
     def test_long_lines_are_cut(self):
         rows = self._run(

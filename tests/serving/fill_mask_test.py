@@ -1,5 +1,6 @@
 """Tests for bert_tf.serving.fill_mask and run/fill_mask.py."""
 
+import dataclasses
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from absl.testing import parameterized
 
 from bert_tf import model_directory
 from bert_tf.errors import UserError
+from bert_tf.interop import formats
+from bert_tf.interop import weight_map
 from bert_tf.run_config import FillMaskConfig
 from bert_tf.serving import fill_mask
 from tests import tiny_model
@@ -105,6 +108,37 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
             fill_mask.FillMask(other)
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             fill_mask.FillMask(folder)
+
+    @parameterized.parameters(
+        ("huggingface", "pretraining"), ("tf1", "masked_lm")
+    )
+    def test_a_model_of_another_format(self, weights_format, kind):
+        stored = formats.read(self.path)
+        left = {weight_map.ENCODER, *weight_map.HEADS[kind]}
+        stored = dataclasses.replace(
+            stored,
+            weights=stored.weights.select(
+                lambda name: (
+                    kind == "pretraining" or weight_map.part_of(name) in left
+                )
+            ),
+            task={"kind": kind},
+        )
+        path = self.create_tempdir().full_path
+        formats.module_of(weights_format).write_model(path, stored)
+        texts = ["the [MASK] sat", "[MASK] cats on [MASK]."]
+        found = fill_mask.FillMask(path)(texts, top_k=16)
+        for masks, expected in zip(
+            found, self.filler(texts, top_k=16), strict=True
+        ):
+            for candidates, others in zip(masks, expected, strict=True):
+                self.assertEqual(
+                    [c.token for c in candidates], [c.token for c in others]
+                )
+                self.assertAllClose(
+                    [c.probability for c in candidates],
+                    [c.probability for c in others],
+                )
 
     def test_output_is_aligned_and_shows_the_text(self):
         masks = [
