@@ -196,14 +196,12 @@ def read_model(
     config = files.read_bert_config(os.path.join(directory, CONFIG_FILE))
     task = _read_object(directory, TASK_FILE)
     if checkpoint:
-        weights, state, report = tf1_checkpoint.read_weights(
+        weights, state, report = _read_checkpoint(
             checkpoint, config, allow_missing
         )
-        task |= {
-            name: int(state[name])
-            for name in (weight_map.GLOBAL_STEP,)
-            if name in state
-        }
+        if weight_map.GLOBAL_STEP in state:
+            step = int(state[weight_map.GLOBAL_STEP])
+            task[weight_map.GLOBAL_STEP] = step
     else:
         weights, state, report = _read_weights(
             directory, OPTIMIZER_FILE in names, config, allow_missing
@@ -333,6 +331,18 @@ def _read_weights(
     )
     report = dataclasses.replace(report, unused=report.unused + unused)
     return weights, state, report
+
+
+def _read_checkpoint(
+    path: str, config: BertConfig, allow_missing: re.Pattern | None
+) -> tuple[Tensors, Tensors, matching.Report]:
+    """Returns weights, optimizer state and what became of the tensors."""
+    prefix = tf1_checkpoint.find_prefix(path)
+    weights, state, report = tf1_checkpoint.read_weights(
+        prefix, config, allow_missing
+    )
+    note = f"Weights and optimizer state are those of the checkpoint {prefix}."
+    return weights, state, report.with_notes(note)
 
 
 def _match(
