@@ -11,11 +11,16 @@ from bert_tf import keras_backend
 
 _HOMES = {
     "BertConfig": "bert_tf.config",
+    "BertForClassification": "bert_tf.modeling.task_models",
+    "BertForMultipleChoice": "bert_tf.modeling.task_models",
     "BertForPretraining": "bert_tf.modeling.model",
+    "BertForQuestionAnswering": "bert_tf.modeling.task_models",
+    "BertForTagging": "bert_tf.modeling.task_models",
     "BertModel": "bert_tf.modeling.model",
     "BertTokenizer": "bert_tf.text.tokenizer",
     "build_optimizer": "bert_tf.training.optimization",
     "load_model": "bert_tf.pretrained",
+    "load_tokenizer": "bert_tf.pretrained",
 }
 
 __all__ = list(_HOMES)

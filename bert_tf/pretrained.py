@@ -1,81 +1,211 @@
-"""Loads a trained model from wherever it lies."""
+"""Loads a trained model, and its tokenizer, from wherever they lie."""
 
-import os
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
-from bert_tf import files
-from bert_tf import model_directory
-from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.interop import loading
-from bert_tf.interop import tf1_checkpoint
-from bert_tf.modeling import model as bert_model
+from bert_tf.interop import formats
+from bert_tf.interop import initialization
+from bert_tf.interop import weight_map
+from bert_tf.interop.tensors import Tensors
+from bert_tf.modeling.model import BertForPretraining
+from bert_tf.modeling.model import BertModel
+from bert_tf.modeling.task_models import BertForClassification
+from bert_tf.modeling.task_models import BertForMultipleChoice
+from bert_tf.modeling.task_models import BertForQuestionAnswering
+from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.stored_model import StoredModel
+from bert_tf.text.tokenizer import BertTokenizer
+
+_MODELS = {
+    "encoder": BertModel,
+    "pretraining": BertForPretraining,
+    "masked_lm": BertForPretraining,
+    "next_sentence": BertForPretraining,
+    "classification": BertForClassification,
+    "question_answering": BertForQuestionAnswering,
+    "tagging": BertForTagging,
+    "multiple_choice": BertForMultipleChoice,
+}
+_WITH_LABELS = ("classification", "tagging")
+# What `new_parts` may name.
+_PARTS = ("head", "pooler")
 
 
-def load_model(path: str, **kwargs: Any) -> keras.Model:
-    """Returns the model that a model directory or a TF1 checkpoint holds.
+def load_model(
+    path: str,
+    kind: str | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    new_parts: Collection[str] = (),
+    **kwargs: Any,
+) -> keras.Model:
+    """Returns the model that lies at `path`, whatever its format.
+
+    A model of another kind is that model's encoder and a new head, ready for
+    fine-tuning.
 
     Args:
-      path: A model directory, or a checkpoint of the original (its directory
-        or its prefix) with `bert_config.json` in the same directory.
+      path: A model directory, a Hugging Face directory, a KerasHub preset, or
+        a checkpoint of the original or of the Model Garden: its directory or
+        its prefix, with its configuration in the same directory.
+      kind: Which model to build: "encoder", "pretraining", "classification",
+        "question_answering", "tagging" or "multiple_choice"; by default the
+        one that was stored.
+      labels: Names of the labels of a new head for classification or tagging.
+      num_labels: Their number, where they have no names.
+      new_parts: What begins anew even though it was stored: "head", "pooler".
       **kwargs: For the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
 
     Returns:
-      A `BertForPretraining` if the masked-LM head is there, else a
-      `BertModel`; heads of other tasks are left.
+      A `BertModel`, `BertForPretraining`, `BertForClassification`,
+      `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
+      All but the first have the encoder in `bert`, and those for
+      classification and tagging the names of the labels, or None, in `labels`.
 
     Raises:
-      UserError: If there is no model, or it is damaged.
+      UserError: If there is no model, it is damaged, its weights are not
+        those that its configuration asks for, or the arguments do not fit it.
+
+    Example:
+      >>> model = load_model("uncased_L-12_H-768_A-12", "classification",
+      ...                    labels=["negative", "positive"])
     """
-    config, weights = _read(path)
-    pretraining = any(name.startswith("cls/predictions/") for name in weights)
-    cls = bert_model.BertForPretraining if pretraining else bert_model.BertModel
-    model = cls(config, **kwargs)
-    logging.info(
-        "%s: %s", path, tf1_checkpoint.load_into(model, weights, source=path)
+    return build_model(
+        formats.read(path),
+        kind,
+        labels=labels,
+        num_labels=num_labels,
+        new_parts=new_parts,
+        **kwargs,
     )
-    return model
 
 
-def build_model(stored: StoredModel, **kwargs: Any) -> keras.Model:
-    """Returns the model that was read, with its weights.
+def load_tokenizer(
+    path: str, preserve_special_tokens: bool | None = None
+) -> BertTokenizer:
+    """Returns the tokenizer of the model that lies at `path`.
+
+    Args:
+      path: As for `load_model`.
+      preserve_special_tokens: Whether [MASK] and its like, typed in a text,
+        stay whole; by default as it was stored.
+
+    Raises:
+      UserError: If there is no model, or it has no vocabulary.
+    """
+    return formats.read(path).build_tokenizer(preserve_special_tokens)
+
+
+def build_model(
+    stored: StoredModel,
+    kind: str | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    new_parts: Collection[str] = (),
+    **kwargs: Any,
+) -> keras.Model:
+    """Returns the model that was read; one weight at a time is in memory.
 
     Args:
       stored: What `formats.read` returns.
-      **kwargs: As for `load_model`.
+      kind: As for `load_model`, like all that follows.
+      labels: Names of the labels.
+      num_labels: Their number.
+      new_parts: What begins anew.
+      **kwargs: For the model's constructor.
 
     Raises:
-      UserError: If the weights are not those that the config asks for.
+      UserError: If the weights are not those that the config asks for, or the
+        arguments do not fit the model.
     """
-    kind = stored.task["kind"]
-    pretraining = kind in ("pretraining", "masked_lm", "next_sentence")
-    cls = bert_model.BertForPretraining if pretraining else bert_model.BertModel
-    model = cls(stored.config, **kwargs)
-    report = loading.load_into(model, stored.weights, stored.path)
-    logging.info("%s: %s", stored.path, report)
+    chosen = stored.task["kind"] if kind is None else kind
+    _check(chosen, labels, num_labels, new_parts)
+    left = set(weight_map.HEADS[chosen]) if "head" in new_parts else set()
+    left |= {weight_map.POOLER} if "pooler" in new_parts else set()
+    weights = stored.weights.select(
+        lambda name: weight_map.part_of(name) not in left
+    )
+    if chosen in _WITH_LABELS:
+        kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
+    model = _MODELS[chosen](stored.config, **kwargs)
+    report = initialization.load_weights(
+        model, dataclasses.replace(stored, weights=weights)
+    )
+    asked_for = left if kind is None else left.union(weight_map.HEADS[kind])
+    lacking = {weight_map.part_of(x) for x in report.missing} - asked_for
+    if lacking:
+        logging.warning(
+            "%s has no %s: the model begins anew there, so train it before "
+            "you rely on what that part says.",
+            stored.path,
+            ", ".join(sorted(lacking)),
+        )
     return model
 
 
-def _read(path: str) -> tuple[BertConfig, Mapping[str, np.ndarray]]:
-    """Returns the configuration and the tensors that lie at `path`."""
-    directory = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    if model_directory.recognizes(path):
-        stored = model_directory.read_model(path)
-        return stored.config, stored.weights
-    config_file = os.path.join(directory, model_directory.CONFIG_FILE)
-    if not tf.io.gfile.exists(config_file):
+def _check(kind, labels, num_labels, new_parts) -> None:
+    if kind not in _MODELS:
         raise UserError(
-            "Expected a model directory, or a checkpoint with a "
-            f"{model_directory.CONFIG_FILE} beside it. Received: {path!r}, "
-            f"and there is no {config_file}."
+            f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
+            f"{kind!r}."
         )
-    config = files.read_bert_config(config_file)
-    return config, tf1_checkpoint.read(path)
+    if kind not in _WITH_LABELS and (labels, num_labels) != (None, None):
+        raise UserError(
+            f"Only models for {' and '.join(_WITH_LABELS)} have labels; name "
+            f"the kind that is meant. Received: labels for {kind!r}."
+        )
+    if isinstance(new_parts, str) or not set(new_parts) <= set(_PARTS):
+        raise UserError(
+            f"Expected new_parts to be a list of {' and '.join(_PARTS)}. "
+            f"Received: {new_parts!r}."
+        )
+
+
+def _choose_labels(
+    stored: StoredModel,
+    weights: Tensors,
+    kind: str,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> dict[str, Any]:
+    """Returns the arguments `labels` and `num_labels` of a model's head."""
+
+    def count(shapes):
+        return next(
+            (
+                shape[0]
+                for name, shape in shapes.items()
+                if weight_map.part_of(name) in weight_map.HEADS[kind]
+            ),
+            None,
+        )
+
+    wanted = num_labels if labels is None else len(labels)
+    loaded, known = count(weights.shapes), count(stored.weights.shapes)
+    if wanted is None and known is None:
+        raise UserError(
+            f"{stored.path} has no head for {kind}, so the new one needs its "
+            "labels: give labels=[...], or num_labels."
+        )
+    if None not in (wanted, loaded) and wanted != loaded:
+        raise UserError(
+            f"The head in {stored.path} has {loaded} labels. Received: "
+            f'{wanted}; have a new head with new_parts=["head"], or give as '
+            "many."
+        )
+    same_kind = stored.task["kind"] == kind
+    if labels is None and same_kind and wanted in (None, loaded):
+        labels = stored.task.get("labels")
+    return {
+        "labels": labels,
+        "num_labels": num_labels or wanted or known,
+    }
