@@ -44,6 +44,12 @@ _HEADS = (
 # What the Model Garden's own configuration class adds; `embedding_size` is
 # the width of factorised embeddings, which BERT does not have.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
+# What to write there for an activation; the others have the same names. The
+# tf_keras behind "gelu" means the exact form.
+_ACTIVATIONS = {
+    "gelu": 'tf_utils.get_activation("gelu")',
+    "gelu_erf": '"gelu"',
+}
 # bert_encoder.py: BertEncoderV2.__init__.
 _LAYER_NORM_EPS = 1e-12
 
@@ -77,6 +83,13 @@ def read_model(
     directory = os.path.dirname(prefix)
     config, notes = _read_config(directory, prefix)
     weights, report = _match(checkpoint, found, config, allow_missing)
+    if weight_map.MASKED_LM not in report.absent_heads:
+        notes.append(
+            "The masked-LM head is taken to have the encoder's activation, as "
+            "the checkpoint does not say."
+        )
+    if any(map(model_garden_objects.is_optimizer_state, report.expected)):
+        notes.append("The state of the Model Garden's optimizer is not read.")
     vocabulary = settings = None
     vocab_file = os.path.join(directory, _VOCAB_FILE)
     if tf.io.gfile.exists(vocab_file):
@@ -97,6 +110,7 @@ def read_model(
         tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(weights)},
         report=report.with_notes(*notes, *found.notes),
+        lower_case_is_derived=vocabulary is not None,
     )
 
 
@@ -149,7 +163,11 @@ def _match(
     used = {*variables.values(), *found.left}
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
-            variables[checkpoint.name(variable)] = variable
+            name = checkpoint.name(variable)
+            # A weight found elsewhere may have taken the name.
+            taken = name in variables
+            label = f"{name} (object {variable})" if taken else name
+            variables[label] = variable
     shapes = {name: checkpoint.shape(x) for name, x in variables.items()}
     weights, report = matching.match(
         config,
@@ -214,22 +232,24 @@ def _check_config(config: BertConfig) -> None:
 
 
 def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
-    if stored.config.hidden_act == "gelu_erf":
-        yield (
-            'hidden_act "gelu_erf" is unknown to the Model Garden; build its '
-            'encoder with inner_activation="gelu", which is the exact (erf) '
-            "GELU there."
-        )
+    config = stored.config
     parts = {weight_map.part_of(name) for name in stored.weights}
+    activation = _ACTIVATIONS.get(config.hidden_act, f'"{config.hidden_act}"')
+    if config.hidden_act == "gelu_erf":
+        yield (
+            'hidden_act "gelu_erf" has no name in the Model Garden; build its '
+            f"encoder with inner_activation={activation}, which is the exact "
+            "(erf) GELU there."
+        )
+    if weight_map.MASKED_LM in parts:
+        yield (
+            f"Build BertPretrainerV2 with mlm_activation={activation}, as it "
+            "has no activation by default."
+        )
     if weight_map.POOLER not in parts:
         yield (
             "There is no pooler, so that of the Model Garden's encoder keeps "
             "its initial values: load with expect_partial()."
-        )
-    if weight_map.NEXT_SENTENCE in parts and weight_map.POOLER in parts:
-        yield (
-            "The pooler is there twice, as the Model Garden's next-sentence "
-            "head has its own."
         )
     heads = {weight_map.part_of(name) for name in left}
     if heads:

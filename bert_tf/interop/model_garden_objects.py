@@ -95,7 +95,7 @@ def find(checkpoint: ObjectCheckpoint) -> Found:
     }
     return Found(
         heads | encoder | pooler_variables,
-        tuple(set(own.values()) - set(pooler_variables.values())),
+        tuple(sorted(set(own.values()) - set(pooler_variables.values()))),
         (
             "The pooler is that of the head, as the encoder's own takes no "
             "part in what this model computes.",
@@ -219,6 +219,11 @@ def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
         if name.endswith(".pooler_dense")
     ]
     return of_heads + [child for _, child in sorted(items)]
+
+
+def is_optimizer_state(name: str) -> bool:
+    """Returns whether a key is that of an optimizer."""
+    return not {"optimizer", ".OPTIMIZER_SLOT"}.isdisjoint(name.split("/"))
 
 
 def is_training_state(name: str) -> bool:
