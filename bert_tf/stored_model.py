@@ -30,6 +30,8 @@ class StoredModel:
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
         and `global_step`, <int64>[], where the format keeps them.
       report: What became of the format's tensors.
+      lower_case_is_derived: Whether `derive_lower_case` had to answer, as the
+        format or the files do not say how text is read.
     """
 
     path: str
@@ -42,6 +44,7 @@ class StoredModel:
         default_factory=lambda: Tensors.from_arrays({})
     )
     report: Report = Report(())
+    lower_case_is_derived: bool = False
 
     def build_tokenizer(
         self, preserve_special_tokens: bool | None = None

@@ -23,8 +23,6 @@ from bert_tf.stored_model import StoredModel
 
 # The exact GELU, in our terms; see `config.HIDDEN_ACTS`.
 _EXACT_GELU = "gelu_erf"
-# A checkpoint of these says nothing about how text was read.
-_SILENT_ON_CASE = ("tf1", "model_garden")
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
@@ -44,7 +42,7 @@ def run(config: ConvertCheckpointConfig) -> None:
     stored = formats.read(config.input, source_format, allow_missing)
     check_complete(stored)
     if config.do_lower_case is not None:
-        stored = with_lower_case(stored, source_format, config.do_lower_case)
+        stored = with_lower_case(stored, config.do_lower_case)
     _check_activation_flag(config, stored)
     _say(conversion_report.describe_source(stored, source_format))
     sentences, contents = _write(output, stored, source_format, config)
@@ -70,24 +68,21 @@ def check_complete(stored: StoredModel) -> None:
     stored.vocabulary.check_size(stored.config.vocab_size)
 
 
-def with_lower_case(
-    stored: StoredModel, source_format: str, lower_case: bool
-) -> StoredModel:
+def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
     """Returns the model with what --do_lower_case says.
 
     Args:
       stored: A model with a vocabulary.
-      source_format: The format it was read in.
       lower_case: Whether the model reads lower case.
 
     Raises:
-      UserError: If the format itself says something else.
+      UserError: If the model's own files say something else.
     """
     settings = stored.tokenizer_settings
     if settings["lower_case"] == lower_case:
         return stored
     flag = "--do_lower_case" if lower_case else "--nodo_lower_case"
-    if source_format not in _SILENT_ON_CASE:
+    if not stored.lower_case_is_derived:
         said = "lower case" if settings["lower_case"] else "text as it stands"
         raise UserError(
             f"{stored.path} says that its model reads {said}, which {flag} "

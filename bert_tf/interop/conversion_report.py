@@ -11,6 +11,15 @@ from bert_tf.interop import weight_map
 from bert_tf.stored_model import StoredModel
 
 _NUMBER = re.compile(r"\d+")
+_HEAD_NAMES = {
+    weight_map.POOLER: "pooler",
+    weight_map.MASKED_LM: "masked LM",
+    weight_map.NEXT_SENTENCE: "next sentence",
+    weight_map.CLASSIFIER: "classification",
+    weight_map.SQUAD: "question answering",
+    weight_map.TAGGER: "tagging",
+    weight_map.MULTIPLE_CHOICE: "multiple choice",
+}
 
 
 def describe_source(stored: StoredModel, source_format: str) -> str:
@@ -38,19 +47,23 @@ def describe_source(stored: StoredModel, source_format: str) -> str:
     if stored.optimizer_state:
         lines.append(f"  {_describe_optimizer(stored)}")
     lines += [f"  {note}" for note in report.notes]
-    lines.append(f"Loaded {len(report.loaded)} weights:")
+    lines.append(
+        f"Loaded {len(report.loaded)} weights, {len(report.reshaped)} of them "
+        "reshaped:"
+    )
     lines += _loaded(stored, source_format)
-    for title, names in (
-        ("Missing, so new (--allow_missing)", report.missing),
-        ("Not used (--allow_missing)", report.unused),
-        ("Not needed", report.expected),
+    for title, names, remark in (
+        ("Missing", report.missing, ", which begin anew"),
+        ("Unused", report.unused, ""),
+        ("Nothing of their own in", report.expected, ""),
     ):
         if names:
-            lines.append(f"{title}: {', '.join(collapse(names))}")
+            lines.append(f"{title}: {', '.join(collapse(names))}{remark}")
+        elif title in ("Missing", "Unused"):
+            lines.append(f"{title}: none")
     if report.absent_heads:
-        lines.append(
-            f"Heads it does not have: {', '.join(report.absent_heads)}"
-        )
+        names = [_HEAD_NAMES[head] for head in report.absent_heads]
+        lines.append(f"Heads it could have and has not: {', '.join(names)}")
     return "\n".join(lines) + "\n"
 
 

@@ -99,7 +99,7 @@ def read_model(
         )
     num_labels = _num_labels(weights, kind)
     task = huggingface_config.to_task(values, kind, num_labels, config_file)
-    vocabulary, settings, its_notes = huggingface_tokenizer.read(
+    vocabulary, settings, is_derived, its_notes = huggingface_tokenizer.read(
         path, config.vocab_size
     )
     return StoredModel(
@@ -110,6 +110,7 @@ def read_model(
         tokenizer_settings=settings,
         task=task,
         report=report.with_notes(*notes, *its_notes),
+        lower_case_is_derived=is_derived,
     )
 
 

@@ -31,7 +31,7 @@ _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 def read(
     directory: str, vocab_size: int
-) -> tuple[Vocabulary, dict[str, Any], list[str]]:
+) -> tuple[Vocabulary, dict[str, Any], bool, list[str]]:
     """Reads vocabulary and settings of a directory's tokenizer.
 
     Args:
@@ -39,8 +39,8 @@ def read(
       vocab_size: Rows of the model's word embeddings.
 
     Returns:
-      The vocabulary, what `BertTokenizer.settings` would return, and what a
-      user should know.
+      The vocabulary, what `BertTokenizer.settings` would return, whether lower
+      case had to be derived from the vocabulary, and what a user should know.
 
     Raises:
       UserError: If there is none, it is not BERT's, or the files or the size
@@ -53,20 +53,27 @@ def read(
     vocabulary, notes = huggingface_vocabulary.read_vocabulary(
         parsed, vocab_size
     )
-    lower_case, strip_accents = _settings(parsed, vocabulary, is_generic, notes)
+    lower_case, strip_accents = _settings(parsed, is_generic, notes)
+    is_derived = lower_case is None
+    if lower_case is None:
+        lower_case = stored_model.derive_lower_case(vocabulary)
+        pieces = "no piece has" if lower_case else "some pieces have"
+        notes.append(
+            f"{parsed.directory} does not say whether text is lower-cased; "
+            f"lower_case={lower_case}, as {pieces} upper-case letters."
+        )
     settings = stored_model.tokenizer_settings(
         vocabulary, lower_case, strip_accents
     )
-    return vocabulary, settings, notes
+    return vocabulary, settings, is_derived, notes
 
 
 def _settings(
     parsed: TokenizerFiles,
-    vocabulary: Vocabulary,
     is_generic: bool,
     notes: list[str],
-) -> tuple[bool, bool | None]:
-    """Returns whether to lower-case and whether to strip accents."""
+) -> tuple[bool | None, bool | None]:
+    """Returns whether to lower-case and to strip accents; None if unsaid."""
     config, rules = parsed.config, parsed.normalizer
     lower_case = _flag(rules, "lowercase")
     strip_accents = _flag(rules, "strip_accents")
@@ -82,13 +89,6 @@ def _settings(
                 f"as in Hugging Face: lower_case={said}."
             )
         lower_case = lower_case if said is None else said
-    if lower_case is None:
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        pieces = "no piece has" if lower_case else "some pieces have"
-        notes.append(
-            f"{parsed.directory} does not say whether text is lower-cased; "
-            f"lower_case={lower_case}, as {pieces} upper-case letters."
-        )
     return lower_case, strip_accents
 
 

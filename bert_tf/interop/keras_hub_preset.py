@@ -138,6 +138,8 @@ def read_model(
         tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(tensors)} | task,
         report=report.with_notes(*notes, *task_notes),
+        lower_case_is_derived=vocabulary is not None
+        and not os.path.isfile(os.path.join(path, TOKENIZER_FILE)),
     )
 
 

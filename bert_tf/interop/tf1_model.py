@@ -117,6 +117,7 @@ def read_model(
         task={"kind": weight_map.kind_of(weights)},
         optimizer_state=state,
         report=report,
+        lower_case_is_derived=vocabulary is not None,
     )
 
 

@@ -13,7 +13,6 @@ from bert_tf.interop import formats
 from bert_tf.interop import model_extension
 from bert_tf.interop import paths
 from bert_tf.run_config import ExtendVocabularyConfig
-from bert_tf.stored_model import StoredModel
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
@@ -30,7 +29,10 @@ def run(config: ExtendVocabularyConfig) -> None:
     """
     output = paths.check(config.input, config.output, config.overwrite)
     source_format = formats.detect(config.input)
-    source = _read(config, source_format)
+    source = formats.read(config.input, source_format)
+    if config.do_lower_case is not None:
+        conversion.check_complete(source)
+        source = conversion.with_lower_case(source, config.do_lower_case)
     _say(extension_report.describe_source(source, source_format))
     extension = model_extension.extend(
         source,
@@ -52,16 +54,6 @@ def run(config: ExtendVocabularyConfig) -> None:
             f"({str(error).splitlines()[0]}); nothing of it was left there."
         ) from error
     _say(f"Wrote {config.output}.\n")
-
-
-def _read(config: ExtendVocabularyConfig, source_format: str) -> StoredModel:
-    source = formats.read(config.input, source_format)
-    if config.do_lower_case is None:
-        return source
-    conversion.check_complete(source)
-    return conversion.with_lower_case(
-        source, source_format, config.do_lower_case
-    )
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,173 @@
+r"""Times conversions of a checkpoint of BERT-base's size, and their memory.
+
+  python benchmarks/checkpoint_conversion.py
+
+The checkpoint is made first: random weights, both pretraining heads, 30,522
+pieces. Each conversion has a process of its own. Seconds and memory are those
+of the conversion after everything is imported; memory is the most that was in
+use, pages of mapped files included, beyond what was in use after the imports,
+as a multiple of the size of the checkpoint read. "script" is the process from
+its start to its end. The peer is `cp`, with the copy flushed to the disk as a
+conversion's output is. The last line has the worst of each.
+"""
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+
+_OPTIMIZER = flags.DEFINE_bool(
+    "optimizer", False, "Whether the checkpoint has Adam's moments as well."
+)
+_FORMATS = flags.DEFINE_list(
+    "formats",
+    ["huggingface", "bert_tf", "keras_hub", "model_garden"],
+    "Converted to from TF1, and back.",
+)
+
+_VOCAB_SIZE = 30522
+
+
+def _make_checkpoint(folder, optimizer):
+    """Writes a checkpoint of the original's kind with random weights."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import numpy as np
+
+    from bert_tf import files
+    from bert_tf.config import BertConfig
+    from bert_tf.interop import tf1_checkpoint
+    from bert_tf.interop import weight_map
+
+    rng = np.random.default_rng(0)
+    config = BertConfig(vocab_size=_VOCAB_SIZE, type_vocab_size=2)
+    tensors = {"global_step": np.int64(1000)} if optimizer else {}
+    for name, shape in weight_map.pretraining_shapes(config).items():
+        for suffix in ("", "/adam_m", "/adam_v") if optimizer else ("",):
+            values = rng.standard_normal(shape, np.float32)
+            tensors[name + suffix] = np.abs(values) * 0.02
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [f"word{n}" for n in range(_VOCAB_SIZE - len(special))]
+    tf1_checkpoint.write(os.path.join(folder, "bert_model.ckpt"), tensors)
+    files.write_text(os.path.join(folder, "bert_config.json"), config.to_json())
+    files.write_text(
+        os.path.join(folder, "vocab.txt"), "\n".join([*special, *words, ""])
+    )
+
+
+def _status(field):
+    """Returns a field of this process's status in bytes."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _convert(source_format, target_format, source, target, pipe):
+    """Runs one conversion; sends its seconds and bytes of memory."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    from bert_tf.interop import conversion
+    from bert_tf.interop import formats
+    from bert_tf.run_config import ConvertCheckpointConfig
+
+    for name in (source_format, target_format):
+        formats.module_of(name)
+    if "keras_hub" in (source_format, target_format):
+        import keras_hub  # noqa: F401
+    config = ConvertCheckpointConfig(
+        source_format=source_format,
+        target_format=target_format,
+        input=source,
+        output=target,
+    )
+    with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+        file.write("5")  # The peak is that of the imports until it is reset.
+    before = _status("VmRSS")
+    start = time.perf_counter()
+    conversion.run(config)
+    seconds = time.perf_counter() - start
+    pipe.send((seconds, _status("VmHWM") - before))
+
+
+def _run(source_format, target_format, source, target):
+    """Returns seconds, seconds of the whole process and bytes of memory."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    start = time.perf_counter()
+    process = context.Process(
+        target=_convert,
+        args=(source_format, target_format, source, target, theirs),
+    )
+    process.start()
+    theirs.close()
+    seconds, memory = ours.recv()
+    process.join()
+    return seconds, time.perf_counter() - start, memory
+
+
+def _size(folder):
+    return sum(
+        os.path.getsize(os.path.join(path, name))
+        for path, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _copy(source, target):
+    """Returns the seconds that copying takes."""
+    start = time.perf_counter()
+    shutil.copytree(source, target)
+    for path, _, names in os.walk(target):
+        for name in names:
+            descriptor = os.open(os.path.join(path, name), os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    seconds = time.perf_counter() - start
+    shutil.rmtree(target)
+    return seconds
+
+
+def _measure(source_format, target_format, source, target):
+    """Prints a line; returns seconds, ratio to cp and multiple in memory."""
+    size = _size(source)
+    copying = _copy(source, f"{target}.copy")
+    seconds, script, memory = _run(source_format, target_format, source, target)
+    print(
+        f"{source_format:12} -> {target_format:12} {size / 1e6:6.0f} MB "
+        f"{seconds:6.1f} s (script {script:5.1f} s, cp {copying:4.1f} s) "
+        f"{memory / 1e6:6.0f} MB, {memory / size:.2f} x its size",
+        flush=True,
+    )
+    return seconds, seconds / copying, memory / size
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    context = multiprocessing.get_context("spawn")
+    measured = []
+    with tempfile.TemporaryDirectory() as folder:
+        tf1 = os.path.join(folder, "tf1")
+        process = context.Process(
+            target=_make_checkpoint, args=(tf1, _OPTIMIZER.value)
+        )
+        process.start()
+        process.join()
+        for name in _FORMATS.value:
+            there = os.path.join(folder, name)
+            back = os.path.join(folder, "back")
+            measured.append(_measure("tf1", name, tf1, there))
+            measured.append(_measure(name, "tf1", there, back))
+            shutil.rmtree(there)
+            shutil.rmtree(back)
+    seconds, ratios, multiples = (max(x) for x in zip(*measured, strict=True))
+    print(
+        f"worst: {seconds:.1f} s, {multiples:.2f} x the checkpoint's size in "
+        f"memory, {ratios:.1f} x the time of cp"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)
