@@ -193,6 +193,21 @@ def read_json(path: str) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
 
 
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns the parsed contents of a JSON file that holds one object.
+
+    Raises:
+      UserError: If it is not valid JSON, or something else.
+    """
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} must hold one JSON object. Received: "
+            f"{type(values).__name__}."
+        )
+    return values
+
+
 def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
     """Reads a `bert_config.json`."""
     require_file(path, flag)

@@ -35,14 +35,12 @@ from bert_tf import model_card
 from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.interop import loading
 from bert_tf.interop import matching
 from bert_tf.interop import optimizer_state
 from bert_tf.interop import safetensors_file
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
-from bert_tf.modeling import model as bert_model
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -194,7 +192,7 @@ def read_model(
     directory, checkpoint = located
     names = _check_files(directory)
     config = files.read_bert_config(os.path.join(directory, CONFIG_FILE))
-    task = _read_object(directory, TASK_FILE)
+    task = files.read_json_object(os.path.join(directory, TASK_FILE))
     if checkpoint:
         weights, state, report = _read_checkpoint(
             checkpoint, config, allow_missing
@@ -219,42 +217,6 @@ def read_model(
     )
     stored_model.check(stored)
     return stored
-
-
-def build_model(
-    directory: StoredModel, **options: Any
-) -> bert_model.BertForPretraining:
-    """Builds the pretraining model of a directory, with its weights.
-
-    Args:
-      directory: What `read_model` returns.
-      **options: As for `BertForPretraining`.
-
-    Raises:
-      UserError: If the directory's weights are not those of a pretraining
-        model.
-    """
-    kind = directory.task.get("kind")
-    if kind != "pretraining":
-        raise UserError(
-            f"{directory.path} must hold a model with pretraining heads "
-            f"(kind: pretraining in {TASK_FILE}). Received: kind={kind!r}."
-        )
-    model = bert_model.BertForPretraining(directory.config, **options)
-    load_weights(model, directory)
-    return model
-
-
-def load_weights(model, directory: StoredModel) -> loading.LoadReport:
-    """Puts a directory's weights into a model, which must take all of them."""
-    source = os.path.join(directory.path, WEIGHTS_FILE)
-    report = loading.load_into(model, directory.weights, source)
-    if report.missing or report.unused:
-        raise UserError(
-            f"{source} does not fit the model: {report}; it was not written "
-            "by this version of bert_tf."
-        )
-    return report
 
 
 def _locate(path: str) -> tuple[str, str | None] | None:
@@ -287,7 +249,14 @@ def _check_files(path: str) -> frozenset[str]:
             f"{checksums_file} does not belong to a model directory of this "
             "version of bert_tf."
         )
-    for name, expected in checksums["sha256"].items():
+    hashes = checksums.get("sha256")
+    names = frozenset(hashes if isinstance(hashes, dict) else ())
+    has_vocabulary = VOCAB_FILE in names
+    if not names.issuperset(_REQUIRED) or has_vocabulary != (
+        TOKENIZER_FILE in names
+    ):
+        raise UserError(f"{checksums_file} is incomplete.")
+    for name, expected in hashes.items():
         file = os.path.join(path, name)
         if not tf.io.gfile.exists(file):
             raise UserError(
@@ -299,12 +268,6 @@ def _check_files(path: str) -> frozenset[str]:
                 f"{file} is not what was written: its SHA-256 is not the "
                 f"one in {CHECKSUMS_FILE}; copy the model directory again."
             )
-    names = frozenset(checksums["sha256"])
-    has_vocabulary = VOCAB_FILE in names
-    if not names.issuperset(_REQUIRED) or has_vocabulary != (
-        TOKENIZER_FILE in names
-    ):
-        raise UserError(f"{checksums_file} is incomplete.")
     return names
 
 
@@ -370,19 +333,8 @@ def _read_vocabulary(
     path = os.path.join(directory, VOCAB_FILE)
     # Only \n ends a line: a vocabulary may hold other line separators.
     lines = files.read_bytes(path).decode().removesuffix("\n").split("\n")
-    settings = _read_object(directory, TOKENIZER_FILE)
+    settings = files.read_json_object(os.path.join(directory, TOKENIZER_FILE))
     return Vocabulary(lines, source=path), settings
-
-
-def _read_object(directory: str, name: str) -> dict[str, Any]:
-    path = os.path.join(directory, name)
-    values = files.read_json(path)
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path} must hold one JSON object. Received: "
-            f"{type(values).__name__}."
-        )
-    return values
 
 
 def _default_readme(stored: StoredModel) -> str:

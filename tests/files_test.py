@@ -1,5 +1,6 @@
 """Tests for bert_tf.files."""
 
+import hashlib
 import os
 from unittest import mock
 
@@ -178,6 +179,20 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         files.write_bytes(self.path, contents)
         with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
             files.read_json(self.path)
+
+    @parameterized.parameters("[1]", "null", '"a"')
+    def test_rejects_what_is_no_object(self, text):
+        files.write_text(self.path, text)
+        with self.assertRaisesRegex(UserError, "x.json must hold one JSON obj"):
+            files.read_json_object(self.path)
+        files.write_text(self.path, '{"a": [1]}')
+        self.assertEqual(files.read_json_object(self.path), {"a": [1]})
+
+    def test_sha256_of_a_file_longer_than_what_is_read_at_once(self):
+        contents = b"abc" * (6 << 20)
+        files.write_bytes(self.path, contents)
+        expected = hashlib.sha256(contents).hexdigest()
+        self.assertEqual(files.sha256(self.path), expected)
 
     def test_require_file(self):
         files.write_bytes(self.path, b"x")

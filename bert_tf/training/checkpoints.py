@@ -7,7 +7,6 @@ programs.
 """
 
 import dataclasses
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ from bert_tf.interop import tf1_checkpoint
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
-_CHUNK_BYTES = 1 << 24
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
@@ -209,15 +207,9 @@ def _parts(prefix: str) -> list[str]:
 
 
 def _hashes(prefix: str) -> dict[str, str]:
-    return {os.path.basename(path): _hash(path) for path in _parts(prefix)}
-
-
-def _hash(path: str) -> str:
-    digest = hashlib.sha256()
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return {
+        os.path.basename(path): files.sha256(path) for path in _parts(prefix)
+    }
 
 
 def _first_line(error: Exception) -> str:

@@ -22,7 +22,6 @@ from bert_tf.training import learning_curves
 from bert_tf.training import metrics_log
 from bert_tf.training.training_data import TextSettings
 
-MODEL_FOLDER = "model"
 LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
@@ -89,7 +88,7 @@ def draw_learning_curves(
 
 def model_is_written(output_dir: str, step: int) -> bool:
     """Returns whether the model directory holds the model of that step."""
-    path = os.path.join(output_dir, MODEL_FOLDER)
+    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
     if not model_directory.recognizes(path):
         return False
     task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
@@ -117,7 +116,7 @@ def write_model(
     Raises:
       UserError: If it could not be written.
     """
-    path = os.path.join(config.output_dir, MODEL_FOLDER)
+    path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     task = {
         "kind": "pretraining",
         "max_seq_length": config.max_seq_length,

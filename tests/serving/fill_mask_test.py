@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import model_directory
+from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import weight_map
@@ -39,9 +40,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         cls.addClassCleanup(shutil.rmtree, folder)
         cls.path = tiny_model.write(f"{folder}/model")
         cls.filler = fill_mask.FillMask(cls.path)
-        cls.model = model_directory.build_model(
-            model_directory.read_model(cls.path)
-        )
+        cls.model = pretrained.build_model(model_directory.read_model(cls.path))
 
     def test_probabilities_are_the_models(self):
         texts = ["The [MASK] sat[MASK]on the mats.", "[MASK]."]
