@@ -1,16 +1,15 @@
-"""A test case that pretrains tiny models in a folder of its own."""
+"""For test cases that pretrain tiny models in a folder of its own."""
 
 import os
-
-import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.training import metrics_log
 from bert_tf.training.pretrain import train_and_evaluate
 from tests import tiny_pretraining
 
 
-class PretrainTestCase(tf.test.TestCase, parameterized.TestCase):
+class PretrainCase:
+    """What a test case of pretraining mixes in."""
+
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path

@@ -19,7 +19,7 @@ from tests import tiny_pretraining
 _SPEED = ("examples_per_second", "tokens_per_second")
 
 
-class PretrainStartTest(pretrain_case.PretrainTestCase):
+class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
     """Each test begins with a run that has done three of its six steps."""
 
     @classmethod

@@ -24,7 +24,7 @@ from tests import tiny_pretraining
 logical_devices.make_two()
 
 
-class PretrainTest(pretrain_case.PretrainTestCase):
+class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def test_leaves_what_it_promises(self):
         log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
 
@@ -194,7 +194,9 @@ class PretrainTest(pretrain_case.PretrainTestCase):
         self.assertIn("--master, --num_tpu_cores", warned[0])
 
 
-class PretrainTroubleTest(pretrain_case.PretrainTestCase):
+class PretrainTroubleTest(
+    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
+):
     def test_loss_that_is_not_finite_keeps_batch_and_checkpoint(self):
         with self.assertRaisesRegex(
             UserError, "Step 2 is not finite"
@@ -288,7 +290,7 @@ class PretrainTroubleTest(pretrain_case.PretrainTestCase):
         self.assertEqual(self.metrics()[-1]["step"], 6)
 
 
-class FullDiskTest(pretrain_case.PretrainTestCase):
+class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def _fill(self, folder, free):
         """Leaves `free` bytes on the small file system."""
         usage = os.statvfs(folder)
