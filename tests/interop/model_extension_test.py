@@ -293,6 +293,16 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             [1, 2, _TOKENS.index("[UNK]")],
         )
 
+    def test_accents_that_a_lower_case_model_keeps(self):
+        source = _stored(
+            tokenizer_settings=stored_model.tokenizer_settings(
+                Vocabulary(_TOKENS), lower_case=True, strip_accents=False
+            )
+        )
+        extension = self._extend(source, ["Méthe"])
+        self.assertEqual(extension.model.vocabulary.tokens[1], "méthe")
+        self.assertFalse(extension.model.tokenizer_settings["strip_accents"])
+
     def test_model_that_keeps_special_tokens_whole(self):
         source = _stored(preserve=True)
         # The second stands for [CLS] on its way through the tokenizer.
