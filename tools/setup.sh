@@ -69,6 +69,10 @@ main() {
   # Setuptools warns about every editable installation that has no src folder.
   PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     "${requirements[@]}"
+  if [[ $1 == test ]]; then
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+      --no-deps -r requirements-test-no-deps.txt
+  fi
   echo "$wanted" > ".venv/.setup-$1"
 }
 
