@@ -186,6 +186,8 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertFalse(os.path.exists(self.path("out")))
 
     def test_output_directory_says_what_its_checkpoints_are(self):
+        # As it is before training has come to its end.
+        shutil.rmtree(self.path("first", "model"))
         stored = formats.read(self.path("first"))
         self.assertEqual(stored.config, tiny_pretraining.CONFIG)
         self.assertEqual(
