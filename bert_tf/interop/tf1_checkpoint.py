@@ -261,7 +261,11 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
                     prefix=scratch,
                     tensor_names=list(tensors),
                     shape_and_slices=[""] * len(tensors),
-                    tensors=[tf.convert_to_tensor(x) for x in tensors.values()],
+                    # What is made of an array holds on to the array as well.
+                    tensors=[
+                        tf.identity(tf.convert_to_tensor(x))
+                        for x in tensors.values()
+                    ],
                 )
             tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)
             tf.io.gfile.rename(f"{scratch}.index", index)
