@@ -5,6 +5,7 @@ its layer normalisations; it has a pooler and one dropout rate. Of the heads it
 has the classifier alone: its masked-LM head computes something else.
 """
 
+import gc
 import io
 from typing import Any
 
@@ -85,9 +86,10 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights = _translate(stored)
     if stored.config.hidden_act == _EXACT_GELU:
-        # Ours is gone before theirs is built: memory holds one model.
         inputs = activation_change.build_inputs(stored)
         exact = activation_change.compute_outputs(stored, inputs)
+        # Memory is to hold one model, and Keras's are in cycles.
+        gc.collect()
         backbone = _build_backbone(stored.config, weights)
         changed = _compute_outputs(backbone, inputs)
         sentences.append(

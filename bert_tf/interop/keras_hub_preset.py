@@ -59,9 +59,10 @@ _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
 _KERAS_KEYS = frozenset({"name", "trainable", "dtype"})
 
 TOKENIZER_NOTE = (
-    "KerasHub's tokenizer differs from the one here on rare text: it splits "
-    "words at control characters, which are dropped here, and a word of more "
-    "than 100 bytes becomes [UNK], here one of more than 200 characters."
+    "KerasHub's tokenizer reads rare text in another way than the one here: "
+    "no-break spaces do not part words and control characters do, lower-case "
+    'models fold "…", "ß" and full-width letters too, and a word of more than '
+    "100 bytes becomes [UNK]."
 )
 _MASKED_LM_NOTE = (
     "Its masked-LM head is left: KerasHub's computes something else than the "
