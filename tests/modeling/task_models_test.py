@@ -12,7 +12,6 @@ from bert_tf.interop import weight_map
 from bert_tf.modeling import dropout
 from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import task_models
-from bert_tf.training.optimization import BertOptimizer
 from tests.modeling import tiny
 
 _SEEDS = np.array([5, 9, 2], np.int32)
@@ -70,18 +69,6 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             named[f"{scope}output_bias"], np.zeros(len(weights))
         )
-
-    @parameterized.parameters(*_MODELS)
-    def test_the_head_is_decayed_but_for_its_bias(self, cls, arguments, scope):
-        model = cls(tiny.CONFIG, **arguments)
-        optimizer = BertOptimizer(weight_decay_rate=0.03)
-        optimizer.build(model.trainable_variables)
-        rates = {
-            name: optimizer.rule_for(variable).weight_decay_rate
-            for name, variable in bert_model.named_variables(model).items()
-        }
-        self.assertEqual(rates[f"{scope}output_weights"], 0.03)
-        self.assertEqual(rates[f"{scope}output_bias"], 0)
 
     @parameterized.parameters(*_MODELS)
     def test_saved_model_is_the_same(self, cls, arguments, scope):

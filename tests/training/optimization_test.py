@@ -7,6 +7,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import task_models
 from bert_tf.training import losses
 from bert_tf.training import optimization
 from bert_tf.training import training_state
@@ -133,8 +134,15 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
             update_rule.clip_factor(tf.constant(norm), None), 1.0
         )
 
-    def test_decays_kernels_and_tables_alone(self):
-        model = bert_model.BertForPretraining(tiny_model.CONFIG)
+    @parameterized.parameters(
+        (bert_model.BertForPretraining,),
+        (task_models.BertForClassification, 3),
+        (task_models.BertForTagging, 3),
+        (task_models.BertForQuestionAnswering,),
+        (task_models.BertForMultipleChoice,),
+    )
+    def test_decays_kernels_and_tables_alone(self, cls, *arguments):
+        model = cls(tiny_model.CONFIG, *arguments)
         optimizer = optimization.build_optimizer("bert_adam", 0.01)
         optimizer.build(model.trainable_variables)
         decayed = {
