@@ -8,6 +8,7 @@ Nothing here imports the project, whose packages the environment lacks.
 """
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -59,17 +60,26 @@ def encode(model, texts_file):
     return joined | keys | {"pooled": pooled, "lengths": lengths}
 
 
-def save(name, config, model, seed, old_format=False):
-    """Saves a model with random weights, and its answers to fixed inputs."""
+def save(name, config, model, seed):
+    """Saves a model with random weights, and its answers to fixed inputs.
+
+    Its weights are saved in the two older formats too: torch/ holds an archive
+    of PyTorch, legacy/ what PyTorch wrote before version 1.6.
+    """
     torch.manual_seed(seed)
     bert = getattr(transformers, name)(transformers.BertConfig(**config))
     with torch.no_grad():
         for parameter in bert.parameters():
             # New models have biases of 0 and are much alike.
-            parameter.normal_(std=0.3)
+            parameter.normal_(std=0.7)
     bert.eval().save_pretrained(model)
-    if old_format:
-        torch.save(bert.state_dict(), f"{model}/pytorch_model.bin")
+    for folder, is_archive in (("torch", True), ("legacy", False)):
+        os.mkdir(f"{model}/{folder}")
+        torch.save(
+            bert.state_dict(),
+            f"{model}/{folder}/pytorch_model.bin",
+            _use_new_zipfile_serialization=is_archive,
+        )
     return _answers(bert)
 
 
