@@ -114,11 +114,9 @@ def read_model(
         notes += tokenizer_notes
     else:
         notes.append("It has no tokenizer.")
+    head, task, task_notes = _read_task(path)
     weights = _open_backbone(path)
-    heads, task, task_notes = _read_task(path)
-    if heads:
-        file = _require(path, TASK_WEIGHTS_FILE)
-        head = keras_weights.open_weights([file], keras_weights.TEXT_CLASSIFIER)
+    if head is not None:
         weights = _join(weights, head)
     tensors, report = matching.match(
         config,
@@ -126,7 +124,7 @@ def read_model(
         weights.__getitem__,
         "keras_hub",
         path,
-        heads,
+        () if head is None else (weight_map.CLASSIFIER,),
         allow_missing=allow_missing,
         expected_unused=keras_weights.is_state,
     )
@@ -295,9 +293,9 @@ def _open_backbone(path: str) -> Tensors:
 def _shards(path: str) -> list[str]:
     """Returns the files that the weights are spread over."""
     places = _read_object(path, SHARDS_FILE, ("weight_map",))["weight_map"]
-    names: dict[str, None] = {}
+    names: list[str] = []
     for place in places.values():
-        names.update(dict.fromkeys(place if type(place) is list else [place]))
+        names += place if isinstance(place, list) else [place]
     for name in names:
         # Nothing outside the preset is opened.
         if not isinstance(name, str) or os.path.basename(name) != name:
@@ -305,22 +303,24 @@ def _shards(path: str) -> list[str]:
                 f"{os.path.join(path, SHARDS_FILE)} must name files that lie "
                 f"beside it. Received: {name!r}."
             )
-    return list(names)
+    return list(dict.fromkeys(names))
 
 
-def _read_task(path: str) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
-    """Returns the heads, what task.json says of them, and notes."""
+def _read_task(
+    path: str,
+) -> tuple[Tensors | None, dict[str, Any], list[str]]:
+    """Returns the head's weights, what is known of the task, and notes."""
     if not os.path.isfile(os.path.join(path, TASK_FILE)):
-        return (), {}, []
+        return None, {}, []
     values = _read_object(path, TASK_FILE, ("config",))
     name = _class_of(values)
     if name == _MASKED_LM:
-        return (), {}, [_MASKED_LM_NOTE]
+        return None, {}, [_MASKED_LM_NOTE]
     if name != _CLASSIFIER:
-        return (), {}, [f"What makes a {name} of the backbone is left."]
+        return None, {}, [f"What makes a {name} of the backbone is left."]
     theirs = values["config"]
     task, notes = {}, ["KerasHub keeps no names of classes, so there are none."]
-    activation = theirs.get("activation") or "linear"
+    activation = str(theirs.get("activation") or "linear")
     if activation != "linear":
         notes.append(
             f"Its classifier returns {activation} of the logits; here it "
@@ -331,7 +331,20 @@ def _read_task(path: str) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
     length = _read_length(path)
     if length:
         task["max_seq_length"] = length
-    return (weight_map.CLASSIFIER,), task, notes
+    return _open_head(path, theirs.get("num_classes")), task, notes
+
+
+def _open_head(path: str, num_classes: Any) -> Tensors:
+    file = _require(path, TASK_WEIGHTS_FILE)
+    head = keras_weights.open_weights([file], keras_weights.TEXT_CLASSIFIER)
+    received = head.shapes.get("logits/bias")
+    if received not in (None, (num_classes,)):
+        raise UserError(
+            f"{os.path.join(path, TASK_FILE)} speaks of num_classes="
+            f"{num_classes!r}, but the bias in {file} has the shape "
+            f"{received}; copy the preset again."
+        )
+    return head
 
 
 def _read_length(path: str) -> int | None:
@@ -340,7 +353,7 @@ def _read_length(path: str) -> int | None:
         return None
     values = _read_object(path, PREPROCESSOR_FILE, ("config",))
     length = values["config"].get("sequence_length")
-    return length if isinstance(length, int) else None
+    return length if type(length) is int and length > 0 else None
 
 
 def _join(first: Tensors, second: Tensors) -> Tensors:

@@ -750,9 +750,33 @@ class BadInputTest(_PresetTest):
         files.write_bytes(file, damage(contents))
         self._assert_refused("model.weights.h5 is damaged or incomplete")
 
+    def test_other_number_of_classes(self):
+        _edit(
+            lambda values: values["config"].update(num_classes=4),
+            self._path("task.json"),
+        )
+        self._assert_refused(r"num_classes=4, but the bias .* shape \(3,\)")
+
+    @parameterized.parameters(
+        ({"class_name": "function"}, r"\{'class_name': 'function'\}"),
+        ("sigmoid", "sigmoid"),
+    )
+    def test_activation_of_a_classifier(self, activation, name):
+        _edit(
+            lambda values: values["config"].update(activation=activation),
+            self._path("task.json"),
+        )
+        received = keras_hub.read_model(self.directory)
+        self.assertRegex(received.report.notes[-1], f"returns {name} of the")
+        self.assertEqual(
+            received.task.get("problem_type"),
+            "multi_label" if activation == "sigmoid" else None,
+        )
+
     def test_head_without_its_weights(self):
         with h5py.File(self._path("task.weights.h5"), "a") as file:
-            del file["layers/dense/vars/0"], file["layers/dense/vars/1"]
+            for name in list(file):
+                del file[name]
         self._assert_refused("it lacks logits/kernel, logits/bias")
         received = keras_hub.read_model(self.directory, re.compile("^logits"))
         self.assertEqual(received.task["kind"], "encoder")
@@ -781,7 +805,7 @@ class BadInputTest(_PresetTest):
             )
         self._assert_refused("vars/1 lies in another file")
 
-    @parameterized.parameters("../model.weights.h5", "/etc/hostname", 3)
+    @parameterized.parameters("../model.weights.h5", "/etc/hostname", 3, ([2],))
     def test_shards_elsewhere(self, name):
         os.remove(self._path("model.weights.h5"))
         files.write_json(
