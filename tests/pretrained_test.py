@@ -297,6 +297,15 @@ class OtherKindTest(_ModelTest):
         head = ("cls/tagging/output_weights", "cls/tagging/output_bias")
         self._assert_weights(model, stored.weights, head)
 
+    def test_labels_are_those_of_the_stored_kind_alone(self):
+        stored = _stored("classification")
+        both = {**stored.weights, **_stored("tagging").weights}
+        stored = dataclasses.replace(stored, weights=Tensors.from_arrays(both))
+        self.assertEqual(pretrained.build_model(stored).labels, _LABELS)
+        model = pretrained.build_model(stored, "tagging")
+        self.assertIsNone(model.labels)
+        self._assert_weights(model, both)
+
     def test_stored_labels_without_names(self):
         model = pretrained.build_model(_stored("tagging", labels=None))
         self.assertIsNone(model.labels)
