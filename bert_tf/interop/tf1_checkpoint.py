@@ -237,8 +237,9 @@ def read_weights(
 def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
-    Its files appear whole, the index last: a checkpoint is there when its
-    index is. An earlier checkpoint of the same prefix is replaced.
+    They are, byte for byte, the files that TensorFlow 1 would write. They
+    appear whole, the index last: a checkpoint is there when its index is. An
+    earlier checkpoint of the same prefix is replaced.
 
     Args:
       prefix: Where to, without the suffixes.
@@ -254,17 +255,18 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
         files.atomic_file(f"{prefix}{_DATA_SUFFIX}") as data,
     ):
         scratch = f"{index}.save"
+        names = sorted(tensors)
         try:
             # An accelerator has better uses for its memory.
             with tf.device("CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=scratch,
-                    tensor_names=list(tensors),
+                    tensor_names=names,
                     shape_and_slices=[""] * len(tensors),
                     # What is made of an array holds on to the array as well.
                     tensors=[
-                        tf.identity(tf.convert_to_tensor(x))
-                        for x in tensors.values()
+                        tf.identity(tf.convert_to_tensor(tensors[name]))
+                        for name in names
                     ],
                 )
             tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)

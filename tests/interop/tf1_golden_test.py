@@ -37,7 +37,7 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
         return target
 
     def _assert_same_checkpoint(self, directory, name, num_tensors):
-        """Compares with TensorFlow's own reader, down to the bits."""
+        """Compares with TensorFlow's own reader, then the files."""
         prefix = os.path.join(directory, "bert_model.ckpt")
         written = tf.train.load_checkpoint(prefix)
         original = tf.train.load_checkpoint(os.path.join(self.source, name))
@@ -54,6 +54,11 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
                 np.asarray(original.get_tensor(tensor)).tobytes(),
                 tensor,
             )
+        for suffix in (".index", ".data-00000-of-00001"):
+            with open(prefix + suffix, "rb") as file:
+                contents = file.read()
+            with open(os.path.join(self.source, name + suffix), "rb") as file:
+                self.assertEqual(contents, file.read())
 
     @parameterized.parameters(*_CHECKPOINTS)
     def test_round_trips(self, name, kind, num_tensors):
