@@ -141,6 +141,7 @@ def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
         )
     kept = {key: values[key] for key in values if key not in _IGNORED_KEYS}
     config = BertConfig.from_dict(kept, path)
+    _check_config(config, path)
     notes = []
     if config.hidden_act == "gelu":
         notes.append(
@@ -199,7 +200,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
       UserError: If the Model Garden has no such model.
     """
     config = stored.config
-    _check_config(config)
+    _check_config(config, stored.path)
     if stored.vocabulary is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, which a Model "
@@ -217,17 +218,14 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     return list(_sentences(stored, left))
 
 
-def _check_config(config: BertConfig) -> None:
-    if config.layer_norm_eps != _LAYER_NORM_EPS:
+def _check_config(config: BertConfig, source: str) -> None:
+    """Checks that the Model Garden computes what a config says."""
+    if config.layer_norm_eps != _LAYER_NORM_EPS or config.left_to_right:
         raise UserError(
             "A BertEncoderV2 of the Model Garden has layer_norm_eps="
-            f"{_LAYER_NORM_EPS}. Received: layer_norm_eps="
-            f"{config.layer_norm_eps}; choose another --to."
-        )
-    if config.left_to_right:
-        raise UserError(
-            "A BertEncoderV2 of the Model Garden sees both directions. "
-            "Received: left_to_right=True; choose another --to."
+            f"{_LAYER_NORM_EPS} and left_to_right=False. Received: "
+            f"layer_norm_eps={config.layer_norm_eps} and left_to_right="
+            f"{config.left_to_right} in {source}; it cannot be this model."
         )
 
 

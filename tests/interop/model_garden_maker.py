@@ -89,8 +89,12 @@ def run_encoder(model):
 
 def run_pretrainer(model):
     outputs = model(INPUTS | {"masked_lm_positions": POSITIONS})
+    sequence_output = outputs["sequence_output"]
+    # This and not the encoder's pooler is trained.
+    pooler = model.classification_heads[-1].dense
     return {
-        "sequence_output": outputs["sequence_output"],
+        "sequence_output": sequence_output,
+        "pooled_output": pooler(sequence_output[:, 0]),
         "masked_lm_logits": outputs["mlm_logits"],
         "next_sentence_logits": outputs["next_sentence"],
     }

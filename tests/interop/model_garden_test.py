@@ -344,6 +344,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         ({"type_vocab_size": 3}, r"_type_embedding_layer.*wants \(3, 16\)"),
         ({"embedding_size": 8}, "embedding_size=8"),
         ({"hidden_act": "swish"}, "hidden_act='swish'"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
         ({"layers": 7}, "Unknown keys in .*bert_config.json: layers"),
     )
     def test_refuses_a_config_of_another_model(self, changes, said):
