@@ -175,7 +175,7 @@ class BertConfig:
         """Parses the text of a `bert_config.json`; `source` names it."""
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{source} is not valid JSON: {error}.") from error
         if not isinstance(values, dict):
             raise UserError(

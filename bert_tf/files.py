@@ -189,7 +189,7 @@ def read_json(path: str) -> Any:
     """
     try:
         return json.loads(read_bytes(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
 
 

@@ -174,7 +174,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(files.read_json(self.path), values)
         self.assertIn("中".encode(), files.read_bytes(self.path))
 
-    @parameterized.parameters(b'{"a": ', b"", b'"\xff"')
+    @parameterized.parameters(b'{"a": ', b"", b'"\xff"', b"[" * 100_000)
     def test_rejects_what_is_not_json(self, contents):
         files.write_bytes(self.path, contents)
         with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):

@@ -99,7 +99,7 @@ def _read_state_file(directory: str) -> str | None:
     """Returns the prefix that the file `checkpoint` names, if it is there."""
     try:
         state = tf.train.get_checkpoint_state(directory)
-    except tf.errors.OpError:
+    except (tf.errors.OpError, ValueError):
         return None
     if state is None:
         return None
@@ -131,6 +131,11 @@ def open_tensors(path: str) -> Tensors:
         2's kind; also when a damaged tensor is asked for.
     """
     prefix = find_prefix(path)
+    if set(prefix) & set("[\\"):
+        raise UserError(
+            "TensorFlow takes [ and \\ in the path of a checkpoint for a "
+            f"pattern. Received: {prefix!r}; move or rename it."
+        )
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()

@@ -87,7 +87,7 @@ def read_model(
     prefix = tf1_checkpoint.find_prefix(path)
     folder = os.path.dirname(prefix)
     config_file = os.path.join(folder, _CONFIG_FILE)
-    if not tf.io.gfile.exists(config_file):
+    if not _is_file(config_file):
         raise UserError(
             f"The checkpoint {prefix} needs the {_CONFIG_FILE} that it was "
             f"trained with beside it, and there is no {config_file}."
@@ -98,7 +98,7 @@ def read_model(
     )
     vocabulary = settings = None
     vocab_file = os.path.join(folder, _VOCAB_FILE)
-    if tf.io.gfile.exists(vocab_file):
+    if _is_file(vocab_file):
         vocabulary = Vocabulary.from_file(vocab_file)
         vocabulary.check_size(config.vocab_size)
         lower_case = stored_model.derive_lower_case(vocabulary)
@@ -119,6 +119,10 @@ def read_model(
         report=report,
         lower_case_is_derived=vocabulary is not None,
     )
+
+
+def _is_file(path: str) -> bool:
+    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:

@@ -150,7 +150,7 @@ class CheckpointStore:
         """Whether the file `checkpoint` of another program names it."""
         try:
             state = tf.train.get_checkpoint_state(self._folder)
-        except tf.errors.OpError:
+        except (tf.errors.OpError, ValueError):
             return False
         paths = state.all_model_checkpoint_paths if state else []
         name = os.path.basename(self._prefix(step))

@@ -96,11 +96,14 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tf1_checkpoint.read(self.directory)["x"], 9)
 
     @parameterized.parameters(
-        'model_checkpoint_path: "gone.ckpt"\n', "no protocol buffer {"
+        b'model_checkpoint_path: "gone.ckpt"\n',
+        b"no protocol buffer {",
+        b"",
+        b"\xff\xfe\x00",
     )
     def test_state_file_that_helps_nobody_is_passed_over(self, contents):
         self._write("model.ckpt-9")
-        with open(os.path.join(self.directory, "checkpoint"), "w") as file:
+        with open(os.path.join(self.directory, "checkpoint"), "wb") as file:
             file.write(contents)
         self._assert_equal(tf1_checkpoint.read(self.directory), _TENSORS)
 

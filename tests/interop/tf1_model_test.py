@@ -259,9 +259,22 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(formats.detect(self.folder), "tf1")
         self._assert_refused("needs the bert_config.json .* there is no")
 
+    def test_a_directory_in_place_of_the_config(self):
+        self._write()
+        os.remove(self._file("bert_config.json"))
+        os.makedirs(self._file("bert_config.json"))
+        self._assert_refused("needs the bert_config.json")
+
+    def test_a_path_that_tensorflow_takes_for_a_pattern(self):
+        folder = self._file("a[1]")
+        os.makedirs(folder)
+        tf1_model.write_model(folder, _stored(_arrays()))
+        self._assert_refused("move or rename it", folder)
+
     @parameterized.parameters(
         (b"", "not valid JSON"),
         (b"\xff\xfe{", "bert_config.json is not"),
+        (b"[" * 100_000, "bert_config.json is not"),
         (b"[]", "must hold one JSON object"),
         (b'{"hidden_size": 8}', "lacks the key `vocab_size`"),
         (b'{"vocab_size": 19, "embedding_size": 128}', "embedding_size"),
