@@ -30,6 +30,13 @@ from bert_tf.stored_model import StoredModel
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
 
+_FINE_TUNED = (
+    "classification",
+    "multiple_choice",
+    "question_answering",
+    "tagging",
+)
+
 # Three of their classes call their head so.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
@@ -165,12 +172,11 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    kind = weight_map.kind_of(weights)
-    # Checkpoints of BertForMaskedLM may have the other head too; but what a
-    # model was fine-tuned for is what its class says.
-    if named and kind not in ("pretraining", "masked_lm", "next_sentence"):
-        return named if not absent else kind
-    return kind
+    # What a model was fine-tuned for is what its class says; but checkpoints of
+    # BertForMaskedLM may have the other head too.
+    if named in _FINE_TUNED and not absent:
+        return named
+    return weight_map.kind_of(weights)
 
 
 def _num_labels(weights: Tensors, kind: str) -> int:

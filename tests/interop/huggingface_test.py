@@ -421,6 +421,19 @@ class WeightsTest(_DirectoryTest):
         self.assertEqual(stored.task["kind"], "pretraining")
         self.assertIn("cls/seq_relationship/output_bias", stored.weights)
 
+    @parameterized.parameters(
+        ("BertForTokenClassification", "tagging"),
+        ("BertForQuestionAnswering", "question_answering"),
+    )
+    def test_a_fine_tuned_model_is_what_its_class_says(self, name, kind):
+        more = _values("BertForPreTraining") | _values(
+            "BertForQuestionAnswering"
+        )
+        self.write_all(name, more | _values(name))
+        stored = self.read()
+        self.assertEqual(stored.task["kind"], kind)
+        self.assertIn("cls/predictions/output_bias", stored.weights)
+
     def test_an_encoder_without_pooler(self):
         values = {n: x for n, x in _values().items() if "pooler" not in n}
         self.write_all(values=_bare(values))
