@@ -95,18 +95,15 @@ def _our_outputs(stored, inputs):
     return model(inputs)
 
 
-def _read_json(*path):
-    return files.read_json(os.path.join(*path))
+def _their_golden_inputs(golden_outputs):
+    return {
+        "token_ids": golden_outputs["input_ids"],
+        "padding_mask": golden_outputs["input_mask"],
+        "segment_ids": golden_outputs["segment_ids"],
+    }
 
 
-def _edit(change, *path):
-    """Lets `change` have its way with the contents of a JSON file."""
-    values = _read_json(*path)
-    change(values)
-    files.write_json(os.path.join(*path), values)
-
-
-class _PresetTest(tf.test.TestCase, parameterized.TestCase):
+class _PresetTestCase(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.directory = self.create_tempdir().full_path
@@ -116,8 +113,14 @@ class _PresetTest(tf.test.TestCase, parameterized.TestCase):
             self.directory, stored or _stored(), **options
         )
 
-    def _path(self, *names):
-        return os.path.join(self.directory, *names)
+    def _path(self, name):
+        return os.path.join(self.directory, name)
+
+    def _edit(self, name, **changes):
+        """Changes what a JSON file of the preset says of its object."""
+        values = files.read_json(self._path(name))
+        values["config"].update(changes)
+        files.write_json(self._path(name), values)
 
     def _their_backbone(self, seed=5, **changes):
         """Returns a backbone of theirs whose every weight tells."""
@@ -161,7 +164,7 @@ class _PresetTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(received.weights[name], value, name)
 
 
-class BackboneTest(_PresetTest):
+class BackboneTest(_PresetTestCase):
     def test_gives_our_outputs(self):
         stored = _stored("cls/predictions", "cls/seq_relationship")
         inputs, theirs = _inputs()
@@ -174,30 +177,10 @@ class BackboneTest(_PresetTest):
         )
 
     def test_gives_the_originals_outputs(self):
-        config = files.read_bert_config(golden("model/bert_config.json"))
-        prefix = golden("model/bert_model.ckpt.index")
-        stored = _stored(config=config, with_vocabulary=False)
-        weights = {
-            name: value
-            for name, value in tf1_checkpoint.read(prefix).items()
-            if weight_map.part_of(name) in _ENCODER
-        }
-        stored = StoredModel(
-            prefix,
-            config,
-            Tensors.from_arrays(weights),
-            None,
-            None,
-            {"kind": "encoder"},
-        )
+        prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
+        backbone = keras_hub.build_backbone(tf1_checkpoint.read_model(prefix))
         expected = np.load(golden("model/forward.npz"))
-        outputs = keras_hub.build_backbone(stored)(
-            {
-                "token_ids": expected["input_ids"],
-                "padding_mask": expected["input_mask"],
-                "segment_ids": expected["segment_ids"],
-            }
-        )
+        outputs = backbone(_their_golden_inputs(expected))
         tokens = expected["input_mask"].astype(bool)
         self.assertAllClose(
             outputs["sequence_output"].numpy()[tokens],
@@ -242,7 +225,7 @@ class BackboneTest(_PresetTest):
         self.assertEmpty(os.listdir(self.directory))
 
 
-class WriteTest(_PresetTest):
+class WriteTest(_PresetTestCase):
     def test_from_preset_finds_everything(self):
         stored = _stored()
         sentences = self._write(stored)
@@ -332,6 +315,23 @@ class WriteTest(_PresetTest):
             received.task, {"kind": "classification", "max_seq_length": 6}
         )
 
+    def test_the_originals_classifier(self):
+        prefix = golden("model/classifier.ckpt.index").removesuffix(".index")
+        stored = tf1_checkpoint.read_model(prefix)
+        self._write(stored)
+        classifier = their_library.models.BertTextClassifier.from_preset(
+            self.directory
+        )
+        inputs = np.load(golden("model/forward.npz"))
+        expected = np.load(golden("model/classifier.npz"))
+        self.assertAllClose(
+            classifier(_their_golden_inputs(inputs)),
+            expected["logits"],
+            rtol=0,
+            atol=1e-5,
+        )
+        self._assert_same_model(keras_hub.read_model(self.directory), stored)
+
     def test_classifier_without_vocabulary(self):
         stored = _stored("output", with_vocabulary=False)
         sentences = self._write(stored)
@@ -394,7 +394,7 @@ class WriteTest(_PresetTest):
             self._write(stored)
 
 
-class ActivationTest(_PresetTest):
+class ActivationTest(_PresetTestCase):
     def _exact(self, **options):
         config = BertConfig(**vars(_CONFIG) | {"hidden_act": "gelu_erf"})
         return _stored(config=config, **options)
@@ -458,8 +458,8 @@ class ActivationTest(_PresetTest):
         self.assertIn("0.25 (sequence_output) and 0.5 (pooled", sentence)
 
 
-class ReadTest(_PresetTest):
-    def _assert_read_as(self, backbone, **inputs_of):
+class ReadTest(_PresetTestCase):
+    def _assert_read_as(self, backbone):
         received = keras_hub.read_model(self.directory)
         inputs, theirs = _inputs(received.config)
         self._assert_same_outputs(
@@ -633,7 +633,7 @@ class ReadTest(_PresetTest):
             received.weights["bert/pooler/dense/bias"]  # noqa: B018
 
 
-class RecognizeTest(_PresetTest):
+class RecognizeTest(_PresetTestCase):
     def test_other_directories(self):
         self.assertFalse(keras_hub.recognizes(self.directory))
         self.assertFalse(keras_hub.recognizes(self._path("nothing")))
@@ -661,7 +661,7 @@ class RecognizeTest(_PresetTest):
             keras_hub.read_model(self.directory)
 
 
-class BadInputTest(_PresetTest):
+class BadInputTest(_PresetTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -704,17 +704,13 @@ class BadInputTest(_PresetTest):
         ({"rotary": True}, "Missing: none; unknown: rotary"),
     )
     def test_config_of_other_weights(self, changes, message):
-        _edit(
-            lambda values: values["config"].update(changes),
-            self._path("config.json"),
-        )
+        self._edit("config.json", **changes)
         self._assert_refused(message)
 
     def test_config_lacks_a_key(self):
-        _edit(
-            lambda values: values["config"].pop("num_heads"),
-            self._path("config.json"),
-        )
+        values = files.read_json(self._path("config.json"))
+        del values["config"]["num_heads"]
+        files.write_json(self._path("config.json"), values)
         self._assert_refused("config.json must describe .*Missing: num_heads")
 
     @parameterized.product(
@@ -751,10 +747,7 @@ class BadInputTest(_PresetTest):
         self._assert_refused("model.weights.h5 is damaged or incomplete")
 
     def test_other_number_of_classes(self):
-        _edit(
-            lambda values: values["config"].update(num_classes=4),
-            self._path("task.json"),
-        )
+        self._edit("task.json", num_classes=4)
         self._assert_refused(r"num_classes=4, but the bias .* shape \(3,\)")
 
     @parameterized.parameters(
@@ -762,10 +755,7 @@ class BadInputTest(_PresetTest):
         ("sigmoid", "sigmoid"),
     )
     def test_activation_of_a_classifier(self, activation, name):
-        _edit(
-            lambda values: values["config"].update(activation=activation),
-            self._path("task.json"),
-        )
+        self._edit("task.json", activation=activation)
         received = keras_hub.read_model(self.directory)
         self.assertRegex(received.report.notes[-1], f"returns {name} of the")
         self.assertEqual(
@@ -826,17 +816,13 @@ class BadInputTest(_PresetTest):
         ({"lowercase": "yes"}, "lowercase='yes'"),
     )
     def test_other_tokenizers(self, changes, message):
-        _edit(
-            lambda values: values["config"].update(changes),
-            self._path("tokenizer.json"),
-        )
+        self._edit("tokenizer.json", **changes)
         self._assert_refused(f"tokenizer.json must describe .*{message}")
 
     def test_tokenizer_of_another_architecture(self):
-        _edit(
-            lambda values: values.update(registered_name="a>RobertaTokenizer"),
-            self._path("tokenizer.json"),
-        )
+        values = files.read_json(self._path("tokenizer.json"))
+        values["registered_name"] = "keras_hub>RobertaTokenizer"
+        files.write_json(self._path("tokenizer.json"), values)
         self._assert_refused("Received: a RobertaTokenizer")
 
 
