@@ -25,7 +25,7 @@ from bert_tf.interop import keras_hub
 from bert_tf.interop import keras_hub_preset
 from bert_tf.interop import keras_weights
 from bert_tf.interop import loading
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.interop import tf1_model
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling import model as bert_model
@@ -178,7 +178,7 @@ class BackboneTest(_PresetTestCase):
 
     def test_gives_the_originals_outputs(self):
         prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
-        backbone = keras_hub.build_backbone(tf1_checkpoint.read_model(prefix))
+        backbone = keras_hub.build_backbone(tf1_model.read_model(prefix))
         expected = np.load(golden("model/forward.npz"))
         outputs = backbone(_their_golden_inputs(expected))
         tokens = expected["input_mask"].astype(bool)
@@ -317,7 +317,7 @@ class WriteTest(_PresetTestCase):
 
     def test_the_originals_classifier(self):
         prefix = golden("model/classifier.ckpt.index").removesuffix(".index")
-        stored = tf1_checkpoint.read_model(prefix)
+        stored = tf1_model.read_model(prefix)
         self._write(stored)
         classifier = their_library.models.BertTextClassifier.from_preset(
             self.directory
