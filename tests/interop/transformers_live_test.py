@@ -183,10 +183,12 @@ class MinilmLiveTest(tf.test.TestCase):
         hidden, pooled = minilm.compute(model, ids, segments)
         self.assertAllClose(hidden, theirs["hidden"], 0, _TOLERANCE)
         self.assertAllClose(pooled, theirs["pooled"], 0, _TOLERANCE)
-        # Of an old file, position_ids is a buffer that transformers has not.
         self.assertEqual(json.loads(str(again["wrong_keys"])), {})
-        for name in ("ids", "segments", "hidden", "pooled"):
-            self.assertAllEqual(again[name], theirs[name], name)
+        self.assertAllEqual(again["ids"], theirs["ids"])
+        self.assertAllEqual(again["segments"], theirs["segments"])
+        # Equal weights; but PyTorch adds up in an order that memory decides.
+        self.assertAllClose(again["hidden"], theirs["hidden"], 0, 2e-6)
+        self.assertAllClose(again["pooled"], theirs["pooled"], 0, 2e-6)
 
 
 @pytest.mark.environment
