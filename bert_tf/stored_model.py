@@ -1,11 +1,14 @@
 """A model as it lies on disk, whatever the format."""
 
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import optimizer_state
 from bert_tf.interop import weight_map
 from bert_tf.interop.matching import Report
 from bert_tf.interop.tensors import Tensors
@@ -76,7 +79,7 @@ class StoredModel:
 
 
 def check(stored: StoredModel) -> None:
-    """Checks that vocabulary, settings, kind and labels fit the weights.
+    """Checks that all parts of a model fit its weights.
 
     Raises:
       UserError: If one of them does not.
@@ -96,20 +99,29 @@ def check(stored: StoredModel) -> None:
             f"The model in {stored.path} says that it is of kind={kind!r}, but "
             f"its weights lack the head {' and '.join(absent)}."
         )
+    optimizer_state.match(
+        stored.optimizer_state.shapes,
+        stored.optimizer_state.__getitem__,
+        stored.weights.shapes,
+        stored.path,
+    )
     labels = stored.task.get("labels")
+    if labels is not None:
+        _check_labels(stored, labels, heads)
+
+
+def _check_labels(
+    stored: StoredModel, labels: Sequence[str], heads: Collection[str]
+) -> None:
     for row in weight_map.rows(stored.config):
-        if (
-            labels is None
-            or row.shape != (weight_map.LABELS,)
-            or weight_map.part_of(row.name) not in heads
-        ):
-            continue
-        (size,) = stored.weights.shapes[row.name]
-        if len(labels) != size:
-            raise UserError(
-                f"The model in {stored.path} names {len(labels)} labels, but "
-                f"its head {weight_map.part_of(row.name)} has {size}."
-            )
+        head = weight_map.part_of(row.name)
+        if row.shape == (weight_map.LABELS,) and head in heads:
+            (size,) = stored.weights.shapes[row.name]
+            if len(labels) != size:
+                raise UserError(
+                    f"The model in {stored.path} names {len(labels)} labels, "
+                    f"but its head {head} has {size}."
+                )
 
 
 def _check_vocabulary(stored: StoredModel) -> None:
