@@ -74,8 +74,18 @@ class WeightMapTest(tf.test.TestCase, parameterized.TestCase):
             "embeddings_layer_norm/gamma",
             "encoder/_embedding_norm_layer/gamma",
         ),
-        ("output_weights", "classifier.weight", "logits/kernel", None),
-        ("cls/squad/output_bias", "qa_outputs.bias", None, None),
+        (
+            "output_weights",
+            "classifier.weight",
+            "logits/kernel",
+            "model/classifier/out_proj/kernel",
+        ),
+        (
+            "cls/squad/output_bias",
+            "qa_outputs.bias",
+            None,
+            "model/span_labeling/layer_with_weights-0/bias",
+        ),
     )
     def test_names(self, name, huggingface, keras_hub, model_garden):
         row = _row(name)
