@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from bert_tf.errors import UserError
@@ -73,20 +72,21 @@ class ObjectCheckpoint:
         try:
             self._reader = tf.train.load_checkpoint(prefix)
             self._shapes = self._reader.get_variable_to_shape_map()
-            if _GRAPH_KEY not in self._shapes:
-                raise UserError(
-                    f"{prefix} is a checkpoint of TensorFlow 1's kind, which "
-                    "names variables; expected one of TensorFlow 2's kind, "
-                    "which names objects."
-                )
+        except _READ_ERRORS as error:
+            raise self._damaged(error) from error
+        if _GRAPH_KEY not in self._shapes:
+            raise UserError(
+                f"{prefix} is a checkpoint of TensorFlow 1's kind, which names "
+                "variables; expected one of TensorFlow 2's kind, which names "
+                "objects."
+            )
+        try:
             serialized = self._reader.get_tensor(_GRAPH_KEY)
-            graph = trackable_object_graph_pb2.TrackableObjectGraph()
-            graph.ParseFromString(serialized)
-        except UserError:
-            raise
-        except (*_READ_ERRORS, DecodeError) as error:
+        except _READ_ERRORS as error:
             raise self._damaged(error) from error
         self._check_size(len(serialized))
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(serialized)
         self._nodes = graph.nodes
 
     def _damaged(self, error: Exception | str) -> UserError:
@@ -127,15 +127,16 @@ class ObjectCheckpoint:
         Paths are escaped as in keys, where a stroke separates names. An
         object that several paths lead to comes with each of them.
         """
-        yield from self._walk(start, (), ())
+        yield from self._walk((start,), ())
 
-    def _walk(self, start, names, above):
-        if self.key(start):
-            yield "/".join(names), start
-        for name, child in self.children(start).items():
-            if child not in above:
+    def _walk(self, objects, names):
+        if self.key(objects[-1]):
+            yield "/".join(names), objects[-1]
+        for name, child in self.children(objects[-1]).items():
+            # Objects may know those above them.
+            if child not in objects:
                 yield from self._walk(
-                    child, (*names, escape(name)), (*above, start)
+                    (*objects, child), (*names, _escape(name))
                 )
 
     def key(self, variable: int) -> str | None:
@@ -171,7 +172,7 @@ class ObjectCheckpoint:
             raise self._damaged(error) from error
 
 
-def escape(name: str) -> str:
+def _escape(name: str) -> str:
     """Returns a local name as it stands in a path."""
     return name.replace(".", "..").replace("/", ".S")
 
@@ -196,7 +197,7 @@ def write(
       full_names: Path to the name that the variable itself is to have, where
         that is not its path.
     """
-    root = tf.Module()
+    root = tf.train.Checkpoint()
     # An accelerator's memory is not for this.
     with tf.device("CPU:0"):
         for path, value in tensors.items():
@@ -204,15 +205,19 @@ def write(
             _attach(root, path, variable)
         for path, target in aliases.items():
             _attach(root, path, _follow(root, target.split("/")))
-        tf.train.Checkpoint(root).write(prefix)
+        root.write(prefix)
 
 
-def _attach(root: tf.Module, path: str, item: tf.Module | tf.Variable) -> None:
+def _attach(
+    root: tf.train.Checkpoint, path: str, item: tf.Module | tf.Variable
+) -> None:
     *folders, name = path.split("/")
     setattr(_follow(root, folders), _unescape(name), item)
 
 
-def _follow(item: tf.Module, names: list[str]) -> tf.Module | tf.Variable:
+def _follow(
+    item: tf.train.Checkpoint | tf.Module, names: list[str]
+) -> tf.train.Checkpoint | tf.Module | tf.Variable:
     """Returns what lies at the end of a path, which is made on the way."""
     for name in map(_unescape, names):
         if name not in vars(item):
