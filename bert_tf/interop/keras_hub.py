@@ -7,7 +7,11 @@ has the classifier alone: its masked-LM head computes something else.
 
 import gc
 import io
+import math
 from typing import Any
+
+import keras
+import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -219,26 +223,50 @@ def _translate(stored: StoredModel) -> Tensors:
 def _build_backbone(config: BertConfig, weights: Tensors):
     import keras_hub
 
+    # Variables made in this scope get their values when it ends. Drawn at
+    # random and then replaced, they would take twice the memory for a while.
+    with keras.StatelessScope():
+        # TensorFlow does not give memory back. What reading the largest weight
+    # takes is there for the variables if it is read before they are made.
+    _ = weights[max(weights, key=lambda name: math.prod(weights.shapes[name]))]
     backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        hidden_dim=config.hidden_size,
-        intermediate_dim=config.intermediate_size,
-        dropout=config.hidden_dropout_prob,
-        max_sequence_length=config.max_position_embeddings,
-        num_segments=config.type_vocab_size,
-        dtype="float32",
-        name="bert_backbone",
-    )
-    _assign(backbone.weights, weights)
+            vocabulary_size=config.vocab_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            hidden_dim=config.hidden_size,
+            intermediate_dim=config.intermediate_size,
+            dropout=config.hidden_dropout_prob,
+            max_sequence_length=config.max_position_embeddings,
+            num_segments=config.type_vocab_size,
+            dtype="float32",
+            name="bert_backbone",
+        )
+        initial_values = [
+            _InitialValue(weights, variable.path)
+            for variable in backbone.weights
+        ]
+        for variable, initial in zip(
+            backbone.weights, initial_values, strict=True
+        ):
+            variable._initializer = initial
+    for variable, initial in zip(backbone.weights, initial_values, strict=True):
+        # The attribute is Keras's own, so another version may not ask for it.
+        if not initial.was_used:
+            variable.assign(weights[variable.path])
     return backbone
 
 
-def _assign(variables, weights: Tensors) -> None:
-    """Gives every variable the weight of its path."""
-    for variable in variables:
-        variable.assign(weights[variable.path])
+class _InitialValue:
+    """An initializer of Keras that gives a variable its weight."""
+
+    def __init__(self, weights: Tensors, path: str) -> None:
+        self._weights = weights
+        self._path = path
+        self.was_used = False
+
+    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
+        self.was_used = True
+        return self._weights[self._path]
 
 
 def _compute_outputs(
@@ -289,5 +317,6 @@ def _build_classifier(
         dropout=_CLASSIFIER_DROPOUT,
         name="bert_text_classifier",
     )
-    _assign(classifier.output_dense.weights, weights)
+    for variable in classifier.output_dense.weights:
+        variable.assign(weights[variable.path])
     return classifier
