@@ -7,7 +7,6 @@ has the classifier alone: its masked-LM head computes something else.
 
 import gc
 import io
-import math
 from typing import Any
 
 import keras
@@ -226,10 +225,7 @@ def _build_backbone(config: BertConfig, weights: Tensors):
     # Variables made in this scope get their values when it ends. Drawn at
     # random and then replaced, they would take twice the memory for a while.
     with keras.StatelessScope():
-        # TensorFlow does not give memory back. What reading the largest weight
-    # takes is there for the variables if it is read before they are made.
-    _ = weights[max(weights, key=lambda name: math.prod(weights.shapes[name]))]
-    backbone = keras_hub.models.BertBackbone(
+        backbone = keras_hub.models.BertBackbone(
             vocabulary_size=config.vocab_size,
             num_layers=config.num_hidden_layers,
             num_heads=config.num_attention_heads,
