@@ -223,7 +223,8 @@ def _build_backbone(config: BertConfig, weights: Tensors):
     import keras_hub
 
     # Variables made in this scope get their values when it ends. Drawn at
-    # random and then replaced, they would take twice the memory for a while.
+    # random first and then replaced, they would take twice the memory, which
+    # TensorFlow does not give back.
     with keras.StatelessScope():
         backbone = keras_hub.models.BertBackbone(
             vocabulary_size=config.vocab_size,
@@ -237,17 +238,14 @@ def _build_backbone(config: BertConfig, weights: Tensors):
             dtype="float32",
             name="bert_backbone",
         )
-        initial_values = [
-            _InitialValue(weights, variable.path)
-            for variable in backbone.weights
-        ]
-        for variable, initial in zip(
-            backbone.weights, initial_values, strict=True
-        ):
+        initial_values = {}
+        for variable in backbone.weights:
+            initial = _InitialValue(weights, variable.path)
+            initial_values[variable.path] = initial
             variable._initializer = initial
-    for variable, initial in zip(backbone.weights, initial_values, strict=True):
+    for variable in backbone.weights:
         # The attribute is Keras's own, so another version may not ask for it.
-        if not initial.was_used:
+        if not initial_values[variable.path].was_used:
             variable.assign(weights[variable.path])
     return backbone
 
