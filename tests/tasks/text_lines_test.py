@@ -1,0 +1,60 @@
+"""Tests for bert_tf.tasks.text_lines."""
+
+import gzip
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import text_lines
+
+
+class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, name, contents):
+        path = pathlib.Path(self.create_tempdir().full_path) / name
+        path.write_bytes(contents)
+        return str(path)
+
+    @parameterized.parameters(
+        (b"", []),
+        (b"one\ntwo", [(1, "one"), (2, "two")]),
+        (
+            b"\xef\xbb\xbfone\r\n\r\n three\r\n",
+            [(1, "one"), (2, ""), (3, " three")],
+        ),
+        # Neither a second mark nor other ends of lines are taken away.
+        ("a\x0b\ufeff\u2028b\rc\n".encode(), [(1, "a\x0b\ufeff\u2028b\rc")]),
+    )
+    def test_lines(self, contents, expected):
+        for name, stored in (
+            ("a.txt", contents),
+            ("a.txt.gz", gzip.compress(contents)),
+        ):
+            path = self._write(name, stored)
+            self.assertEqual(list(text_lines.read_lines(path)), expected)
+
+    def test_not_utf8(self):
+        path = self._write("a.tsv", "één\nnaïef\n".encode("latin-1"))
+        with self.assertRaisesRegex(UserError, "a.tsv, line 1 is not UTF-8"):
+            list(text_lines.read_lines(path))
+        path = self._write("a.tsv", b"good\nnot \xff good\n")
+        with self.assertRaisesRegex(UserError, "line 2 .* at byte 4"):
+            list(text_lines.read_lines(path))
+
+    @parameterized.parameters(
+        (gzip.compress(b"some words\n" * 99)[:-12],),
+        (b"some words\n",),
+    )
+    def test_damaged_gzip(self, contents):
+        path = self._write("a.txt.gz", contents)
+        with self.assertRaisesRegex(UserError, "a.txt.gz is no whole gzip"):
+            list(text_lines.read_lines(path))
+
+    def test_no_file(self):
+        with self.assertRaisesRegex(UserError, "not there: '/nowhere/a.txt'"):
+            list(text_lines.read_lines("/nowhere/a.txt"))
+
+
+if __name__ == "__main__":
+    tf.test.main()
