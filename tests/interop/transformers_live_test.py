@@ -71,7 +71,7 @@ _LOGITS = {
 _TOKENIZERS = ((True, None), (False, None), (True, False), (False, True))
 _VOCABULARY = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the The caf ##é ##e café cafe été ete "
-    "##s Été ete. . , ! 東 京 a ##a"
+    "##s Été ete. . , ! 東 京 a ##a οδος οδοσ"
 ).split()
 _LINES = (
     "The café, THE Été!",
@@ -333,18 +333,23 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tokenizer.strip_accents, expected)
 
     def test_where_tokenizers_differ(self):
-        """Words of 101 to 200 characters, and [MASK] typed in a text."""
+        """All four causes that the original's golden strings show."""
         path = self._path("BertModel")
-        lines = ["a" * 100, "a" * 101, "a" * 200, "a" * 201, "the [MASK]."]
+        lines = ["a" * 100, "a" * 101, "a" * 200, "a" * 201]
+        # A final sigma; a mark of Unicode 14, newer than their tables.
+        lines += ["ΟΔΟΣ", "a\u061da", "the [MASK]."]
         file = _write_text(self.folder, "long.txt", "\n".join(lines))
         (theirs,) = self._ask(
             [{"do": "tokenize", "model": path, "lines_file": file}]
         )
         # As many pieces as characters, or one: [UNK].
-        self.assertAllEqual(theirs["lengths"], [100, 1, 1, 1, 3])
+        self.assertAllEqual(theirs["lengths"], [100, 1, 1, 1, 1, 1, 3])
         tokenizer = bert_tf.load_tokenizer(path)
-        lengths = tokenizer.tokenize(lines).row_lengths()
-        self.assertAllEqual(lengths, [100, 101, 200, 1, 5])
+        ours = tokenizer.tokenize(lines)
+        self.assertAllEqual(ours.row_lengths(), [100, 101, 200, 1, 1, 3, 5])
+        ids = theirs["ids"][103:105]
+        pieces = [_VOCABULARY[i] for i in (ours[4][0], *ids)]
+        self.assertEqual(pieces, ["οδος", "οδοσ", "[UNK]"])
         tokenizer = bert_tf.load_tokenizer(path, preserve_special_tokens=True)
         self.assertAllEqual(tokenizer.tokenize(lines)[-1], theirs["ids"][-3:])
 

@@ -69,9 +69,10 @@ def save(name, config, model, seed):
     torch.manual_seed(seed)
     bert = getattr(transformers, name)(transformers.BertConfig(**config))
     with torch.no_grad():
-        for parameter in bert.parameters():
-            # New models have biases of 0 and are much alike.
-            parameter.normal_(std=0.7)
+        # New models have biases of 0 and are much alike.
+        for parameter_name, parameter in bert.named_parameters():
+            is_scale = parameter_name.endswith("LayerNorm.weight")
+            parameter.normal_(mean=1.0 if is_scale else 0.0, std=0.4)
     bert.eval().save_pretrained(model)
     for folder, is_archive in (("torch", True), ("legacy", False)):
         os.mkdir(f"{model}/{folder}")
