@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_tf.interop import loading
-from bert_tf.interop import weight_map
+from bert_tf.interop import building
 from bert_tf.modeling import model as bert_model
 from bert_tf.stored_model import StoredModel
 from bert_tf.text import packing
@@ -72,12 +71,11 @@ def compute_outputs(stored: StoredModel, inputs: Inputs) -> Outputs:
     Returns:
       `sequence_output` <float32>[B, S, H] and `pooled_output` <float32>[B, H].
     """
-    model = bert_model.BertModel(stored.config, dtype="float32")
-    parts = (weight_map.ENCODER, weight_map.POOLER)
-    weights = stored.weights.select(
-        lambda name: weight_map.part_of(name) in parts
+    model = building.build(
+        lambda: bert_model.BertModel(stored.config, dtype="float32"),
+        bert_model.named_variables,
+        stored.weights,
     )
-    loading.load_into(model, weights, stored.path)
     outputs = model(inputs)
     return tuple(np.asarray(outputs[name]) for name in _OUTPUTS)
 

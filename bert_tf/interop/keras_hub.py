@@ -9,12 +9,10 @@ import gc
 import io
 from typing import Any
 
-import keras
-import numpy as np
-
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import activation_change
+from bert_tf.interop import building
 from bert_tf.interop import translation
 from bert_tf.interop import weight_map
 from bert_tf.interop.keras_hub_preset import TOKENIZER_NOTE
@@ -222,11 +220,8 @@ def _translate(stored: StoredModel) -> Tensors:
 def _build_backbone(config: BertConfig, weights: Tensors):
     import keras_hub
 
-    # Variables made in this scope get their values when it ends. Drawn at
-    # random first and then replaced, they would take twice the memory, which
-    # TensorFlow does not give back.
-    with keras.StatelessScope():
-        backbone = keras_hub.models.BertBackbone(
+    def make():
+        return keras_hub.models.BertBackbone(
             vocabulary_size=config.vocab_size,
             num_layers=config.num_hidden_layers,
             num_heads=config.num_attention_heads,
@@ -238,29 +233,10 @@ def _build_backbone(config: BertConfig, weights: Tensors):
             dtype="float32",
             name="bert_backbone",
         )
-        initial_values = {}
-        for variable in backbone.weights:
-            initial = _InitialValue(weights, variable.path)
-            initial_values[variable.path] = initial
-            variable._initializer = initial
-    for variable in backbone.weights:
-        # The attribute is Keras's own, so another version may not ask for it.
-        if not initial_values[variable.path].was_used:
-            variable.assign(weights[variable.path])
-    return backbone
 
-
-class _InitialValue:
-    """An initializer of Keras that gives a variable its weight."""
-
-    def __init__(self, weights: Tensors, path: str) -> None:
-        self._weights = weights
-        self._path = path
-        self.was_used = False
-
-    def __call__(self, shape: Any, dtype: Any = None) -> np.ndarray:
-        self.was_used = True
-        return self._weights[self._path]
+    return building.build(
+        make, lambda model: {x.path: x for x in model.weights}, weights
+    )
 
 
 def _compute_outputs(
