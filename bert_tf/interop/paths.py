@@ -58,11 +58,6 @@ def _check_apart(source: str, target: str, resolved: str) -> None:
             f"--output={target} is or contains --input={source}, which would "
             "be lost; choose another directory."
         )
-    if os.path.isdir(read) and _contains(read, resolved):
-        raise UserError(
-            f"--output={target} lies inside --input={source}, which must stay "
-            "as it is; choose a directory beside it."
-        )
 
 
 def _contains(folder: str, path: str) -> bool:

@@ -318,7 +318,6 @@ class FlagsTest(ConversionTestCase):
         ("model", "is or contains --input"),
         ("model/", "is or contains --input"),
         (".", "is or contains --input"),
-        ("model/new", "lies inside --input"),
         ("file", "which is a file"),
         ("file/new", "could not be written"),
     )
@@ -329,13 +328,15 @@ class FlagsTest(ConversionTestCase):
         self.assert_refused(message, source, name=name, overwrite=True)
         self.assert_same(source, self.stored)
 
-    def test_output_beside_a_checkpoint_that_is_named_by_its_prefix(self):
-        source = self.write(self.stored, target="tf1")
-        prefix = os.path.join(source, "bert_model.ckpt")
+    @parameterized.parameters("", "bert_model.ckpt")
+    def test_output_inside_the_input(self, name):
+        directory = self.write(self.stored, target="tf1")
+        source = os.path.join(directory, name)
         message = "is or contains --input"
-        self.assert_refused(message, prefix, name="model", overwrite=True)
-        path, _ = self.convert(prefix, "bert_tf", "model/new")
+        self.assert_refused(message, source, name="model", overwrite=True)
+        path, _ = self.convert(source, "bert_tf", "model/new")
         self.assert_same(path, self.stored)
+        self.assert_same(directory, self.stored)
 
     def test_directories_that_are_never_replaced(self):
         source = self.write(self.stored, target="tf1")
