@@ -17,6 +17,8 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
+# What reading says of a directory, and of a file of somebody else.
+_NO_FILE = (tf.errors.FailedPreconditionError, tf.errors.PermissionDeniedError)
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -185,10 +187,12 @@ def read_json(path: str) -> Any:
     """Returns the parsed contents of a JSON file.
 
     Raises:
-      UserError: If it is not valid JSON.
+      UserError: If it is not valid JSON, or no file that can be read.
     """
     try:
         return json.loads(read_bytes(path))
+    except _NO_FILE as error:
+        raise UserError(f"{path} cannot be read: {error.message}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
 

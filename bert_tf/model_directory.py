@@ -258,7 +258,7 @@ def _check_files(path: str) -> frozenset[str]:
         raise UserError(f"{checksums_file} is incomplete.")
     for name, expected in hashes.items():
         file = os.path.join(path, name)
-        if not tf.io.gfile.exists(file):
+        if not tf.io.gfile.exists(file) or tf.io.gfile.isdir(file):
             raise UserError(
                 f"The model directory {path} is incomplete: {name} is missing; "
                 "copy it again."

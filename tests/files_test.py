@@ -180,6 +180,11 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
             files.read_json(self.path)
 
+    def test_rejects_a_directory_for_json(self):
+        os.makedirs(self.path)
+        with self.assertRaisesRegex(UserError, "x.json cannot be read: .*dir"):
+            files.read_json(self.path)
+
     @parameterized.parameters("[1]", "null", '"a"')
     def test_rejects_what_is_no_object(self, text):
         files.write_text(self.path, text)

@@ -381,6 +381,14 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             model_directory.read_model(self.path)
         self.assertNotIn("\n", str(caught.exception))
 
+    def test_a_directory_in_a_file_s_place(self):
+        self._write()
+        file = os.path.join(self.path, "task.json")
+        os.remove(file)
+        os.makedirs(file)
+        with self.assertRaisesRegex(UserError, "task.json is missing; copy"):
+            model_directory.read_model(self.path)
+
     def test_weights_are_read_when_asked_for(self):
         self._write()
         found = model_directory.read_model(self.path)

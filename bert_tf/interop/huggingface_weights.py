@@ -215,13 +215,15 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
         ValueError,
         struct.error,
     ) as error:
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else ""
+        # PyTorch's own words advise to run the code that the file may hold.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
-            f"({reason or type(error).__name__})."
+            f"({type(error).__name__} of PyTorch); copy it again, or save the "
+            "model as model.safetensors."
         ) from error
     if not isinstance(state, Mapping) or not all(
-        isinstance(x, torch.Tensor) for x in state.values()
+        isinstance(name, str) and isinstance(x, torch.Tensor)
+        for name, x in state.items()
     ):
         raise UserError(
             f"{path} must hold the state dictionary of a model, from names to "

@@ -393,6 +393,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
                         self.assertAllEqual(weights[name], theirs[name], name)
             else:
                 self.assertRegex(answers[path], "more than tensors, and is not")
+                self.assertNotIn("weights_only", answers[path])
         self.assertFalse(os.path.exists(_DANGER))
 
 
