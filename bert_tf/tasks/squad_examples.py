@@ -1,0 +1,205 @@
+"""SQuAD 1.1 and 2.0: from the official JSON to one example per question."""
+
+import bisect
+import dataclasses
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import json_file
+
+# What parts words (run_squad.py:232-235 of the original).
+_WORD = re.compile("[^ \t\r\n\u202f]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExample:
+    """A question and the paragraph that may answer it.
+
+    Attributes:
+      qas_id: The question's id.
+      question_text: The question.
+      doc_tokens: The paragraph's words, parted by white space.
+      doc_token_starts: Where each word begins in the paragraph, in characters.
+      orig_answer_text: The answer; "" if there is none, None if not asked for.
+      start_position: The answer's first word; -1 or None as above.
+      end_position: Its last word.
+      is_impossible: Whether the paragraph is known not to answer.
+    """
+
+    qas_id: str
+    question_text: str
+    doc_tokens: tuple[str, ...]
+    doc_token_starts: tuple[int, ...]
+    orig_answer_text: str | None = None
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExamples:
+    """The examples of a file.
+
+    Attributes:
+      examples: In the order of the file.
+      unmatched: The ids of the questions that training goes without, as the
+        answer is not where the file says.
+    """
+
+    examples: tuple[SquadExample, ...]
+    unmatched: tuple[str, ...] = ()
+
+
+def read_squad_examples(
+    input_file: str, is_training: bool, version_2_with_negative: bool = False
+) -> SquadExamples:
+    """Reads a SQuAD file; see `read_dataset` and `build_examples`."""
+    return build_examples(
+        read_dataset(input_file),
+        is_training,
+        version_2_with_negative,
+        input_file,
+    )
+
+
+def read_dataset(input_file: str) -> list[dict[str, Any]]:
+    """Returns what stands under "data" in a SQuAD file, checked.
+
+    Each article has "paragraphs", each of them a "context" and "qas", each of
+    them an "id" of its own and a "question"; answers, where there are any,
+    have "text".
+
+    Raises:
+      UserError: If the file is otherwise; with the place in it.
+    """
+    dataset = json_file.get(
+        json_file.read_json(input_file), "data", list, input_file
+    )
+    seen = set()
+    for where, question in _check_paragraphs(dataset, input_file):
+        qas_id = json_file.get(question, "id", str, where)
+        if qas_id in seen:
+            raise UserError(
+                f"{where}: the id {qas_id!r} belongs to an earlier question; "
+                "each question needs its own."
+            )
+        seen.add(qas_id)
+        json_file.get(question, "question", str, where)
+        for number, answer in enumerate(question.get("answers") or ()):
+            json_file.get(answer, "text", str, f"{where}.answers[{number}]")
+    if not seen:
+        raise UserError(f"{input_file} holds no question.")
+    return dataset
+
+
+def _check_paragraphs(
+    dataset: list[Any], source: str
+) -> Iterator[tuple[str, Any]]:
+    """Yields each question with its place, and checks what is above it."""
+    for article_number, article in enumerate(dataset):
+        in_article = f"{source}: data[{article_number}]"
+        paragraphs = json_file.get(article, "paragraphs", list, in_article)
+        for number, paragraph in enumerate(paragraphs):
+            where = f"{in_article}.paragraphs[{number}]"
+            json_file.get(paragraph, "context", str, where)
+            questions = json_file.get(paragraph, "qas", list, where)
+            for index, question in enumerate(questions):
+                yield f"{where}.qas[{index}]", question
+
+
+def build_examples(
+    dataset: Sequence[dict[str, Any]],
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    source: str = "the SQuAD data",
+) -> SquadExamples:
+    """Makes an example of each question.
+
+    In training a question whose answer is not in its paragraph, where the
+    file says, is left out and counted. Outside training answers are not
+    looked at.
+
+    Source: read_squad_examples (run_squad.py:227-306 of the original).
+
+    Args:
+      dataset: What `read_dataset` returned.
+      is_training: Whether the answers' positions are wanted.
+      version_2_with_negative: Whether some questions have no answer.
+      source: What errors call the data.
+
+    Raises:
+      UserError: If, in training, a question does not have one answer.
+    """
+    examples = []
+    unmatched = []
+    for article in dataset:
+        for paragraph in article["paragraphs"]:
+            words = list(_WORD.finditer(paragraph["context"]))
+            doc_tokens = tuple(word[0] for word in words)
+            starts = tuple(word.start() for word in words)
+            for question in paragraph["qas"]:
+                example = SquadExample(
+                    question["id"], question["question"], doc_tokens, starts
+                )
+                if is_training:
+                    answer = _read_answer(
+                        question, version_2_with_negative, source
+                    )
+                    example = _add_answer(
+                        example, answer, len(paragraph["context"])
+                    )
+                if example is None:
+                    unmatched.append(question["id"])
+                else:
+                    examples.append(example)
+    return SquadExamples(tuple(examples), tuple(unmatched))
+
+
+def _read_answer(
+    question: dict[str, Any], version_2_with_negative: bool, source: str
+) -> tuple[str, int] | None:
+    """Returns the answer's text and offset, None if there is no answer."""
+    answers = question.get("answers") or ()
+    if version_2_with_negative and question.get("is_impossible", not answers):
+        return None
+    where = f"{source}, question {question['id']!r}"
+    if len(answers) != 1:
+        hint = "" if answers else " (or --version_2_with_negative)"
+        raise UserError(
+            f"{where}: training needs exactly 1 answer{hint}. Received: "
+            f"{len(answers)}."
+        )
+    return answers[0]["text"], json_file.get(
+        answers[0], "answer_start", int, where
+    )
+
+
+def _add_answer(
+    example: SquadExample, answer: tuple[str, int] | None, context_length: int
+) -> SquadExample | None:
+    """Returns the example with its answer, None if the answer is not there."""
+    if answer is None:
+        return dataclasses.replace(
+            example,
+            orig_answer_text="",
+            start_position=-1,
+            end_position=-1,
+            is_impossible=True,
+        )
+    text, offset = answer
+    last = offset + len(text) - 1
+    # The word that holds a character, or else the last one before it.
+    start = bisect.bisect(example.doc_token_starts, offset) - 1
+    end = bisect.bisect(example.doc_token_starts, last) - 1
+    if not text.strip() or start < 0 or last >= context_length:
+        return None
+    # The words around an answer say more than it, as "(1895-1943)." of 1895.
+    words = " ".join(example.doc_tokens[start : end + 1])
+    if " ".join(text.split()) not in words:
+        return None
+    return dataclasses.replace(
+        example, orig_answer_text=text, start_position=start, end_position=end
+    )

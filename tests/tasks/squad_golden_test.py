@@ -1,0 +1,160 @@
+"""SQuAD against the original: every example, window and prediction."""
+
+import gzip
+import json
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks import squad_examples
+from bert_tf.tasks import squad_features
+from bert_tf.tasks import squad_predictions
+from bert_tf.text.tokenizer import BertTokenizer
+from tests.shared_data import data
+from tests.shared_data import golden
+
+
+def _read_golden(name):
+    path = golden(f"squad/{name}.features.json.gz")
+    return json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
+
+
+def _read_json(name):
+    path = golden(f"squad/{name}")
+    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+
+
+def _build(config):
+    """Returns the examples, features and tokenizer of a golden."""
+    tokenizer = BertTokenizer.from_vocab_file(
+        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+    )
+    read = squad_examples.read_squad_examples(
+        golden(f"squad/{config['input']}"),
+        config["is_training"],
+        config["version_2_with_negative"],
+    )
+    features = squad_features.convert_examples_to_features(
+        read.examples,
+        tokenizer,
+        config["max_seq_length"],
+        config["doc_stride"],
+        config["max_query_length"],
+        config["is_training"],
+    )
+    return read.examples, list(features), tokenizer
+
+
+def _pad(values, length):
+    return np.pad(values, [0, length - len(values)]).tolist()
+
+
+class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
+    )
+    def test_examples_and_features(self, name):
+        expected = _read_golden(name)
+        config = expected["config"]
+        examples, features, tokenizer = _build(config)
+
+        self.assertLen(examples, len(expected["examples"]))
+        for example, one in zip(examples, expected["examples"], strict=True):
+            values = {key: getattr(example, key) for key in one}
+            values["doc_tokens"] = list(example.doc_tokens)
+            self.assertEqual(values, one)
+
+        self.assertLen(features, len(expected["features"]))
+        length = config["max_seq_length"]
+        for feature, one in zip(features, expected["features"], strict=True):
+            values = {
+                "unique_id": feature.unique_id,
+                "qas_id": examples[feature.example_index].qas_id,
+                "doc_span_index": feature.doc_span_index,
+                "tokens": feature.tokens(tokenizer.vocabulary),
+                "token_to_orig_map": _with_text_keys(feature.token_to_orig_map),
+                "token_is_max_context": _with_text_keys(
+                    feature.token_is_max_context
+                ),
+                "input_ids": _pad(feature.input_ids, length),
+                "input_mask": _pad(np.ones_like(feature.input_ids), length),
+                "segment_ids": _pad(feature.segment_ids, length),
+                "start_position": feature.start_position,
+                "end_position": feature.end_position,
+                "is_impossible": feature.is_impossible,
+            }
+            self.assertEqual(values, one)
+
+    @parameterized.parameters(
+        ("v1_uncased", "v1_uncased", 0.0),
+        ("v2_cased", "v2_cased", 0.0),
+        ("v2_cased", "v2_cased.threshold-3.0", -3.0),
+    )
+    def test_predictions(self, name, expected, threshold):
+        config = _read_golden(name)["config"]
+        examples, features, tokenizer = _build(config)
+        logits = np.load(golden(f"squad/{name}.logits.npz"))
+        results = {
+            row[0]: squad_predictions.RawResult(*row)
+            for row in zip(
+                logits["unique_ids"].tolist(),
+                logits["start_logits"],
+                logits["end_logits"],
+                strict=True,
+            )
+        }
+        predictions = list(
+            squad_predictions.predict_answers(
+                examples,
+                features,
+                results,
+                tokenizer,
+                version_2_with_negative=config["version_2_with_negative"],
+            )
+        )
+        folder = self.create_tempdir().full_path
+        squad_predictions.write_predictions(folder, predictions, threshold)
+
+        kinds = ["predictions", "nbest_predictions"]
+        if config["version_2_with_negative"]:
+            kinds.append("null_odds")
+        self.assertCountEqual(
+            os.listdir(folder), [f"{kind}.json" for kind in kinds]
+        )
+        for kind in kinds:
+            path = pathlib.Path(folder) / f"{kind}.json"
+            written = json.loads(path.read_text(encoding="utf-8"))
+            reference = _read_json(f"{expected}.{kind}.json")
+            self.assertEqual(list(written), list(reference))
+            self.assertAllClose(
+                _numbers(written), _numbers(reference), rtol=0, atol=1e-6
+            )
+            self.assertEqual(_texts(written), _texts(reference))
+
+
+def _with_text_keys(values):
+    return {str(key): value for key, value in values.items()}
+
+
+def _numbers(value):
+    """Returns the numbers of JSON values in order."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [number for part in parts for number in _numbers(part)]
+    return [] if isinstance(value, str) else [value]
+
+
+def _texts(value):
+    """Returns JSON values without their numbers."""
+    if isinstance(value, dict):
+        return {key: _texts(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_texts(part) for part in value]
+    return value if isinstance(value, str) else None
+
+
+if __name__ == "__main__":
+    tf.test.main()
