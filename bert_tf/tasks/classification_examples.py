@@ -1,0 +1,314 @@
+"""Texts and labels of a user's own files, row by row."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import tables
+
+ProblemType = Literal["single_label", "multi_label", "regression"]
+# Its type goes by the problem: a name, names, or a number.
+Label = str | tuple[str, ...] | float
+
+_MAX_LABELS_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputExample:
+    """One text or pair of texts (InputExample of the original).
+
+    Attributes:
+      guid: Where it is from, as "dev.tsv:12": a file and a line.
+      text_a: The text, or the first of a pair.
+      text_b: The second text of a pair, or None.
+      label: The label, or None if it is not known.
+    """
+
+    guid: str
+    text_a: str
+    text_b: str | None = None
+    label: Label | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Which columns of a file hold what.
+
+    Attributes:
+      text: The text, or the first of a pair.
+      text_pair: The second text of a pair, or None.
+      labels: The label's column, if there is one. Several, each with 0 or 1,
+        are the labels of a multi-label problem.
+    """
+
+    text: str
+    text_pair: str | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of texts, one or two."""
+        return (self.text, self.text_pair) if self.text_pair else (self.text,)
+
+
+def read_texts(path: str, columns: Columns) -> Iterator[InputExample]:
+    """Yields the texts of a file, row by row, whatever its labels are.
+
+    Raises:
+      UserError: If the file cannot be read as a table, lacks a column, or if
+        a text is empty or no string.
+    """
+    table = tables.read_table(path)
+    table.require(columns.texts)
+    for row in table.rows:
+        yield make_example(path, row, columns.texts)
+
+
+def read_examples(
+    path: str,
+    columns: Columns,
+    problem_type: ProblemType = "single_label",
+    labels: Sequence[str] | None = None,
+    *,
+    may_lack_labels: bool = False,
+    label_separator: str = ",",
+) -> list[InputExample]:
+    """Reads texts and their labels.
+
+    Args:
+      path: A file that `tables.read_table` reads.
+      columns: Which of its columns to read.
+      problem_type: "single_label"; "multi_label": a list in JSON, else names
+        between separators, maybe none; or "regression": a number.
+      labels: The labels there are, those of the training data; None if this is
+        the training data.
+      may_lack_labels: Whether no row need have a label, as in a test file.
+      label_separator: What stands between the labels of a multi-label row.
+
+    Returns:
+      An example for each row, in order. White space around labels is gone.
+
+    Raises:
+      UserError: If the file cannot be read as a table, lacks a column, or if
+        in one of its rows a text is empty or no string, or the label is
+        missing, unknown or not what the problem wants.
+    """
+    table = tables.read_table(path)
+    table.require(columns.texts)
+    known = None if labels is None else frozenset(labels)
+    is_labelled = set(columns.labels) <= set(table.columns)
+    if not may_lack_labels:
+        table.require(columns.labels)
+    examples = []
+    for row in table.rows:
+        label = None
+        if columns.labels and is_labelled:
+            label = _read_label(
+                path, row, columns.labels, problem_type, label_separator
+            )
+            if label is None and not may_lack_labels:
+                column = " and ".join(map(repr, columns.labels))
+                raise UserError(
+                    f"{path}, line {row.line} has no label in column {column}."
+                )
+            if known is not None and label is not None:
+                check_known(path, row.line, label, known)
+        examples.append(make_example(path, row, columns.texts, label))
+    check_all_or_none(examples)
+    return examples
+
+
+def gather_labels(examples: Sequence[InputExample]) -> tuple[str, ...]:
+    """Returns the labels that training examples have, in a fixed order.
+
+    Integers are in the order of numbers, all else in that of characters.
+
+    Raises:
+      UserError: If there are not two labels, or in a multi-label problem one.
+    """
+    labels: set[str] = set()
+    least = 2
+    for example in examples:
+        if isinstance(example.label, tuple):
+            labels.update(example.label)
+            least = 1
+        elif example.label is not None:
+            labels.add(example.label)
+    if len(labels) < least:
+        raise UserError(
+            f"The training data must have at least {least} different labels. "
+            f"Received: {sorted(labels)}."
+        )
+    if all(label.removeprefix("-").isdecimal() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
+
+
+def make_example(
+    path: str,
+    row: tables.Row,
+    text_columns: Sequence[str],
+    label: Label | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> InputExample:
+    """Makes an example from a row with one or two columns of text.
+
+    Raises:
+      UserError: If a text is missing, empty (unless that is allowed) or no
+        string.
+    """
+    texts = []
+    for column in text_columns:
+        text = row.values.get(column)
+        if not isinstance(text, str):
+            received = (
+                "nothing"
+                if column not in row.values
+                else json.dumps(text, ensure_ascii=False)
+            )
+            raise UserError(
+                f"{path}, line {row.line} must have a string in column "
+                f"{column!r}. Received: {received}."
+            )
+        if not (text.strip() or may_be_empty):
+            raise UserError(
+                f"{path}, line {row.line} has an empty text in column "
+                f"{column!r}; remove the row or fill it in."
+            )
+        texts.append(text)
+    guid = f"{os.path.basename(path)}:{row.line}"
+    return InputExample(guid, *texts, label=label)
+
+
+def check_all_or_none(examples: Sequence[InputExample]) -> None:
+    """Raises `UserError` if some examples have labels and others do not."""
+    unlabelled = [example for example in examples if example.label is None]
+    if unlabelled and len(unlabelled) < len(examples):
+        raise UserError(
+            f"All examples must have a label, or none. Received: "
+            f"{len(unlabelled)} of {len(examples)} have none, the first of "
+            f"which is {unlabelled[0].guid}."
+        )
+
+
+def check_known(
+    path: str, line: int, label: Label, known: Collection[str]
+) -> None:
+    """Raises `UserError` for a label, or one of several, that is not known."""
+    for name in label if isinstance(label, tuple) else (label,):
+        if name not in known:
+            shown = ", ".join(map(repr, sorted(known)[:_MAX_LABELS_SHOWN]))
+            more = len(known) - _MAX_LABELS_SHOWN
+            raise UserError(
+                f"{path}, line {line} has the label {name!r}, which is none of "
+                f"the {len(known)} that training knows: {shown}"
+                f"{f' and {more} more' if more > 0 else ''}."
+            )
+
+
+def parse_number(path: str, line: int, value: Any) -> float:
+    """Returns a label of a regression.
+
+    Raises:
+      UserError: If it is not a finite number.
+    """
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(
+            f"{path}, line {line} must have a number as its label. Received: "
+            f"{value!r}."
+        )
+    return number
+
+
+def _read_label(
+    path: str,
+    row: tables.Row,
+    columns: Sequence[str],
+    problem_type: ProblemType,
+    separator: str,
+) -> Label | None:
+    if len(columns) > 1:
+        return _read_flags(path, row, columns, problem_type)
+    value = row.values.get(columns[0])
+    if problem_type == "multi_label" and value is not None:
+        return _parse_names(path, row.line, value, separator)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if problem_type == "regression":
+        return parse_number(path, row.line, value)
+    return parse_name(path, row.line, value)
+
+
+def parse_name(path: str, line: int, value: Any) -> str:
+    """Returns a label as a string: 1 is "1" and JSON's true is "true".
+
+    Raises:
+      UserError: If it is a list or an object.
+    """
+    if isinstance(value, list | dict):
+        raise UserError(
+            f"{path}, line {line} must have one label. Received: "
+            f"{json.dumps(value, ensure_ascii=False)}."
+        )
+    return (value if isinstance(value, str) else json.dumps(value)).strip()
+
+
+def _parse_names(
+    path: str, line: int, value: Any, separator: str
+) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(separator)
+    elif not isinstance(value, list):
+        value = [value]
+    names = (parse_name(path, line, name) for name in value)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _read_flags(
+    path: str,
+    row: tables.Row,
+    columns: Sequence[str],
+    problem_type: ProblemType,
+) -> tuple[str, ...] | None:
+    if problem_type != "multi_label":
+        raise UserError(
+            f"Several columns of labels need the problem type multi_label. "
+            f"Received: {problem_type} with {', '.join(columns)}."
+        )
+    if all(row.values.get(column) in (None, "") for column in columns):
+        return None
+    return tuple(c for c in columns if _read_flag(path, row, c))
+
+
+_FLAGS: Mapping[str, bool] = {
+    "0": False,
+    "false": False,
+    "0.0": False,
+    "1": True,
+    "true": True,
+    "1.0": True,
+}
+
+
+def _read_flag(path: str, row: tables.Row, column: str) -> bool:
+    value = row.values.get(column)
+    name = parse_name(path, row.line, value).lower()
+    if name not in _FLAGS:
+        raise UserError(
+            f"{path}, line {row.line} must have 0 or 1 in column {column!r}. "
+            f"Received: {value!r}."
+        )
+    return _FLAGS[name]

@@ -1,0 +1,111 @@
+"""From classification examples to the model's inputs and labels.
+
+Shapes:
+  N: number of examples.
+  C: number of labels.
+  B: batch size.
+  T: length of a batch.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.tasks import packed_texts
+from bert_tf.tasks.classification_examples import InputExample
+from bert_tf.tasks.classification_examples import ProblemType
+from bert_tf.tasks.packed_texts import PackedTexts
+from bert_tf.text.tokenizer import BertTokenizer
+
+LABEL_IDS = "label_ids"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationFeatures:
+    """What the model gets.
+
+    Attributes:
+      texts: The pieces.
+      label_ids: <int32>[N] ids of single labels; <float32>[N, C] with 1 for
+        each of several labels; <float32>[N] scores; None without labels.
+    """
+
+    texts: PackedTexts
+    label_ids: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns inputs of length T, and `label_ids` where there are any.
+
+        Args:
+          indices: <int64>[B], which examples.
+          length: T, at least that of the longest of them.
+        """
+        batch = self.texts.batch(indices, length)
+        if self.label_ids is not None:
+            batch[LABEL_IDS] = self.label_ids[indices]
+        return batch
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType = "single_label",
+) -> ClassificationFeatures:
+    """Tokenizes, truncates and packs examples as the original does.
+
+    Source: convert_single_example (run_classifier.py:377-453 of the
+    original). Padding comes with `ClassificationFeatures.batch`.
+
+    Args:
+      examples: N examples, all with a label or all without.
+      tokenizer: The tokenizer.
+      max_seq_length: The most pieces, with [CLS] and [SEP].
+      labels: C labels in the order of their ids; not asked for by regression.
+      problem_type: What the labels of the examples are.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a piece.
+    """
+    texts_b = [example.text_b for example in examples]
+    has_pairs = any(text is not None for text in texts_b)
+    return ClassificationFeatures(
+        packed_texts.pack_texts(
+            [example.text_a for example in examples],
+            texts_b if has_pairs else None,
+            tokenizer,
+            max_seq_length,
+        ),
+        convert_labels(examples, labels, problem_type),
+    )
+
+
+def convert_labels(
+    examples: Sequence[InputExample],
+    labels: Sequence[str] | None,
+    problem_type: ProblemType,
+) -> np.ndarray | None:
+    """Returns the `label_ids` of examples; see `ClassificationFeatures`.
+
+    Args:
+      examples: N examples, all with a label or all without.
+      labels: C labels in the order of their ids; not asked for by regression.
+      problem_type: What the labels of the examples are.
+    """
+    values = [example.label for example in examples]
+    if not values or values[0] is None:
+        return None
+    if problem_type == "regression":
+        return np.array(values, np.float32)
+    ids = {label: index for index, label in enumerate(labels)}
+    if problem_type == "single_label":
+        return np.array([ids[label] for label in values], np.int32)
+    label_ids = np.zeros([len(values), len(ids)], np.float32)
+    for row, names in zip(label_ids, values, strict=True):
+        row[[ids[name] for name in names]] = 1.0
+    return label_ids

@@ -1,0 +1,207 @@
+"""Reading the official files of GLUE, XNLI and SNLI, and answering GLUE."""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import classification_examples
+from bert_tf.tasks import tables
+from bert_tf.tasks.classification_examples import InputExample
+from bert_tf.tasks.glue_tasks import GlueTask
+
+# What stands in the column of labels where the annotators did not agree.
+_NO_GOLD_LABEL = ("-", "-1")
+# The like where the leaderboard keeps the labels to itself.
+_HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
+# Of STS-B, which has three digits in its official baselines' answers.
+_LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The examples of one file.
+
+    Attributes:
+      path: The file.
+      examples: All with labels, or all without.
+      num_without_gold_label: Rows left out because the annotators did not
+        agree on a label ("-").
+      num_broken_rows: Rows left out because they have too many or too few
+        columns.
+      num_empty_texts: Examples with a text that is empty.
+    """
+
+    path: str
+    examples: list[InputExample]
+    num_without_gold_label: int = 0
+    num_broken_rows: int = 0
+    num_empty_texts: int = 0
+
+
+def find_file(
+    task: GlueTask, data_dir: str, split: str, language: str = "zh"
+) -> str:
+    """Returns the path of a split's file.
+
+    Raises:
+      UserError: If there is none.
+    """
+    names = [
+        name.replace("{language}", language) for name in task.file_names(split)
+    ]
+    for name in names:
+        path = os.path.join(data_dir, name)
+        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+            return path
+    raise UserError(
+        f"--data_dir has no file {names[0]} or one like it for the split "
+        f"{split} of {task.title}. Received: {data_dir!r}."
+    )
+
+
+def read_split(
+    task: GlueTask, path: str, split: str, language: str = "zh"
+) -> Split:
+    """Reads an official file; its columns go by its header.
+
+    Args:
+      task: The task.
+      path: The file, for instance that of `find_file`.
+      split: One of `task.stems`. Files of a test need not have labels.
+      language: Which rows of XNLI's dev and test to read.
+
+    Raises:
+      UserError: If the file cannot be read as a table, lacks a column, or if
+        a row is broken, a text is empty (unless `task.has_faulty_rows`), or
+        a label is missing or unknown.
+    """
+    broken: list[int] = []
+    is_test = split.startswith("test")
+    table = tables.read_table(
+        path,
+        # Old editions call their tab-separated files .txt.
+        ending=".tsv" if tables.file_ending(path) == ".txt" else None,
+        columns_without_header=task.columns_without_header,
+        # The rows of a test are counted by the leaderboard.
+        on_broken_row=(
+            broken.append if task.has_faulty_rows and not is_test else None
+        ),
+    )
+    texts = _text_columns(task, table)
+    label_column = next(
+        (name for name in task.label_columns if name in table.columns), None
+    )
+    if label_column is None and not is_test:
+        table.require(task.label_columns[:1])
+    examples = []
+    num_without_gold_label = 0
+    for row in table.rows:
+        if row.values.get("language", language) != language:
+            continue
+        label = None
+        if label_column is not None:
+            value = row.values.get(label_column)
+            if _is_left_out(task, value, is_test):
+                num_without_gold_label += 1
+                continue
+            label = _read_label(task, path, row.line, value, is_test)
+        examples.append(
+            classification_examples.make_example(
+                path, row, texts, label, may_be_empty=task.has_faulty_rows
+            )
+        )
+    if not examples:
+        raise UserError(
+            f"{path} has no row to use for the split {split} of {task.title}"
+            f"{f' in {language!r}' if 'language' in table.columns else ''}."
+        )
+    classification_examples.check_all_or_none(examples)
+    return Split(
+        path,
+        examples,
+        num_without_gold_label,
+        len(broken),
+        sum(_has_empty_text(example) for example in examples),
+    )
+
+
+def _text_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
+    for columns in task.texts:
+        if set(columns) <= set(table.columns):
+            return columns
+    table.require(task.texts[0])
+    return task.texts[0]
+
+
+def _has_empty_text(example: InputExample) -> bool:
+    texts = (example.text_a, example.text_b)
+    return any(text is not None and not text.strip() for text in texts)
+
+
+def _is_left_out(task: GlueTask, value: Any, is_test: bool) -> bool:
+    return str(value).strip() in _NO_GOLD_LABEL and not (
+        is_test and task.submissions
+    )
+
+
+def _read_label(
+    task: GlueTask, path: str, line: int, value: Any, is_test: bool
+) -> str | float | None:
+    name = (
+        ""
+        if value is None
+        else classification_examples.parse_name(path, line, value)
+    )
+    if is_test and _is_hidden(name):
+        return None
+    if not name:
+        raise UserError(f"{path}, line {line} has no label.")
+    if task.labels is None:
+        return classification_examples.parse_number(path, line, name)
+    name = task.aliases.get(name, name)
+    classification_examples.check_known(path, line, name, task.labels)
+    return name
+
+
+def _is_hidden(name: str) -> bool:
+    # The number -1 is -1.0 where labels are scores.
+    return name in _HIDDEN or name == "-1.0"
+
+
+def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
+    """Returns the leaderboard's file of a split, for `task.submissions`.
+
+    Args:
+      task: The task.
+      predictions: A label (or a score) for each row of the test's file.
+
+    Raises:
+      UserError: If a prediction is no label of the task.
+    """
+    lines = ["index\tprediction"]
+    for index, prediction in enumerate(predictions):
+        if task.labels is None:
+            score = min(max(float(prediction), _LEAST_SCORE), _GREATEST_SCORE)
+            prediction = f"{score:.3f}"
+        elif prediction not in task.labels:
+            raise UserError(
+                f"The predictions of {task.title} must be among "
+                f"{', '.join(task.labels)}. Received: {prediction!r} for row "
+                f"{index}."
+            )
+        lines.append(f"{index}\t{prediction}")
+    return "\n".join(lines) + "\n"
+
+
+def majority_label(examples: Sequence[InputExample]) -> str:
+    """Returns the most frequent label; of several the first one seen.
+
+    It is what the paper submits for WNLI (section B.1).
+    """
+    counts = Counter(example.label for example in examples)
+    return counts.most_common(1)[0][0]

@@ -1,0 +1,268 @@
+"""GLUE's tasks, XNLI and SNLI: their files, columns, labels and metrics."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import metrics
+
+_SENTENCE = (("sentence",),)
+_SENTENCES = (("sentence1", "sentence2"),)
+_PREMISE = (("premise", "hypothesis"),)
+_BINARY = ("0", "1")
+# The original's order (run_classifier.py:225-227, 288-290).
+_NLI = ("contradiction", "entailment", "neutral")
+_ENTAILMENT = ("entailment", "not_entailment")
+# Files that hold numbers instead of names have them in this order.
+_NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
+_NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
+# All names that files are looked for under, without .gz.
+_ENDINGS = (".tsv", ".jsonl", ".json", ".csv", ".txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """A task with official files.
+
+    Attributes:
+      name: Its name in flags.
+      title: Its name in GLUE, which is the name of its folder there.
+      texts: The columns of the text or of the pair, by what the several
+        editions of the files call them.
+      stems: Split to the names of its file, without ending, the first that is
+        there counts. The splits of MNLI are train, dev_matched,
+        dev_mismatched, test_matched and test_mismatched, those of others
+        train, dev and test.
+      labels: The labels in the order of their ids; None for regression.
+      metrics: Names in `metrics.METRICS`; the first is the one to choose by,
+        as in the paper.
+      label_columns: What the several editions call the label's column; of a
+        file that has two of them the first counts.
+      aliases: Other spellings of the labels.
+      columns_without_header: The columns of files that have no header.
+      submissions: Split to the name of its file on the leaderboard.
+      has_faulty_rows: Whether the official files have broken rows, which are
+        left out and counted, and empty texts, which are kept and counted.
+    """
+
+    name: str
+    title: str
+    texts: tuple[tuple[str, ...], ...]
+    stems: Mapping[str, tuple[str, ...]]
+    labels: tuple[str, ...] | None
+    metrics: tuple[str, ...]
+    label_columns: tuple[str, ...] = ("gold_label", "label")
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    columns_without_header: tuple[str, ...] = ()
+    submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    has_faulty_rows: bool = False
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the task has two texts."""
+        return len(self.texts[0]) == 2
+
+    @property
+    def problem_type(self) -> str:
+        """Either "single_label" or "regression"."""
+        return "regression" if self.labels is None else "single_label"
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Returns the splits of a kind: "train", "dev" or "test"."""
+        return tuple(s for s in self.stems if s.split("_")[0] == kind)
+
+    def file_names(self, split: str) -> list[str]:
+        """Returns the names that a split's file may have, best first."""
+        stems = (*self.stems[split], split)
+        return [
+            stem + ending + packed
+            for stem, ending, packed in itertools.product(
+                dict.fromkeys(stems), _ENDINGS, ("", ".gz")
+            )
+        ]
+
+
+def _usual_splits(prefix: str = "") -> dict[str, tuple[str, ...]]:
+    splits = ("train", "dev", "test")
+    return {
+        split: (split, *([prefix + split] if prefix else []))
+        for split in splits
+    }
+
+
+def _submission(title: str) -> dict[str, str]:
+    return {"test": f"{title}.tsv"}
+
+
+_COLA = GlueTask(
+    name="cola",
+    title="CoLA",
+    texts=_SENTENCE,
+    stems=_usual_splits(),
+    labels=_BINARY,
+    metrics=(metrics.MATTHEWS,),
+    columns_without_header=("source", "label", "mark", "sentence"),
+    submissions=_submission("CoLA"),
+)
+_SST2 = GlueTask(
+    name="sst-2",
+    title="SST-2",
+    texts=_SENTENCE,
+    stems=_usual_splits(),
+    labels=_BINARY,
+    metrics=(metrics.ACCURACY,),
+    submissions=_submission("SST-2"),
+)
+_MRPC = GlueTask(
+    name="mrpc",
+    title="MRPC",
+    texts=(("#1 String", "#2 String"), *_SENTENCES),
+    stems=_usual_splits("msr_paraphrase_"),
+    labels=_BINARY,
+    metrics=(metrics.F1, metrics.ACCURACY),
+    label_columns=("Quality", "label"),
+    submissions=_submission("MRPC"),
+)
+_STSB = GlueTask(
+    name="sts-b",
+    title="STS-B",
+    texts=_SENTENCES,
+    stems=_usual_splits(),
+    labels=None,
+    metrics=(metrics.SPEARMAN, metrics.PEARSON),
+    label_columns=("score", "label"),
+    submissions=_submission("STS-B"),
+)
+_QQP = GlueTask(
+    name="qqp",
+    title="QQP",
+    texts=(("question1", "question2"),),
+    stems=_usual_splits(),
+    labels=_BINARY,
+    metrics=(metrics.F1, metrics.ACCURACY),
+    label_columns=("is_duplicate", "label"),
+    submissions=_submission("QQP"),
+    has_faulty_rows=True,
+)
+_MNLI = GlueTask(
+    name="mnli",
+    title="MNLI",
+    texts=(*_SENTENCES, *_PREMISE),
+    stems={
+        "train": ("train", "multinli_1.0_train"),
+        "dev_matched": ("dev_matched", "multinli_1.0_dev_matched"),
+        "dev_mismatched": ("dev_mismatched", "multinli_1.0_dev_mismatched"),
+        "test_matched": ("test_matched",),
+        "test_mismatched": ("test_mismatched",),
+    },
+    labels=_NLI,
+    metrics=(metrics.ACCURACY,),
+    aliases=_NUMBERED_NLI,
+    submissions={
+        "test_matched": "MNLI-m.tsv",
+        "test_mismatched": "MNLI-mm.tsv",
+    },
+)
+_QNLI = GlueTask(
+    name="qnli",
+    title="QNLI",
+    texts=(("question", "sentence"),),
+    stems=_usual_splits(),
+    labels=_ENTAILMENT,
+    metrics=(metrics.ACCURACY,),
+    aliases=_NUMBERED_ENTAILMENT,
+    submissions=_submission("QNLI"),
+)
+_RTE = GlueTask(
+    name="rte",
+    title="RTE",
+    texts=(*_SENTENCES, *_PREMISE),
+    stems=_usual_splits(),
+    labels=_ENTAILMENT,
+    metrics=(metrics.ACCURACY,),
+    aliases=_NUMBERED_ENTAILMENT,
+    submissions=_submission("RTE"),
+)
+_WNLI = GlueTask(
+    name="wnli",
+    title="WNLI",
+    texts=_SENTENCES,
+    stems=_usual_splits(),
+    labels=_BINARY,
+    metrics=(metrics.ACCURACY,),
+    submissions=_submission("WNLI"),
+)
+# GLUE's diagnostic set: only a test, for a model of MNLI.
+_AX = GlueTask(
+    name="ax",
+    title="AX",
+    texts=(*_SENTENCES, ("Premise", "Hypothesis"), *_PREMISE),
+    stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
+    labels=_NLI,
+    metrics=(metrics.MATTHEWS, metrics.ACCURACY),
+    label_columns=("Label", "label"),
+    aliases=_NUMBERED_NLI,
+    submissions=_submission("AX"),
+)
+# {language} is that of the flag; training data are the translated ones.
+_XNLI = GlueTask(
+    name="xnli",
+    title="XNLI",
+    texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
+    stems={
+        "train": (
+            "multinli/multinli.train.{language}",
+            "XNLI-MT-1.0/multinli/multinli.train.{language}",
+            "multinli.train.{language}",
+        ),
+        "dev": ("xnli.dev", "XNLI-1.0/xnli.dev"),
+        "test": ("xnli.test", "XNLI-1.0/xnli.test"),
+    },
+    labels=_NLI,
+    metrics=(metrics.ACCURACY,),
+    aliases={**_NUMBERED_NLI, "contradictory": "contradiction"},
+    has_faulty_rows=True,
+)
+_SNLI = GlueTask(
+    name="snli",
+    title="SNLI",
+    texts=(*_SENTENCES, *_PREMISE),
+    stems=_usual_splits("snli_1.0_"),
+    labels=_NLI,
+    metrics=(metrics.ACCURACY,),
+    aliases=_NUMBERED_NLI,
+)
+
+TASKS: Mapping[str, GlueTask] = {
+    task.name: task
+    for task in (
+        _COLA,
+        _SST2,
+        _MRPC,
+        _STSB,
+        _QQP,
+        _MNLI,
+        _QNLI,
+        _RTE,
+        _WNLI,
+        _AX,
+        _XNLI,
+        _SNLI,
+    )
+}
+
+
+def get_task(name: str) -> GlueTask:
+    """Returns a task by its name, in which case and hyphens do not count.
+
+    Raises:
+      UserError: If there is no such task.
+    """
+    folded = name.lower().replace("-", "").replace("_", "")
+    for task in TASKS.values():
+        if task.name.replace("-", "") == folded:
+            return task
+    raise UserError(
+        f"--task_name must be one of {', '.join(TASKS)}. Received: {name!r}."
+    )

@@ -1,0 +1,133 @@
+"""Scores of classification and regression, named as GLUE's are.
+
+Shapes:
+  N: number of examples.
+  C: number of labels.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+ACCURACY = "accuracy"
+F1 = "f1"
+MACRO_F1 = "macro_f1"
+MATTHEWS = "matthews_correlation"
+PEARSON = "pearson"
+SPEARMAN = "spearmanr"
+MEAN_SQUARED_ERROR = "mean_squared_error"
+MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
+MICRO_F1 = "micro_f1"
+MICRO_PRECISION = "micro_precision"
+MICRO_RECALL = "micro_recall"
+SUBSET_ACCURACY = "subset_accuracy"
+
+# What problems without official metrics are scored by; the first chooses.
+METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
+    "single_label": (ACCURACY, MACRO_F1, MATTHEWS),
+    "multi_label": (
+        MICRO_F1,
+        MACRO_F1,
+        MICRO_PRECISION,
+        MICRO_RECALL,
+        SUBSET_ACCURACY,
+    ),
+    "regression": (
+        PEARSON,
+        SPEARMAN,
+        MEAN_SQUARED_ERROR,
+        MEAN_ABSOLUTE_ERROR,
+    ),
+}
+# Of all other metrics more is better.
+LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
+
+
+def _correlation(
+    compute: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
+    label_ids: np.ndarray,
+    predictions: np.ndarray,
+) -> float:
+    # Of a constant there is no correlation; 0, as Matthews' coefficient has it.
+    if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return compute(
+        np.asarray(label_ids, np.float64), np.asarray(predictions, np.float64)
+    )[0]
+
+
+def _f1_of(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    return lambda label_ids, predictions: sklearn_metrics.f1_score(
+        label_ids, predictions, average=average, zero_division=0.0
+    )
+
+
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    ACCURACY: sklearn_metrics.accuracy_score,
+    # Of the label with id 1: "1" of MRPC and QQP.
+    F1: _f1_of("binary"),
+    MACRO_F1: _f1_of("macro"),
+    MATTHEWS: sklearn_metrics.matthews_corrcoef,
+    PEARSON: lambda *values: _correlation(stats.pearsonr, *values),
+    SPEARMAN: lambda *values: _correlation(stats.spearmanr, *values),
+    MEAN_SQUARED_ERROR: sklearn_metrics.mean_squared_error,
+    MEAN_ABSOLUTE_ERROR: sklearn_metrics.mean_absolute_error,
+    MICRO_F1: _f1_of("micro"),
+    MICRO_PRECISION: lambda label_ids, predictions: (
+        sklearn_metrics.precision_score(
+            label_ids, predictions, average="micro", zero_division=0.0
+        )
+    ),
+    MICRO_RECALL: lambda label_ids, predictions: sklearn_metrics.recall_score(
+        label_ids, predictions, average="micro", zero_division=0.0
+    ),
+    # Of rows with all labels right and no other.
+    SUBSET_ACCURACY: sklearn_metrics.accuracy_score,
+}
+
+
+def compute_metrics(
+    names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
+) -> dict[str, float]:
+    """Computes metrics: scores up to 1, not percents, and errors.
+
+    Args:
+      names: Keys of `METRICS`.
+      label_ids: What is right: <int32>[N] label ids; <int32>[N, C], 1 for the
+        labels of a multi-label example; or <float32>[N] scores.
+      predictions: What was predicted, in the same form.
+
+    Raises:
+      ValueError: If there is no example or the shapes differ.
+    """
+    label_ids, predictions = np.asarray(label_ids), np.asarray(predictions)
+    if label_ids.shape != predictions.shape or not len(label_ids):
+        raise ValueError(
+            "Labels and predictions must have the same shape and at least one "
+            f"row. Received: {label_ids.shape} and {predictions.shape}."
+        )
+    return {
+        name: float(METRICS[name](label_ids, predictions)) for name in names
+    }
+
+
+def confusion_matrix(
+    label_ids: np.ndarray, predictions: np.ndarray, num_labels: int
+) -> np.ndarray:
+    """Counts the pairs of right and predicted labels.
+
+    Args:
+      label_ids: <int32>[N].
+      predictions: <int32>[N].
+      num_labels: C.
+
+    Returns:
+      <int64>[C, C], a row for each right label, a column for each predicted.
+    """
+    return sklearn_metrics.confusion_matrix(
+        label_ids, predictions, labels=range(num_labels)
+    )

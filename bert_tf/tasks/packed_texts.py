@@ -1,0 +1,140 @@
+"""Packed texts of unequal lengths, of which any may share a batch.
+
+Shapes:
+  N: number of texts.
+  B: batch size.
+  T: length of a batch.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.features import SEGMENT_IDS
+from bert_tf.text import packing
+from bert_tf.text.tokenizer import BertTokenizer
+
+# The tokenizer is fast for many texts at a time, and this bounds memory.
+_TEXTS_PER_CALL = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedTexts:
+    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each text, without padding.
+
+    Attributes:
+      input_ids: <int32>[sum of lengths], one text after the other.
+      row_splits: <int64>[N + 1], where in it the texts begin and end.
+      first_lengths: <int32>[N], pieces of [CLS] A [SEP]; all of a single text.
+      pad_id: The id of [PAD].
+      num_truncated: How many texts or pairs had too many pieces.
+    """
+
+    input_ids: np.ndarray
+    row_splits: np.ndarray
+    first_lengths: np.ndarray
+    pad_id: int
+    num_truncated: int
+
+    def __len__(self) -> int:
+        return len(self.first_lengths)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], pieces of each text with its special ones."""
+        return np.diff(self.row_splits)
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns the model's inputs for some of the texts.
+
+        Args:
+          indices: <int64>[B], which texts.
+          length: T, at least that of the longest of them.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
+
+        Raises:
+          ValueError: If one of the texts is longer.
+        """
+        starts = self.row_splits[indices][:, np.newaxis]
+        lengths = self.row_splits[indices + 1][:, np.newaxis] - starts
+        if lengths.size and lengths.max() > length:
+            raise ValueError(
+                f"`length` must be at least that of the longest text, "
+                f"{lengths.max()}. Received: {length}."
+            )
+        position = np.arange(length)
+        mask = position < lengths
+        ids = np.full(mask.shape, self.pad_id, np.int32)
+        ids[mask] = self.input_ids[(starts + position)[mask]]
+        in_second = position >= self.first_lengths[indices][:, np.newaxis]
+        return {
+            INPUT_IDS.name: ids,
+            INPUT_MASK.name: mask.astype(np.int32),
+            SEGMENT_IDS.name: (mask & in_second).astype(np.int32),
+        }
+
+
+def pack_texts(
+    texts_a: Sequence[str],
+    texts_b: Sequence[str | None] | None,
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+) -> PackedTexts:
+    """Tokenizes texts or pairs and packs them; see `packing.pack`.
+
+    Args:
+      texts_a: N texts.
+      texts_b: N texts, None for each that has no second one; or None.
+      tokenizer: The tokenizer.
+      max_seq_length: The most pieces a text may have, with the special ones.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a piece.
+    """
+    ids = [np.zeros([0], np.int32)]
+    lengths = [np.zeros([0], np.int64)]
+    first_lengths = [np.zeros([0], np.int32)]
+    num_truncated = 0
+    for start in range(0, len(texts_a), _TEXTS_PER_CALL):
+        end = start + _TEXTS_PER_CALL
+        tokens_a = tokenizer.tokenize(texts_a[start:end])
+        tokens_b = texts_b and tokenizer.tokenize(
+            [text or "" for text in texts_b[start:end]]
+        )
+        packed = packing.pack(
+            tokens_a, tokens_b, max_seq_length, tokenizer.vocabulary
+        )
+        packed = {name: value.numpy() for name, value in packed.items()}
+        mask = packed[INPUT_MASK.name]
+        ids.append(packed[INPUT_IDS.name][mask == 1])
+        lengths.append(mask.sum(-1, dtype=np.int64))
+        second_lengths = packed[SEGMENT_IDS.name].sum(-1, dtype=np.int32)
+        first_lengths.append(lengths[-1].astype(np.int32) - second_lengths)
+        num_truncated += int(
+            np.sum(_full_lengths(tokens_a, tokens_b) > max_seq_length)
+        )
+    return PackedTexts(
+        np.concatenate(ids),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        np.concatenate(first_lengths),
+        tokenizer.vocabulary.pad_id,
+        num_truncated,
+    )
+
+
+def _full_lengths(
+    tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
+) -> np.ndarray:
+    """Returns the lengths that no limit would have cut."""
+    lengths = tokens_a.row_lengths().numpy() + 2
+    if tokens_b is None:
+        return lengths
+    second = tokens_b.row_lengths().numpy()
+    # [SEP] comes with pieces before it only.
+    return lengths + second + (second > 0)

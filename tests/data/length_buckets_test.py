@@ -1,0 +1,223 @@
+"""Tests for bert_tf.data.length_buckets."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import length_buckets
+from bert_tf.errors import UserError
+from bert_tf.text.tokenizer import BertTokenizer
+from tests.shared_data import data
+
+_EIGHTS = length_buckets.every_multiple(128)
+
+
+def _lengths(count, seed=0):
+    """Lengths like those of sentences: mostly short, a few at the limit."""
+    drawn = np.random.default_rng(seed).lognormal(3.0, 0.6, count)
+    return np.clip(drawn, 3, 128).astype(np.int64)
+
+
+def _indices(batches):
+    return np.concatenate([batch.indices for batch in batches])
+
+
+class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        *itertools.product(
+            (1, 7, 32, 33, 1000, 7013), (1, 32), ((128,), _EIGHTS)
+        )
+    )
+    def test_each_example_once_and_padded_enough(self, count, size, allowed):
+        lengths = _lengths(count)
+        batches = length_buckets.training_batches(lengths, size, 5, 1, allowed)
+        self.assertAllEqual(np.sort(_indices(batches)), np.arange(count))
+        sizes = [len(batch.indices) for batch in batches]
+        self.assertEqual(len(batches), -(-count // size))
+        self.assertEqual(set(sizes[:-1]) - {size}, set())
+        for batch in batches:
+            longest = lengths[batch.indices].max()
+            # The least allowed length that is enough.
+            self.assertEqual(
+                batch.length, min(a for a in allowed if a >= longest)
+            )
+
+    def test_order_is_a_function_of_seed_and_epoch(self):
+        lengths = _lengths(500)
+
+        def plan(seed, epoch):
+            batches = length_buckets.training_batches(
+                lengths, 16, seed, epoch, _EIGHTS
+            )
+            return [(b.length, *b.indices.tolist()) for b in batches]
+
+        self.assertEqual(plan(3, 2), plan(3, 2))
+        different = [plan(3, 2), plan(3, 1), plan(4, 2), plan(2, 3)]
+        for one, other in itertools.combinations(different, 2):
+            self.assertNotEqual(one, other)
+            # Not the same batches in another order either.
+            self.assertLess(len(set(one) & set(other)), 3)
+
+    def test_one_length_is_the_originals_way(self):
+        lengths = _lengths(100)
+        batches = length_buckets.training_batches(lengths, 32, 0, 0, (128,))
+        self.assertEqual([batch.length for batch in batches], [128] * 4)
+        # Shuffled, and not by length.
+        order = _indices(batches)
+        self.assertNotAllEqual(order, np.arange(100))
+        self.assertLess(
+            abs(np.corrcoef(lengths[order], np.arange(100))[0, 1]), 0.3
+        )
+
+    def test_lengths_of_successive_batches_are_mixed(self):
+        lengths = _lengths(20_000)
+        batches = length_buckets.training_batches(lengths, 32, 0, 0, _EIGHTS)
+        of_batches = np.array([batch.length for batch in batches])
+        correlation = np.corrcoef(of_batches[1:], of_batches[:-1])[0, 1]
+        self.assertLess(abs(correlation), 0.15)
+
+    def test_small_sets_change_their_company(self):
+        # Two examples of neighbouring length: rarely together in both epochs.
+        lengths = np.arange(64) + 3
+        together = []
+        for epoch in range(50):
+            batches = length_buckets.training_batches(
+                lengths, 4, 0, epoch, _EIGHTS
+            )
+            (batch,) = [b for b in batches if 30 in b.indices]
+            together.append(31 in batch.indices)
+        self.assertBetween(np.mean(together), 0.05, 0.75)
+
+    def test_the_rest_is_not_always_the_longest(self):
+        lengths = np.arange(11) + 3
+        rests = {
+            int(
+                length_buckets.training_batches(lengths, 5, 0, epoch, _EIGHTS)[
+                    -1
+                ].indices[0]
+            )
+            for epoch in range(100)
+        }
+        self.assertEqual(rests, set(range(11)))
+
+    @parameterized.parameters(
+        ("mnli/train3000.jsonl.gz", 1.2), ("qnli/dev.tsv.gz", 1.12)
+    )
+    def test_padding_on_real_lengths(self, name, most):
+        lengths = self._real_lengths(name)
+        batches = length_buckets.training_batches(lengths, 32, 0, 0, _EIGHTS)
+        positions = length_buckets.count_positions(batches)
+        self.assertLess(positions / lengths.sum(), most)
+        fixed = length_buckets.training_batches(lengths, 32, 0, 0, (128,))
+        self.assertEqual(
+            length_buckets.count_positions(fixed), 128 * len(lengths)
+        )
+        # Padding each batch to its longest, without sorting.
+        order = _indices(fixed)
+        plain = sum(
+            len(part) * part.max()
+            for part in np.split(lengths[order], range(32, len(order), 32))
+        )
+        self.assertLess(positions, 0.6 * plain)
+
+    def _real_lengths(self, name):
+        with gzip.open(data(name), "rt", encoding="utf-8") as file:
+            if name.endswith(".jsonl.gz"):
+                rows = [json.loads(line) for line in file]
+                pairs = [(row["premise"], row["hypothesis"]) for row in rows]
+            else:
+                pairs = [line.split("\t")[1:3] for line in file][1:]
+        tokenizer = BertTokenizer.from_vocab_file(
+            data("vocab/bert-base-uncased-vocab.txt")
+        )
+        first, second = (
+            tokenizer.tokenize(list(texts)).row_lengths().numpy()
+            for texts in zip(*pairs, strict=True)
+        )
+        return np.minimum(first + second + 3, 128)
+
+    def test_refuses_what_is_too_long(self):
+        with self.assertRaisesRegex(UserError, "longer than 64. .*length 65"):
+            length_buckets.training_batches(
+                np.array([65, 3]), 2, 0, 0, (32, 64)
+            )
+        with self.assertRaisesRegex(UserError, "at least 1. Received: 0"):
+            length_buckets.training_batches(np.array([3]), 0, 0, 0, (32,))
+
+    def test_no_examples(self):
+        none = np.zeros([0], np.int64)
+        self.assertEmpty(
+            length_buckets.training_batches(none, 2, 0, 0, _EIGHTS)
+        )
+        self.assertEmpty(length_buckets.prediction_batches(none, 2, _EIGHTS))
+
+
+class PredictionBatchesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(((128,),), (_EIGHTS,))
+    def test_order_is_restored(self, allowed):
+        lengths = _lengths(101)
+        batches = length_buckets.prediction_batches(lengths, 8, allowed)
+        self.assertAllEqual(np.sort(_indices(batches)), np.arange(101))
+        # What a model would return: something of each example.
+        values = [
+            np.stack([lengths[b.indices], 7 * b.indices], axis=1)
+            for b in batches
+        ]
+        self.assertAllEqual(
+            length_buckets.restore_order(batches, values),
+            np.stack([lengths, 7 * np.arange(101)], axis=1),
+        )
+
+    def test_longest_first(self):
+        batches = length_buckets.prediction_batches(_lengths(101), 8, _EIGHTS)
+        found = [batch.length for batch in batches]
+        self.assertEqual(found, sorted(found, reverse=True))
+        self.assertLess(length_buckets.count_positions(batches), 101 * 40)
+
+    def test_one_length_keeps_the_order(self):
+        batches = length_buckets.prediction_batches(_lengths(20), 8, (128,))
+        self.assertAllEqual(_indices(batches), np.arange(20))
+
+
+class LengthsTest(tf.test.TestCase, parameterized.TestCase):
+    def test_multiples(self):
+        self.assertEqual(length_buckets.every_multiple(24), (8, 16, 24))
+        self.assertEqual(length_buckets.every_multiple(20), (8, 16, 20))
+        self.assertEqual(length_buckets.every_multiple(7), (7,))
+
+    @parameterized.parameters(1, 2, 3, 4)
+    def test_no_other_choice_has_less_padding(self, num_lengths):
+        lengths = np.minimum(_lengths(300, seed=num_lengths), 60)
+        choices = length_buckets.every_multiple(60)
+
+        def cost(allowed):
+            return np.array(allowed)[np.searchsorted(allowed, lengths)].sum()
+
+        chosen = length_buckets.fewest_padding(lengths, 60, num_lengths)
+        best = min(
+            cost((*others, 60))
+            for others in itertools.combinations(choices[:-1], num_lengths - 1)
+        )
+        self.assertEqual(chosen[-1], 60)
+        self.assertLessEqual(set(chosen), set(choices))
+        self.assertLen(chosen, num_lengths)
+        self.assertEqual(cost(chosen), best)
+
+    def test_no_more_lengths_than_help(self):
+        self.assertEqual(
+            length_buckets.fewest_padding(np.array([3, 30]), 64, 4), (8, 32, 64)
+        )
+        self.assertEqual(
+            length_buckets.fewest_padding(np.array([64, 64]), 64, 4), (64,)
+        )
+        self.assertEqual(
+            length_buckets.fewest_padding(np.array([5]), 7, 4), (7,)
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

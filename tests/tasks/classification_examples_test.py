@@ -1,0 +1,259 @@
+"""Tests for bert_tf.tasks.classification_examples."""
+
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import classification_examples
+from bert_tf.tasks.classification_examples import Columns
+from bert_tf.tasks.classification_examples import InputExample
+from tests.shared_data import data
+
+_COLUMNS = Columns("text", labels=("label",))
+
+
+class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def write(self, name, contents):
+        path = self.folder / name
+        path.write_text(contents, encoding="utf-8", newline="")
+        return str(path)
+
+    def read(self, name, contents, columns=_COLUMNS, *args, **options):
+        return classification_examples.read_examples(
+            self.write(name, contents), columns, *args, **options
+        )
+
+    def labels(self, *args, **options):
+        return [example.label for example in self.read(*args, **options)]
+
+    def assert_refused(self, message, *args, **options):
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self.read(*args, **options)
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_single_texts_and_pairs(self):
+        contents = 'id,b,label,a\r\n7, "B ,y ,"A, a "\r\n8,D,n,C\r\n'
+        self.assertEqual(
+            self.read("a.csv", contents, Columns("a", "b", ("label",))),
+            [
+                InputExample("a.csv:2", "A, a ", ' "B ', "y"),
+                InputExample("a.csv:3", "C", "D", "n"),
+            ],
+        )
+        self.assertEqual(
+            self.read("a.csv", contents, Columns("a", labels=("label",)))[1],
+            InputExample("a.csv:3", "C", None, "n"),
+        )
+
+    def test_labels_of_json_are_strings(self):
+        contents = "\n".join(
+            f'{{"text": "x", "label": {label}}}'
+            for label in ("1", '"1"', "true", "0.5", '" b "')
+        )
+        self.assertEqual(
+            self.labels("a.jsonl", contents), ["1", "1", "true", "0.5", "b"]
+        )
+
+    def test_several_labels(self):
+        self.assertEqual(
+            self.labels(
+                "a.tsv",
+                "text\tlabel\nx\tb, a,b,\nx\t\nx\tc\n",
+                problem_type="multi_label",
+            ),
+            [("b", "a"), (), ("c",)],
+        )
+        self.assertEqual(
+            self.labels(
+                "a.tsv",
+                "text\tlabel\nx\tb, c|a\n",
+                problem_type="multi_label",
+                label_separator="|",
+            ),
+            [("b, c", "a")],
+        )
+        self.assertEqual(
+            self.labels(
+                "a.jsonl",
+                '{"text": "x", "label": ["b, c", 3]}\n'
+                '{"text": "x", "label": []}\n{"text": "x", "label": 3}',
+                problem_type="multi_label",
+            ),
+            [("b, c", "3"), (), ("3",)],
+        )
+
+    def test_a_column_for_each_label(self):
+        columns = Columns("text", labels=("toxic", "rude"))
+        contents = "rude,text,toxic\n1,x,1\n0,x,0\n1.0,x,False\n"
+        self.assertEqual(
+            self.labels("a.csv", contents, columns, "multi_label"),
+            [("toxic", "rude"), (), ("rude",)],
+        )
+        self.assert_refused(
+            "a.csv, line 3 must have 0 or 1 in column 'rude'.*'2'",
+            "a.csv",
+            "rude,text,toxic\n1,x,1\n2,x,1\n",
+            columns,
+            "multi_label",
+        )
+        self.assert_refused(
+            "line 2 must have 0 or 1 in column 'rude'",
+            "a.csv",
+            "rude,text,toxic\n,x,1\n",
+            columns,
+            "multi_label",
+        )
+        self.assert_refused(
+            "need the problem type multi_label.*toxic, rude",
+            "a.csv",
+            contents,
+            columns,
+        )
+
+    def test_scores(self):
+        self.assertEqual(
+            self.labels(
+                "a.csv",
+                "text,label\nx,1\nx, -2.5e1 \nx,0\n",
+                problem_type="regression",
+            ),
+            [1.0, -25.0, 0.0],
+        )
+
+    @parameterized.parameters("1,5", "nan", "inf", "high", "true")
+    def test_what_is_no_score(self, score):
+        self.assert_refused(
+            "a.tsv, line 3 must have a number as its label",
+            "a.tsv",
+            f"text\tlabel\nx\t1\nx\t{score}\n",
+            problem_type="regression",
+        )
+
+    @parameterized.parameters(
+        ("a.csv, line 3 has no label in column 'label'", "x,1\ny, \n"),
+        ("a.csv, line 3 has an empty text in column 'text'", "x,1\n,2\n"),
+        ("line 2 has an empty text", '" \n\t",1\n'),
+        ("line 3 must have 2 columns", "x,1\ny\n"),
+    )
+    def test_bad_rows(self, message, contents):
+        self.assert_refused(message, "a.csv", "text,label\n" + contents)
+
+    @parameterized.parameters(
+        ("string in column 'text'. Received: nothing", '{"label": 2}'),
+        ("Received: null", '{"text": null, "label": 2}'),
+        (r'Received: \["é"\]', '{"text": ["é"], "label": 2}'),
+        ("line 2 has no label", '{"text": "x", "label": null}'),
+        ("line 2 has no label", '{"text": "x"}'),
+        (r'must have one label. Received: \["a"\]',
+         '{"text": "x", "label": ["a"]}'),
+    )  # fmt: skip
+    def test_bad_objects(self, message, line):
+        first = '{"text": "x", "label": 1}\n'
+        self.assert_refused(message, "a.jsonl", first + line)
+
+    def test_missing_columns(self):
+        contents = "text,label\nx,1\n"
+        for columns in (
+            Columns("body", labels=("label",)),
+            Columns("text", "body", ("label",)),
+            Columns("text", labels=("body",)),
+        ):
+            self.assert_refused(
+                "no column 'body'; .* 'text', 'label'",
+                "a.csv",
+                contents,
+                columns,
+            )
+
+    def test_unknown_labels(self):
+        known = [f"l{i:02}" for i in range(12)]
+        contents = "text,label\nx,l03\nx,l12\n"
+        self.assert_refused(
+            "line 3 has the label 'l12', which is none of the 12 .*'l09' and 2",
+            "a.csv",
+            contents,
+            labels=known,
+        )
+        self.assert_refused(
+            "line 3 has the label 'l12', which is none of the 1 .*: 'l03'.",
+            "a.csv",
+            "text,label\nx,l03\nx,'l03,l12'\n".replace("'", '"'),
+            problem_type="multi_label",
+            labels=["l03"],
+        )
+        self.assertEqual(
+            self.labels("a.csv", contents, labels=[*known, "l12"]),
+            ["l03", "l12"],
+        )
+
+    def test_files_without_labels(self):
+        for contents in ("text\nx\ny\n", "text,label\nx,\ny,\n"):
+            self.assertEqual(
+                self.labels("a.csv", contents, may_lack_labels=True),
+                [None, None],
+            )
+        contents = "text,label\nx,1\ny,\nz,\n"
+        self.assert_refused(
+            "2 of 3 have none, the first of which is a.csv:3",
+            "a.csv",
+            contents,
+            may_lack_labels=True,
+        )
+
+    def test_texts_only(self):
+        path = self.write("a.tsv", "label\tb\ta\n?\tB\tA\n\tD\tC\n\t\tE\n")
+        texts = classification_examples.read_texts(
+            path, Columns("a", "b", ("label",))
+        )
+        self.assertEqual(next(texts), InputExample("a.tsv:2", "A", "B"))
+        self.assertEqual(next(texts), InputExample("a.tsv:3", "C", "D"))
+        with self.assertRaisesRegex(UserError, "line 4 has an empty text"):
+            next(texts)
+
+    def test_gathered_labels(self):
+        def gather(*labels):
+            return classification_examples.gather_labels(
+                [InputExample("", "x", None, label) for label in labels]
+            )
+
+        self.assertEqual(gather("b", "a", "b", "C"), ("C", "a", "b"))
+        self.assertEqual(gather("10", "9", "-1"), ("-1", "9", "10"))
+        self.assertEqual(gather("10", "9", "x"), ("10", "9", "x"))
+        self.assertEqual(gather(("b", "a"), (), ("c",)), ("a", "b", "c"))
+        self.assertEqual(gather(("b",), ()), ("b",))
+        for labels in (["b", "b"], [(), ()]):
+            with self.assertRaisesRegex(UserError, "different labels"):
+                gather(*labels)
+
+    def test_real_file(self):
+        columns = Columns("text", labels=("category",))
+        train = classification_examples.read_examples(
+            data("banking77/train.csv"), columns
+        )
+        labels = classification_examples.gather_labels(train)
+        self.assertLen(train, 10003)
+        self.assertLen(labels, 77)
+        test = classification_examples.read_examples(
+            data("banking77/test.csv"), columns, labels=labels
+        )
+        self.assertLen(test, 3080)
+        self.assertEqual(
+            test[1],
+            InputExample(
+                "test.csv:3",
+                "I still have not received my new card, I ordered over a week "
+                "ago.",
+                None,
+                "card_arrival",
+            ),
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

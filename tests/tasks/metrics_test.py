@@ -1,0 +1,118 @@
+"""Tests for bert_tf.tasks.metrics."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks import glue_tasks
+from bert_tf.tasks import metrics
+
+_RIGHT = np.array([1, 0, 1, 1, 0, 1, 0, 1, 1, 0])
+_GUESS = np.array([1, 0, 0, 1, 1, 1, 0, 1, 0, 1])
+# Of label 1: 4 right, 2 wrong, 2 missed; 2 of the 0s are right.
+
+
+class MetricsTest(tf.test.TestCase, parameterized.TestCase):
+    def compute(self, name, right, guess):
+        scores = metrics.compute_metrics([name], right, guess)
+        self.assertEqual(list(scores), [name])
+        self.assertIsInstance(scores[name], float)
+        return scores[name]
+
+    @parameterized.parameters(
+        (metrics.ACCURACY, 6 / 10),
+        (metrics.F1, 2 * 4 / (2 * 4 + 2 + 2)),
+        (metrics.MACRO_F1, (8 / 12 + 4 / 8) / 2),
+        (metrics.MATTHEWS, (4 * 2 - 2 * 2) / (6 * 6 * 4 * 4) ** 0.5),
+    )
+    def test_single_labels(self, name, expected):
+        self.assertAllClose(self.compute(name, _RIGHT, _GUESS), expected, 1e-12)
+
+    def test_matthews_of_a_constant_is_zero(self):
+        self.assertEqual(self.compute(metrics.MATTHEWS, _RIGHT, 0 * _GUESS), 0)
+
+    def test_correlations(self):
+        right = np.array([1.0, 2.5, 2.5, 5.0, 4.0], np.float32)
+        guess = np.array([0.5, 9.0, 3.0, 70.0, 8.0], np.float32)
+        centred_right = right - right.mean(dtype=np.float64)
+        centred_guess = guess - guess.mean(dtype=np.float64)
+        pearson = np.sum(centred_right * centred_guess) / np.sqrt(
+            np.sum(centred_right**2) * np.sum(centred_guess**2)
+        )
+        self.assertAllClose(
+            self.compute(metrics.PEARSON, right, guess), pearson, 1e-12
+        )
+        # Ranks; equal values share the mean of theirs.
+        ranks_right = np.array([1, 2.5, 2.5, 5, 4])
+        ranks_guess = np.array([1, 4, 2, 5, 3])
+        self.assertAllClose(
+            self.compute(metrics.SPEARMAN, right, guess),
+            np.corrcoef(ranks_right, ranks_guess)[0, 1],
+            1e-12,
+        )
+        self.assertAllClose(
+            self.compute(metrics.MEAN_SQUARED_ERROR, right, guess),
+            np.mean((right - guess) ** 2),
+            1e-6,
+        )
+        self.assertAllClose(
+            self.compute(metrics.MEAN_ABSOLUTE_ERROR, right, guess),
+            np.mean(np.abs(right - guess)),
+            1e-6,
+        )
+
+    @parameterized.parameters(metrics.PEARSON, metrics.SPEARMAN)
+    def test_correlation_with_a_constant_is_zero(self, name):
+        right = np.array([1.0, 2.0, 4.0], np.float32)
+        self.assertEqual(self.compute(name, right, 0 * right + 3), 0.0)
+        self.assertEqual(self.compute(name, right[:1], right[:1]), 0.0)
+
+    # Of the columns, the first has one right; the second two right and one
+    # missed; the third one and the first another one too much.
+    @parameterized.parameters(
+        (metrics.MICRO_PRECISION, 3 / 5),
+        (metrics.MICRO_RECALL, 3 / 4),
+        (metrics.MICRO_F1, 6 / 9),
+        (metrics.MACRO_F1, (2 / 3 + 4 / 5 + 0) / 3),
+        (metrics.SUBSET_ACCURACY, 2 / 4),
+    )
+    def test_several_labels(self, name, expected):
+        right = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
+        guess = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 1]])
+        self.assertAllClose(self.compute(name, right, guess), expected, 1e-12)
+
+    def test_every_problem_and_task_has_known_metrics(self):
+        for names in metrics.METRICS_OF_PROBLEM.values():
+            self.assertLessEqual(set(names), set(metrics.METRICS))
+        for task in glue_tasks.TASKS.values():
+            self.assertLessEqual(set(task.metrics), set(metrics.METRICS))
+
+    def test_official_metrics(self):
+        expected = {
+            "cola": {"matthews_correlation"},
+            "mrpc": {"f1", "accuracy"},
+            "qqp": {"f1", "accuracy"},
+            "sts-b": {"pearson", "spearmanr"},
+            "ax": {"matthews_correlation", "accuracy"},
+        }
+        for name, task in glue_tasks.TASKS.items():
+            self.assertEqual(
+                set(task.metrics), expected.get(name, {"accuracy"})
+            )
+
+    def test_confusion_matrix(self):
+        matrix = metrics.confusion_matrix(
+            np.array([0, 0, 2, 2, 2]), np.array([0, 2, 2, 2, 0]), 4
+        )
+        self.assertAllEqual(
+            matrix, [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
+        )
+
+    def test_refuses_other_shapes_and_nothing(self):
+        for right, guess in ((_RIGHT, _GUESS[:-1]), (_RIGHT[:0], _GUESS[:0])):
+            with self.assertRaisesRegex(ValueError, "same shape and at least"):
+                metrics.compute_metrics([metrics.ACCURACY], right, guess)
+
+
+if __name__ == "__main__":
+    tf.test.main()
