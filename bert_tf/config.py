@@ -15,6 +15,9 @@ from bert_tf.errors import UserError
 # the original used before 2019-02-07. "linear" may also be spelt null.
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
+# No encoder is as deep; a slip of the keyboard would fill the memory.
+MAX_HIDDEN_LAYERS = 1000
+
 # Keys of released multilingual and Chinese files that no code ever read.
 _UNUSED_KEYS = frozenset(
     {
@@ -107,6 +110,11 @@ class BertConfig:
                     f"`{field}` must be at least 1. "
                     f"Received: {field}={getattr(self, field)}."
                 )
+        if self.num_hidden_layers > MAX_HIDDEN_LAYERS:
+            raise UserError(
+                f"`num_hidden_layers` must be at most {MAX_HIDDEN_LAYERS}. "
+                f"Received: num_hidden_layers={self.num_hidden_layers}."
+            )
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 "`num_attention_heads` must divide `hidden_size`. Received: "

@@ -94,6 +94,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"hidden_act": "swish"}, "'swish'"),
         ({"hidden_size": 0}, "hidden_size=0"),
         ({"num_hidden_layers": -1}, "num_hidden_layers=-1"),
+        ({"num_hidden_layers": 10**9}, "at most 1000"),
         ({"vocab_size": "101"}, "vocab_size='101'"),
         ({"vocab_size": 101.5}, r"vocab_size=101\.5"),
         ({"vocab_size": True}, "vocab_size=True"),
