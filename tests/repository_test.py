@@ -238,7 +238,11 @@ class RequirementsTest(tf.test.TestCase):
 
     def test_imports_of_the_library_are_required(self):
         required = {pin.split("==")[0] for pin in _pins("requirements.in")}
-        distributions = {"absl": "absl-py"}
+        distributions = {
+            "absl": "absl-py",
+            "official": "tf-models-official",
+            "sklearn": "scikit-learn",
+        }
         # TensorFlow brings these, in versions that fit it.
         required |= {"google", "tensorboard"}
         # Asked for only where somebody has a pytorch_model.bin.
