@@ -261,8 +261,9 @@ def _parse_json(path: str, line: int, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{path}, line {line + error.lineno - 1} is not JSON: {error.msg} "
-            f"at character {error.colno} of the line."
+            f"{path}, line {line + error.lineno - 1} is not JSON ({error.msg} "
+            f"at character {error.colno}); a .jsonl file holds one object a "
+            "line, a .json file that or a list of objects."
         ) from error
     except RecursionError as error:
         raise UserError(

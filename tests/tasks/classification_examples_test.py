@@ -1,5 +1,7 @@
 """Tests for bert_tf.tasks.classification_examples."""
 
+import gzip
+import json
 import pathlib
 
 import tensorflow as tf
@@ -230,6 +232,29 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         for labels in (["b", "b"], [(), ()]):
             with self.assertRaisesRegex(UserError, "different labels"):
                 gather(*labels)
+
+    def test_real_texts_in_every_format(self):
+        with gzip.open(data("clinc150/data_full.json.gz"), "rt") as file:
+            rows = json.load(file)["val"]
+        columns = Columns("text", labels=("intent",))
+        objects = [{"intent": label, "text": text} for text, label in rows]
+        read = [
+            self.read(name, contents, columns)
+            for name, contents in (
+                ("a.json", json.dumps(objects, indent=1)),
+                ("a.jsonl", "\n".join(map(json.dumps, objects))),
+                (
+                    "a.tsv",
+                    "\n".join(["text\tintent", *map("\t".join, rows)]),
+                ),
+            )
+        ]
+        for examples in read:
+            self.assertEqual(
+                [(e.text_a, e.label) for e in examples],
+                [tuple(row) for row in rows],
+            )
+        self.assertLen(classification_examples.gather_labels(read[0]), 150)
 
     def test_real_file(self):
         columns = Columns("text", labels=("category",))
