@@ -1,6 +1,7 @@
 """From pieces back to the paragraph: which of its characters they stand for."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from bert_tf.tasks.squad_examples import SquadExample
 from bert_tf.tasks.squad_features import InputFeatures
@@ -48,29 +49,34 @@ class SpanTexts:
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         words = example.doc_tokens[first : last + 1]
-        orig_text = " ".join(words)
         tok_text = " ".join(
-            filter(None, (self._normalized[word] for word in words))
+            filter(None, [self._normalized[word] for word in words])
         )
-        pred_text = self._join(window.input_ids[start : end + 1])
-        begin, stop = _align(pred_text, orig_text, tok_text)
-        starts = example.doc_token_starts[first : last + 1]
-        places = [
-            begin_of_word + index
-            for begin_of_word, word in zip(starts, words, strict=True)
-            # With the space behind the word.
-            for index in range(len(word) + 1)
-        ]
-        return orig_text[begin:stop], places[begin], places[stop - 1] + 1
+        chars = _align(
+            self._join(window.input_ids[start : end + 1].tolist()),
+            tok_text,
+            sum(map(len, words)),
+        )
+        (begin, begin_char), (stop, stop_char) = (
+            _find_char(words, char) for char in chars
+        )
+        text = " ".join(words[begin : stop + 1])
+        cut = len(words[stop]) - stop_char - 1
+        starts = example.doc_token_starts
+        return (
+            text[begin_char : len(text) - cut],
+            starts[first + begin] + begin_char,
+            starts[first + stop] + stop_char + 1,
+        )
 
     def _join(self, ids: Iterable[int]) -> str:
-        text = " ".join(self._tokens[id] for id in ids)
+        text = " ".join([self._tokens[id] for id in ids])
         text = text.replace(f" {vocabulary_lib.CONTINUATION}", "")
         return " ".join(text.replace(vocabulary_lib.CONTINUATION, "").split())
 
 
-def _align(pred_text: str, orig_text: str, tok_text: str) -> tuple[int, int]:
-    """Returns which characters of the words the prediction is.
+def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
+    """Returns which characters of the words, without spaces, are predicted.
 
     Of "Steve Smith's" the prediction "steve smith" is "Steve Smith". The
     normalized words and the words themselves, without spaces, are laid side by
@@ -81,25 +87,24 @@ def _align(pred_text: str, orig_text: str, tok_text: str) -> tuple[int, int]:
 
     Args:
       pred_text: The pieces as words.
-      orig_text: The words they come from.
-      tok_text: Those words, normalized and split at punctuation.
+      tok_text: The paragraph's words, normalized and split at punctuation.
+      num_chars: How many characters the paragraph's words have.
 
     Returns:
-      The first character and, exclusive, the last of `orig_text`.
+      The first and the last character.
     """
-    everything = (0, len(orig_text))
     start = tok_text.find(pred_text)
-    orig_places = _visible(orig_text)
-    tok_places = _visible(tok_text)
-    if start < 0 or not pred_text or len(orig_places) != len(tok_places):
-        return everything
-    to_orig = dict(zip(tok_places, orig_places, strict=True))
-    end = start + len(pred_text) - 1
-    if start not in to_orig or end not in to_orig:
-        return everything
-    return to_orig[start], to_orig[end] + 1
+    num_tok_chars = len(tok_text) - tok_text.count(" ")
+    if start < 0 or not pred_text or num_chars != num_tok_chars:
+        return 0, num_chars - 1
+    first = start - tok_text.count(" ", 0, start)
+    return first, first + len(pred_text) - pred_text.count(" ") - 1
 
 
-def _visible(text: str) -> list[int]:
-    """Returns where the text has other than spaces."""
-    return [place for place, char in enumerate(text) if char != " "]
+def _find_char(words: Sequence[str], char: int) -> tuple[int, int]:
+    """Returns which word has the n-th character, and where in it."""
+    for index, word in enumerate(words):
+        if char < len(word):
+            return index, char
+        char -= len(word)
+    raise IndexError(f"The words end {char} characters before.")
