@@ -214,7 +214,8 @@ def kind_of(values: Mapping[str, Any], source: str) -> str | None:
     if not names:
         return None
     kinds = {a.name: kind for kind, a in ARCHITECTURES.items()}
-    if not isinstance(names, list) or names[0] not in kinds or names[1:]:
+    is_list = isinstance(names, list)
+    if not is_list or str(names[0]) not in kinds or names[1:]:
         raise UserError(
             f"{source}: `architectures` must name one of {', '.join(kinds)}. "
             f"Received: {names!r}."
@@ -251,7 +252,8 @@ def to_task(
             )
     problem_type = values.get("problem_type")
     if kind == "classification" and problem_type is not None:
-        if problem_type not in _PROBLEM_TYPES:
+        # A list has no hash.
+        if str(problem_type) not in _PROBLEM_TYPES:
             raise UserError(
                 f"{source}: `problem_type` must be one of "
                 f"{', '.join(_PROBLEM_TYPES)}. Received: {problem_type!r}."

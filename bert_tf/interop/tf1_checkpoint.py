@@ -8,6 +8,7 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Collection
 from collections.abc import Mapping
 
 import numpy as np
@@ -228,6 +229,7 @@ def read_weights(
         {head for heads in weight_map.HEADS.values() for head in heads},
         allow_missing=allow_missing,
     )
+    report = report.with_notes(*_check_types(prefix, report.loaded))
     state, unused = optimizer_state.match(
         state.shapes,
         tensors.__getitem__,
@@ -237,6 +239,24 @@ def read_weights(
     )
     report = dataclasses.replace(report, unused=report.unused + unused)
     return weights, state, report
+
+
+def _check_types(prefix: str, names: Collection[str]) -> list[str]:
+    """Checks that weights are real numbers; says if they are not <float32>."""
+    dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    for name in names:
+        if not dtypes[name].is_floating:
+            raise UserError(
+                f"{prefix} is not a model's: expected floating point numbers, "
+                f"but {name} is {dtypes[name].name}."
+            )
+    others = sorted({dtypes[name].name for name in names} - {"float32"})
+    if not others:
+        return []
+    return [
+        f"{prefix} holds numbers of type {', '.join(others)}, which become "
+        "float32."
+    ]
 
 
 def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:

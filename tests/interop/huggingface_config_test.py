@@ -31,8 +31,11 @@ class ConfigTest(case.DirectoryTestCase):
         self.write_all(architectures=[name], model_type="absent")
         self.assert_refused(rf"must name one of.*Received: \['{name}'\]")
 
-    def test_several_classes(self):
-        self.write_all(architectures=["BertModel", "BertForMaskedLM"])
+    @parameterized.parameters(
+        (["BertModel", "BertForMaskedLM"],), ([["BertModel"]],), ("BertModel",)
+    )
+    def test_what_is_not_one_class(self, names):
+        self.write_all(architectures=names)
         self.assert_refused("`architectures` must name one of")
 
     def test_old_configs_name_neither(self):
@@ -151,8 +154,11 @@ class ConfigTest(case.DirectoryTestCase):
             case.read_json(path, "config.json")["problem_type"], theirs
         )
 
-    def test_an_unknown_problem_type(self):
-        self.write_all("BertForSequenceClassification", problem_type="x")
+    @parameterized.parameters("x", (["regression"],))
+    def test_an_unknown_problem_type(self, problem_type):
+        self.write_all(
+            "BertForSequenceClassification", problem_type=problem_type
+        )
         self.assert_refused("`problem_type` must be one of")
 
     def test_labels_nobody_named(self):

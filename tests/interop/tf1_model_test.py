@@ -300,6 +300,33 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self._write(config=tiny.CONFIG.to_dict() | changes)
         self._assert_refused(f"not hold the BERT that its config.*{message}")
 
+    @parameterized.parameters(
+        (np.full([8], "x"), "string"), (np.arange(8), "int64")
+    )
+    def test_weights_that_are_no_numbers(self, values, dtype):
+        self._write(_arrays() | {"bert/pooler/dense/bias": values})
+        self._assert_refused(
+            f"expected floating point.*bert/pooler/dense/bias is {dtype}"
+        )
+
+    @parameterized.parameters(np.float16, np.float64)
+    def test_weights_of_other_types_become_float32_and_that_is_said(
+        self, dtype
+    ):
+        arrays = _arrays()
+        name = "bert/pooler/dense/bias"
+        arrays[name] = arrays[name].astype(dtype)
+        self._write(arrays)
+        stored = tf1_model.read_model(self.folder)
+        self.assertIn(
+            f"type {np.dtype(dtype).name}, which become float32",
+            " ".join(stored.report.notes),
+        )
+        self.assertEqual(stored.weights[name].dtype, np.float32)
+        self.assertAllEqual(
+            stored.weights[name], arrays[name].astype(np.float32)
+        )
+
     def test_missing_and_unused_weights_may_be_allowed(self):
         arrays = _arrays("cls/predictions")
         lost = arrays.pop("cls/predictions/transform/dense/bias")
