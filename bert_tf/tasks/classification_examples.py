@@ -43,7 +43,8 @@ class Columns:
     """Which columns of a file hold what.
 
     Attributes:
-      text: The text, or the first of a pair.
+      text: The text, or the first of a pair; in a .txt file, which has no
+        header, a line is the text whatever this says.
       text_pair: The second text of a pair, or None.
       labels: The label's column, if there is one. Several, each with 0 or 1,
         are the labels of a multi-label problem.
@@ -67,9 +68,9 @@ def read_texts(path: str, columns: Columns) -> Iterator[InputExample]:
         a text is empty or no string.
     """
     table = tables.read_table(path)
-    table.require(columns.texts)
+    texts = _text_columns(table, columns)
     for row in table.rows:
-        yield make_example(path, row, columns.texts)
+        yield make_example(path, row, texts)
 
 
 def read_examples(
@@ -102,7 +103,7 @@ def read_examples(
         missing, unknown or not what the problem wants.
     """
     table = tables.read_table(path)
-    table.require(columns.texts)
+    texts = _text_columns(table, columns)
     known = None if labels is None else frozenset(labels)
     is_labelled = set(columns.labels) <= set(table.columns)
     if not may_lack_labels:
@@ -121,7 +122,7 @@ def read_examples(
                 )
             if known is not None and label is not None:
                 check_known(path, row.line, label, known)
-        examples.append(make_example(path, row, columns.texts, label))
+        examples.append(make_example(path, row, texts, label))
     check_all_or_none(examples)
     return examples
 
@@ -187,6 +188,19 @@ def make_example(
         texts.append(text)
     guid = f"{os.path.basename(path)}:{row.line}"
     return InputExample(guid, *texts, label=label)
+
+
+def _text_columns(table: tables.Table, columns: Columns) -> tuple[str, ...]:
+    if tables.file_ending(table.path) != ".txt":
+        table.require(columns.texts)
+        return columns.texts
+    if columns.text_pair:
+        raise UserError(
+            f"{table.path} holds one text a line, and pairs were expected; "
+            "give a .tsv, .csv or .jsonl file with the columns "
+            f"{' and '.join(map(repr, columns.texts))}."
+        )
+    return (tables.TEXT_COLUMN,)
 
 
 def check_all_or_none(examples: Sequence[InputExample]) -> None:

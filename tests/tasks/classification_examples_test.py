@@ -218,6 +218,35 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "line 4 has an empty text"):
             next(texts)
 
+    def test_lines_of_text(self):
+        columns = Columns("sentence", labels=("label",))
+        path = self.write("a.txt", "A b\r\nC\n")
+        expected = [
+            InputExample("a.txt:1", "A b"),
+            InputExample("a.txt:2", "C"),
+        ]
+        self.assertEqual(
+            list(classification_examples.read_texts(path, columns)), expected
+        )
+        self.assertEqual(
+            self.read("a.txt", "A b\nC\n", columns, may_lack_labels=True),
+            expected,
+        )
+        self.assert_refused("no column 'label'", "a.txt", "A\n", columns)
+        self.assert_refused(
+            "one text a line, and pairs .* 'sentence' and 'b'",
+            "a.txt",
+            "A\n",
+            Columns("sentence", "b"),
+        )
+        self.assert_refused(
+            "line 2 has an empty text",
+            "a.txt",
+            "A\n\nB\n",
+            columns,
+            may_lack_labels=True,
+        )
+
     def test_gathered_labels(self):
         def gather(*labels):
             return classification_examples.gather_labels(

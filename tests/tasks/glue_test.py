@@ -187,13 +187,14 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         }.items():
             self.assertEqual(glue_tasks.get_task(name).labels, labels)
 
-    def test_rows_without_agreement_are_left_out_and_counted(self):
+    @parameterized.parameters("dev", "test")
+    def test_rows_without_agreement_are_left_out_and_counted(self, split):
         self.write(
-            "dev.tsv",
+            f"{split}.tsv",
             "sentence1\tsentence2\tgold_label\nA\tB\t-\nC\tD\tneutral\n"
             "E\tF\t-1\n",
         )
-        read = self.read("snli", "dev")
+        read = self.read("snli", split)
         self.assertEqual(read.num_without_gold_label, 2)
         self.assertEqual([e.text_a for e in read.examples], ["C"])
 
