@@ -194,7 +194,10 @@ def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
 
 
 def _find_null(results: Sequence[RawResult]) -> _Candidate:
-    """Returns the null answer of the window that favours it least."""
+    """Returns the null answer of the window that favours it least.
+
+    Where there is no window its logits are 0.
+    """
     return min(
         (
             _Candidate(
