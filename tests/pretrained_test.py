@@ -203,11 +203,11 @@ class LoadModelTest(_ModelTest):
             bert_tf.load_tokenizer(path)
 
     def test_tokenizer_of_the_original(self):
-        tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt"))
+        tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt.index"))
         (ids,) = tokenizer.tokenize(["THE [MASK]"]).to_list()
         self.assertNotIn(tokenizer.vocabulary.mask_id, ids)
         tokenizer = bert_tf.load_tokenizer(
-            golden("model/squad.ckpt"), preserve_special_tokens=True
+            golden("model/squad.ckpt.index"), preserve_special_tokens=True
         )
         (ids,) = tokenizer.tokenize(["[MASK]"]).to_list()
         self.assertEqual(ids, [tokenizer.vocabulary.mask_id])

@@ -4,8 +4,6 @@ import json
 import os
 
 import safetensors.numpy
-import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.interop import huggingface
@@ -158,7 +156,7 @@ def make_tokenizer_json(pieces=PIECES, added=(), **normalizer):
     }
 
 
-class DirectoryTestCase(tf.test.TestCase, parameterized.TestCase):
+class DirectoryCase:
     """Makes a directory, of which tests then spoil a part."""
 
     def setUp(self):

@@ -8,7 +8,7 @@ from tests.interop import huggingface_case as case
 from tests.modeling import tiny
 
 
-class ConfigTest(case.DirectoryTestCase):
+class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "albert",
         "deberta",

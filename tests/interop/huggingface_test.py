@@ -17,7 +17,7 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.interop import huggingface_case as case
 
 
-class FilesTest(case.DirectoryTestCase):
+class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_recognizes_its_directories(self):
         self.assertFalse(huggingface.recognizes(self.path))
         self.write_all()
@@ -148,7 +148,7 @@ class FilesTest(case.DirectoryTestCase):
         self.assert_refused("expected vocab.txt or tokenizer.json")
 
 
-class WriteTest(case.DirectoryTestCase):
+class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def _stored(self, architecture="BertForPreTraining", **changes):
         self.write_all(architecture)
         stored = self.read()

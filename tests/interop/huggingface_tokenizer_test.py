@@ -7,7 +7,9 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.interop import huggingface_case as case
 
 
-class TokenizerTest(case.DirectoryTestCase):
+class TokenizerTest(
+    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
+):
     @parameterized.parameters(
         (True, None, True, True),
         (False, None, False, False),

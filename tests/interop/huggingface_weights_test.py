@@ -13,7 +13,7 @@ from tests.interop import huggingface_case as case
 from tests.modeling import tiny
 
 
-class WeightsTest(case.DirectoryTestCase):
+class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     def test_orders_numbers_as_tensorflow_does(self):
         theirs = case.make_values("BertForPreTraining")
         self.write_all("BertForPreTraining")

@@ -5,8 +5,6 @@ import os
 
 import keras_hub as their_library
 import numpy as np
-import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf import files
 from bert_tf import stored_model
@@ -88,7 +86,7 @@ def rename_golden_inputs(golden_outputs):
     }
 
 
-class PresetTestCase(tf.test.TestCase, parameterized.TestCase):
+class PresetCase:
     def setUp(self):
         super().setUp()
         self.directory = self.create_tempdir().full_path

@@ -24,7 +24,7 @@ from tests.interop import keras_hub_case as case
 from tests.modeling import tiny
 
 
-class ReadTest(case.PresetTestCase):
+class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def _assert_read_as(self, backbone):
         received = keras_hub.read_model(self.directory)
         inputs, theirs = case.make_inputs(received.config)
@@ -201,7 +201,7 @@ class ReadTest(case.PresetTestCase):
             received.weights["bert/pooler/dense/bias"]  # noqa: B018
 
 
-class RecognizeTest(case.PresetTestCase):
+class RecognizeTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_other_directories(self):
         self.assertFalse(keras_hub.recognizes(self.directory))
         self.assertFalse(keras_hub.recognizes(self.path("nothing")))
@@ -229,7 +229,7 @@ class RecognizeTest(case.PresetTestCase):
             keras_hub.read_model(self.directory)
 
 
-class BadInputTest(case.PresetTestCase):
+class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

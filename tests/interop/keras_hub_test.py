@@ -25,7 +25,7 @@ from tests.modeling import tiny
 from tests.shared_data import golden
 
 
-class BackboneTest(case.PresetTestCase):
+class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_gives_our_outputs(self):
         stored = case.make_stored("cls/predictions", "cls/seq_relationship")
         inputs, theirs = case.make_inputs()
@@ -88,7 +88,7 @@ class BackboneTest(case.PresetTestCase):
         self.assertEmpty(os.listdir(self.directory))
 
 
-class WriteTest(case.PresetTestCase):
+class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_from_preset_finds_everything(self):
         stored = case.make_stored()
         sentences = self.write(stored)
@@ -261,7 +261,7 @@ class WriteTest(case.PresetTestCase):
             self.write(stored)
 
 
-class ActivationTest(case.PresetTestCase):
+class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def _exact(self, **options):
         config = BertConfig(**vars(case.CONFIG) | {"hidden_act": "gelu_erf"})
         return case.make_stored(config=config, **options)
