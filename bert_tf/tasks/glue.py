@@ -92,29 +92,9 @@ def read_split(
             broken.append if task.has_faulty_rows and not is_test else None
         ),
     )
-    texts = _text_columns(task, table)
-    label_column = next(
-        (name for name in task.label_columns if name in table.columns), None
+    examples, num_without_gold_label = _read_examples(
+        task, table, is_test, language
     )
-    if label_column is None and not is_test:
-        table.require(task.label_columns[:1])
-    examples = []
-    num_without_gold_label = 0
-    for row in table.rows:
-        if row.values.get("language", language) != language:
-            continue
-        label = None
-        if label_column is not None:
-            value = row.values.get(label_column)
-            if _is_left_out(task, value, is_test):
-                num_without_gold_label += 1
-                continue
-            label = _read_label(task, path, row.line, value, is_test)
-        examples.append(
-            classification_examples.make_example(
-                path, row, texts, label, may_be_empty=task.has_faulty_rows
-            )
-        )
     if not examples:
         raise UserError(
             f"{path} has no row to use for the split {split} of {task.title}"
@@ -128,6 +108,41 @@ def read_split(
         len(broken),
         sum(_has_empty_text(example) for example in examples),
     )
+
+
+def _read_examples(
+    task: GlueTask, table: tables.Table, is_test: bool, language: str
+) -> tuple[list[InputExample], int]:
+    """Returns the examples, and how many rows have no gold label."""
+    texts = _text_columns(task, table)
+    label_column = _label_column(task, table, is_test)
+    examples = []
+    num_without_gold_label = 0
+    for row in table.rows:
+        if row.values.get("language", language) != language:
+            continue
+        value = row.values.get(label_column)
+        if _is_left_out(task, value, is_test):
+            num_without_gold_label += 1
+            continue
+        label = _read_label(task, table.path, row.line, value, is_test)
+        examples.append(
+            classification_examples.make_example(
+                table.path, row, texts, label, may_be_empty=task.has_faulty_rows
+            )
+        )
+    return examples, num_without_gold_label
+
+
+def _label_column(
+    task: GlueTask, table: tables.Table, is_test: bool
+) -> str | None:
+    for column in task.label_columns:
+        if column in table.columns:
+            return column
+    if not is_test:
+        table.require(task.label_columns[:1])
+    return None
 
 
 def _text_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
