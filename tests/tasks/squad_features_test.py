@@ -85,6 +85,18 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllEqual(features[2].segment_ids, [0, 0, 0, 0, 1, 1, 1, 1])
 
+    def test_longer_window_counts_as_more_context(self):
+        # 400 pieces in windows of 300 and 150. Piece 275 has 24 more behind it
+        # in the first and 25 before it in the second, but 0.01 for each piece
+        # of a window makes it 27 and 26.5.
+        features = self._convert(
+            _example("a " * 400), max_seq_length=305, doc_stride=250
+        )
+        self.assertEqual(
+            [one.is_max_context.tolist() for one in features],
+            [[True] * 276 + [False] * 24, [False] * 26 + [True] * 124],
+        )
+
     def test_answers(self):
         example = _example(
             "a (b) ex cd",
