@@ -62,7 +62,7 @@ def describe_source(stored: StoredModel, source_format: str) -> str:
         elif title in ("Missing", "Unused"):
             lines.append(f"{title}: none")
     if report.absent_heads:
-        names = [_HEAD_NAMES[head] for head in report.absent_heads]
+        names = sorted(_HEAD_NAMES[head] for head in report.absent_heads)
         lines.append(f"Heads it could have and has not: {', '.join(names)}")
     return "\n".join(lines) + "\n"
 

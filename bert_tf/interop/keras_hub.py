@@ -98,16 +98,18 @@ def write_model(
         )
     else:
         backbone = _build_backbone(stored.config, weights)
-    tokenizer = None
+    preprocessor = None
     if stored.vocabulary is not None:
-        tokenizer = _build_tokenizer(stored)
+        preprocessor = _build_preprocessor(stored)
     if weight_map.CLASSIFIER in _heads(stored):
-        classifier = _build_classifier(stored, backbone, tokenizer, weights)
+        classifier = _build_classifier(backbone, preprocessor, weights)
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
-        if tokenizer is not None:
-            tokenizer.save_to_preset(directory)
+        # Tasks that are built on a preset without one pack 512 pieces, which
+        # may be more than there are positions.
+        if preprocessor is not None:
+            preprocessor.save_to_preset(directory)
     return sentences
 
 
@@ -266,20 +268,22 @@ def _build_tokenizer(stored: StoredModel):
     )
 
 
-def _build_classifier(
-    stored: StoredModel, backbone: Any, tokenizer: Any, weights: Tensors
-):
+def _build_preprocessor(stored: StoredModel):
+    """Returns the tokenizer, and how long a sequence it packs."""
     import keras_hub
 
-    preprocessor = None
-    if tokenizer is not None:
-        preprocessor = keras_hub.models.BertTextClassifierPreprocessor(
-            tokenizer,
-            sequence_length=stored.task.get(
-                "max_seq_length", stored.config.max_position_embeddings
-            ),
-            name="bert_text_classifier_preprocessor",
-        )
+    return keras_hub.models.BertTextClassifierPreprocessor(
+        _build_tokenizer(stored),
+        sequence_length=stored.task.get(
+            "max_seq_length", stored.config.max_position_embeddings
+        ),
+        name="bert_text_classifier_preprocessor",
+    )
+
+
+def _build_classifier(backbone: Any, preprocessor: Any, weights: Tensors):
+    import keras_hub
+
     classifier = keras_hub.models.BertTextClassifier(
         backbone,
         num_classes=weights.shapes["logits/bias"][0],

@@ -185,7 +185,7 @@ def _read_config(path: str) -> BertConfig:
     name = _class_of(values)
     if name != _BACKBONE:
         raise UserError(
-            f"{path} is a KerasHub preset of a {name}; only presets of a "
+            f"{path} is a KerasHub preset of {name}; only presets of a "
             f"{_BACKBONE} are read."
         )
     theirs = values["config"]

@@ -256,7 +256,7 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         backbone.save_to_preset(self.directory)
         self.assertEqual(formats.detect(self.directory), "keras_hub")
-        self._assert_refused("preset of a DistilBertBackbone; only .* a Bert")
+        self._assert_refused("preset of DistilBertBackbone; only .* a Bert")
 
     @parameterized.parameters(
         ({"num_layers": 1}, "has besides layers?|transformer_layer_1/"),

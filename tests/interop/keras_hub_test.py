@@ -112,10 +112,16 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         text = " ".join(sentences)
         self.assertIn("tanh form of GELU", text)
         self.assertIn("no-break spaces do not part words", text)
-        # A classifier of it begins with its encoder.
+        # A classifier of it begins with its encoder, and packs no more pieces
+        # than that has positions.
         classifier = their_library.models.BertTextClassifier.from_preset(
             moved, num_classes=2
         )
+        self.assertEqual(classifier.preprocessor.sequence_length, 7)
+        masked_lm = their_library.models.BertMaskedLMPreprocessor.from_preset(
+            moved
+        )
+        self.assertEqual(masked_lm.tokenizer.vocabulary_size(), 16)
         self.assertAllEqual(
             classifier.backbone.get_layer("pooled_dense").kernel,
             stored.weights["bert/pooler/dense/kernel"],
