@@ -212,6 +212,12 @@ class LoadModelTest(_ModelTest):
         (ids,) = tokenizer.tokenize(["[MASK]"]).to_list()
         self.assertEqual(ids, [tokenizer.vocabulary.mask_id])
 
+    @parameterized.parameters("https://there/bert", "kaggle://keras/bert")
+    def test_nothing_is_downloaded(self, url):
+        for load in (bert_tf.load_model, bert_tf.load_tokenizer):
+            with self.assertRaisesRegex(UserError, "nothing is downloaded"):
+                load(url)
+
     def test_nothing_there(self):
         path = self.create_tempdir().full_path
         for wrong in (path, path + "/model.ckpt"):

@@ -31,6 +31,9 @@ _MODULES = {
 }
 
 
+_DOWNLOADS = ("http://", "https://", "hf://", "kaggle://")
+
+
 def module_of(name: str) -> types.ModuleType:
     """Returns the module of a format."""
     return importlib.import_module(_MODULES[name])
@@ -78,6 +81,11 @@ def read(
       UserError: If there is no model, it is damaged or incomplete, or of
         another architecture.
     """
+    if path.startswith(_DOWNLOADS):
+        raise UserError(
+            f"Expected a path. Received: {path!r}; nothing is downloaded, so "
+            "fetch the model first."
+        )
     module = module_of(source_format or detect(path))
     if not module.recognizes(path):
         found = _recognized(path)

@@ -78,7 +78,8 @@ def match(
       expected_unused: Whether a tensor holds nothing of its own.
 
     Returns:
-      The weights by canonical name, <float32> in our shapes, and a report.
+      The weights by canonical name, <float32> in our shapes, and a report. A
+      weight that is not finite raises `UserError` when it is read.
 
     Raises:
       UserError: Listing everything missing, unused or of another shape.
@@ -150,9 +151,14 @@ def match(
                 name, weight_map.shape_of(new[name], config), config
             )
         theirs, row = ours[name]
-        value = weight_layout.from_format(
-            np.asarray(read(theirs), np.float32), row.layout, weights_format
-        )
+        value = np.asarray(read(theirs), np.float32)
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{source} holds numbers in {theirs} that are not finite: the "
+                "file is damaged, or training has failed; take another copy "
+                "or an earlier checkpoint."
+            )
+        value = weight_layout.from_format(value, row.layout, weights_format)
         return np.ascontiguousarray(value)
 
     in_order = [r for r in candidates.values() if r.name in ours | new]

@@ -93,6 +93,16 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
             tensors[name], ours[name].astype(np.float16).astype(np.float32)
         )
 
+    @parameterized.parameters(np.nan, np.inf, -np.inf)
+    def test_numbers_that_are_not_finite(self, value):
+        _, theirs = _theirs()
+        theirs["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
+        tensors, _ = _match(theirs)
+        self.assertLen(tensors["bert/encoder/layer_0/output/dense/kernel"], 12)
+        message = "there holds numbers in bert.encoder.layer.1.output.dense.w"
+        with self.assertRaisesRegex(UserError, message):
+            tensors["bert/encoder/layer_1/output/dense/kernel"]  # noqa: B018
+
     def test_everything_wrong_is_listed(self):
         _, theirs = _theirs()
         del theirs["bert.encoder.layer.1.output.dense.bias"]
