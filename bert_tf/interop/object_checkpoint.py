@@ -16,20 +16,12 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from bert_tf.errors import UserError
 from bert_tf.interop.tensors import Shape
 from bert_tf.interop.tensors import Tensors
+from bert_tf.interop.tf1_checkpoint import OBJECT_GRAPH_KEY
+from bert_tf.interop.tf1_checkpoint import READ_ERRORS
 
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
 _VALUE_SUFFIX = f"/.ATTRIBUTES/{_VALUE}"
 _ESCAPED = re.compile(r"\.([.S])")
-# The reader turns some statuses into Python's own errors.
-_READ_ERRORS = (
-    tf.errors.OpError,
-    IndexError,
-    KeyError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
 
 
 def variable_names(prefix: str) -> tuple[str, ...]:
@@ -44,9 +36,9 @@ def variable_names(prefix: str) -> tuple[str, ...]:
     """
     try:
         shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    except _READ_ERRORS:
+    except READ_ERRORS:
         return ()
-    if _GRAPH_KEY not in shapes:
+    if OBJECT_GRAPH_KEY not in shapes:
         return ()
     return tuple(
         key.removesuffix(_VALUE_SUFFIX)
@@ -72,17 +64,17 @@ class ObjectCheckpoint:
         try:
             self._reader = tf.train.load_checkpoint(prefix)
             self._shapes = self._reader.get_variable_to_shape_map()
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise self._damaged(error) from error
-        if _GRAPH_KEY not in self._shapes:
+        if OBJECT_GRAPH_KEY not in self._shapes:
             raise UserError(
                 f"{prefix} is a checkpoint of TensorFlow 1's kind, which names "
                 "variables; expected one of TensorFlow 2's kind, which names "
                 "objects."
             )
         try:
-            serialized = self._reader.get_tensor(_GRAPH_KEY)
-        except _READ_ERRORS as error:
+            serialized = self._reader.get_tensor(OBJECT_GRAPH_KEY)
+        except READ_ERRORS as error:
             raise self._damaged(error) from error
         self._check_size(len(serialized))
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
@@ -168,7 +160,7 @@ class ObjectCheckpoint:
         """
         try:
             return np.asarray(self._reader.get_tensor(self.key(variable)))
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise self._damaged(error) from error
 
 

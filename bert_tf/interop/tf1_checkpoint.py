@@ -40,7 +40,7 @@ _PART = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _STEP = re.compile(r"-(\d+)$")
 # The reader turns some statuses into Python's own errors: reading past the
 # end of a file becomes an IndexError.
-_READ_ERRORS = (
+READ_ERRORS = (
     tf.errors.OpError,
     IndexError,
     KeyError,
@@ -48,7 +48,7 @@ _READ_ERRORS = (
     RuntimeError,
     ValueError,
 )
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def find_prefix(path: str) -> str:
@@ -117,7 +117,7 @@ def is_object_based(prefix: str) -> bool:
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
-        _OBJECT_GRAPH.encode() in files.read_bytes(index)
+        OBJECT_GRAPH_KEY.encode() in files.read_bytes(index)
     )
 
 
@@ -141,9 +141,9 @@ def open_tensors(path: str) -> Tensors:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise _damaged(prefix, error) from error
-    if _OBJECT_GRAPH in shapes:
+    if OBJECT_GRAPH_KEY in shapes:
         raise UserError(
             f"{prefix} is a checkpoint of TensorFlow 2's kind, which names "
             "objects; expected one of TensorFlow 1's kind, which names "
@@ -154,7 +154,7 @@ def open_tensors(path: str) -> Tensors:
     def read_tensor(name):
         try:
             return np.asarray(reader.get_tensor(name))
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _damaged(prefix, error) from error
 
     return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
