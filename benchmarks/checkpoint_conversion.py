@@ -23,6 +23,12 @@ from absl import flags
 _OPTIMIZER = flags.DEFINE_bool(
     "optimizer", False, "Whether the checkpoint has Adam's moments as well."
 )
+_EXACT_GELU = flags.DEFINE_bool(
+    "exact_gelu",
+    False,
+    "Whether the model has the exact GELU, so that what it becomes in KerasHub "
+    "is computed as well.",
+)
 _FORMATS = flags.DEFINE_list(
     "formats",
     ["huggingface", "bert_tf", "keras_hub", "model_garden"],
@@ -32,7 +38,7 @@ _FORMATS = flags.DEFINE_list(
 _VOCAB_SIZE = 30522
 
 
-def _make_checkpoint(folder, optimizer):
+def _make_checkpoint(folder, optimizer, hidden_act):
     """Writes a checkpoint of the original's kind with random weights."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import numpy as np
@@ -43,7 +49,9 @@ def _make_checkpoint(folder, optimizer):
     from bert_tf.interop import weight_map
 
     rng = np.random.default_rng(0)
-    config = BertConfig(vocab_size=_VOCAB_SIZE, type_vocab_size=2)
+    config = BertConfig(
+        vocab_size=_VOCAB_SIZE, type_vocab_size=2, hidden_act=hidden_act
+    )
     tensors = {"global_step": np.int64(1000)} if optimizer else {}
     for name, shape in weight_map.pretraining_shapes(config).items():
         for suffix in ("", "/adam_m", "/adam_v") if optimizer else ("",):
@@ -65,7 +73,7 @@ def _status(field):
     return int(line.split()[1]) * 1024
 
 
-def _convert(source_format, target_format, source, target, pipe):
+def _convert(source_format, target_format, source, target, exact_gelu, pipe):
     """Runs one conversion; sends its seconds and bytes of memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.interop import conversion
@@ -81,6 +89,7 @@ def _convert(source_format, target_format, source, target, pipe):
         target_format=target_format,
         input=source,
         output=target,
+        allow_activation_change=exact_gelu and target_format == "keras_hub",
     )
     with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
         file.write("5")  # The peak is that of the imports until it is reset.
@@ -98,7 +107,14 @@ def _run(source_format, target_format, source, target):
     start = time.perf_counter()
     process = context.Process(
         target=_convert,
-        args=(source_format, target_format, source, target, theirs),
+        args=(
+            source_format,
+            target_format,
+            source,
+            target,
+            _EXACT_GELU.value,
+            theirs,
+        ),
     )
     process.start()
     theirs.close()
@@ -151,7 +167,12 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         tf1 = os.path.join(folder, "tf1")
         process = context.Process(
-            target=_make_checkpoint, args=(tf1, _OPTIMIZER.value)
+            target=_make_checkpoint,
+            args=(
+                tf1,
+                _OPTIMIZER.value,
+                "gelu_erf" if _EXACT_GELU.value else "gelu",
+            ),
         )
         process.start()
         process.join()
