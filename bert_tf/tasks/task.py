@@ -1,0 +1,227 @@
+"""What a task is: files, features, head, loss and score, in one class.
+
+Training, evaluation and prediction know tasks by this class alone, so a new
+task is a new subclass (docs/adding_a_task.md).
+
+Shapes:
+  N: rows of features; an example has one or, where it is windowed, several.
+  B: batch size.
+  T: length of a batch.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.text.tokenizer import BertTokenizer
+
+# The kinds of splits; a task may have several of a kind: dev_mismatched.
+TRAIN, DEV, TEST = "train", "dev", "test"
+
+
+class Features(Protocol):
+    """What examples become: rows of unequal lengths, without padding."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], pieces of each row, special ones included."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns some rows, padded.
+
+        Args:
+          indices: <int64>[B], which rows.
+          length: T, at least the length of the longest of them.
+
+        Returns:
+          The model's inputs `input_ids`, `input_mask` and `segment_ids`
+          <int32>[B, ..., T], and, where the examples have labels, what
+          `Task.losses` reads, each [B, ...].
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """What is learnt, and how it is measured; immutable.
+
+    Examples and predictions are whatever the subclass makes of them: others
+    only hand them on.
+
+    Attributes:
+      name: Its name in flags and results, such as "mrpc".
+      max_seq_length: The most pieces of a row.
+      files: Split to file; the splits are "train", "dev" and "test", or begin
+        with one of them, as "dev_mismatched" does.
+    """
+
+    # Which head: a key of `weight_map.HEADS`.
+    kind: ClassVar[str]
+
+    name: str
+    max_seq_length: int = 128
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    @abc.abstractmethod
+    def metric(self) -> str:
+        """The key of `score` that chooses the best of several models."""
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a greater `metric` is better."""
+        return True
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Returns the splits of a kind, "train", "dev" or "test", in order."""
+        return tuple(s for s in self.files if s.split("_")[0] == kind)
+
+    @abc.abstractmethod
+    def read(self, split: str) -> Sequence[Any]:
+        """Reads the examples of a split, and logs what was left out.
+
+        Raises:
+          UserError: If the file is not what it should be.
+        """
+
+    @abc.abstractmethod
+    def featurize(
+        self,
+        examples: Sequence[Any],
+        tokenizer: BertTokenizer,
+        is_training: bool = False,
+    ) -> Features:
+        """Makes rows of examples."""
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Returns what the model's constructor needs beside the config."""
+        return {}
+
+    @abc.abstractmethod
+    def losses(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns losses and their weights, in graph.
+
+        The loss of a step is their weighted mean over all of its examples.
+
+        Args:
+          outputs: What the model returns.
+          batch: What `Features.batch` returned.
+
+        Returns:
+          Two <float32> tensors of the same shape, [B] or [B, T].
+        """
+
+    @abc.abstractmethod
+    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Chooses what predictions are made of, in graph.
+
+        Args:
+          outputs: What the model returns.
+
+        Returns:
+          Tensors [B, ...].
+        """
+
+    @abc.abstractmethod
+    def predict(
+        self,
+        examples: Sequence[Any],
+        features: Features,
+        outputs: Mapping[str, Sequence[np.ndarray]],
+        tokenizer: BertTokenizer,
+    ) -> list[Any]:
+        """Makes predictions.
+
+        Args:
+          examples: The examples.
+          features: Their rows.
+          outputs: For each name of `outputs` N arrays, one a row; where they
+            have an axis of positions it may be longer than the row.
+          tokenizer: The one that made the features.
+
+        Returns:
+          One prediction for each example.
+        """
+
+    @abc.abstractmethod
+    def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
+        """Returns a prediction as the JSON object that users get."""
+
+    @abc.abstractmethod
+    def is_labelled(self, examples: Sequence[Any]) -> bool:
+        """Returns whether `score` can be called."""
+
+    @abc.abstractmethod
+    def score(
+        self, examples: Sequence[Any], predictions: Sequence[Any]
+    ) -> dict[str, float]:
+        """Returns the metrics, `metric` among them."""
+
+    def tune(
+        self, examples: Sequence[Any], predictions: Sequence[Any]
+    ) -> "Task":
+        """Returns the task with what is chosen on labelled examples.
+
+        For instance the threshold below which there is no answer.
+        """
+        del examples, predictions
+        return self
+
+    def write_report(
+        self,
+        output_dir: str,
+        split: str,
+        examples: Sequence[Any],
+        predictions: Sequence[Any],
+    ) -> None:
+        """Writes files of the task's own: pictures, tables, official formats.
+
+        Args:
+          output_dir: Where to; it exists.
+          split: What was predicted; names of files begin with it unless it is
+            "dev".
+          examples: Its examples, maybe without labels.
+          predictions: Their predictions.
+        """
+
+    @abc.abstractmethod
+    def read_inputs(self, path: str) -> Iterator[Any]:
+        """Yields the examples of a user's file; labels are not read.
+
+        Raises:
+          UserError: If the file is not what it should be.
+        """
+
+    @abc.abstractmethod
+    def parse(self, row: Any) -> Any:
+        """Returns the example that a value of a Python program means.
+
+        Raises:
+          UserError: If it is none.
+        """
+
+    @abc.abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `from_json` needs, for task.json."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Task":
+        """Returns the task of a model directory.
+
+        Args:
+          values: What task.json holds; models that other programs trained
+            lack all but the labels.
+        """
