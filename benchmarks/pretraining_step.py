@@ -57,6 +57,7 @@ def _build_ours(precision):
     from bert_tf.modeling.model import BertForPretraining
     from bert_tf.training import distribution
     from bert_tf.training import loop
+    from bert_tf.training.losses import PretrainingObjective
     from bert_tf.training.optimization import build_optimizer
 
     tf.config.experimental.enable_op_determinism()
@@ -71,7 +72,11 @@ def _build_ours(precision):
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
     training = loop.TrainingLoop(
-        strategy, model, optimizer, loop.StepPlan(_BATCH)
+        strategy,
+        model,
+        PretrainingObjective(_BATCH),
+        optimizer,
+        loop.StepPlan(_BATCH),
     )
     batch = _random_batch() | {"example_index": list(range(_BATCH))}
     dataset = tf.data.Dataset.from_tensors(batch).repeat()

@@ -110,18 +110,30 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def losses(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns losses and their weights, in graph.
+    ) -> tf.Tensor:
+        """Returns the losses, in graph.
 
-        The loss of a step is their weighted mean over all of its examples.
+        The loss of a step is their mean over all of its examples, weighted
+        with `loss_weights`.
 
         Args:
           outputs: What the model returns.
           batch: What `Features.batch` returned.
 
         Returns:
-          Two <float32> tensors of the same shape, [B] or [B, T].
+          <float32>[B] or [B, T].
         """
+
+    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the weight of each loss, in graph; by default all are 1.
+
+        Args:
+          batch: What `Features.batch` returned.
+
+        Returns:
+          <float32>, of the shape of `losses`.
+        """
+        return tf.ones(tf.shape(batch["input_ids"])[:1])
 
     @abc.abstractmethod
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -195,6 +207,7 @@ class Task(abc.ABC):
           examples: Its examples, maybe without labels.
           predictions: Their predictions.
         """
+        del output_dir, split, examples, predictions  # None by default.
 
     @abc.abstractmethod
     def read_inputs(self, path: str) -> Iterator[Any]:

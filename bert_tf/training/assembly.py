@@ -11,6 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import PretrainConfig
 from bert_tf.training import distribution
+from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimization
 from bert_tf.training import precision as precisions
@@ -119,9 +120,9 @@ def assemble(
     loop = TrainingLoop(
         strategy,
         model,
+        losses.PretrainingObjective(plan.batch_size, config.use_next_sentence),
         optimizer,
         plan,
-        config.use_next_sentence,
         precision.needs_loss_scale,
     )
     return Assembly(strategy, model, variables, optimizer, plan, loop)

@@ -12,27 +12,18 @@ Shapes:
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Protocol
 
 import tensorflow as tf
 
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
-from bert_tf.training import losses
 from bert_tf.training import optimization
 from bert_tf.training import update_rule
 from bert_tf.training.loss_scale import LossScale
 
 _DROPOUT_SALT = 21
 
-# What the model reads; the losses read the other features.
-_MODEL_INPUTS = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-)
-_METRICS = ("loss", "masked_lm_loss", "masked_lm_accuracy")
-_NEXT_SENTENCE_METRICS = ("next_sentence_loss", "next_sentence_accuracy")
 _STEP_METRICS = ("learning_rate", "grad_norm")
 
 
@@ -95,16 +86,43 @@ class StepPlan:
         return self.per_replica // (self.micro_batch_size or self.per_replica)
 
 
+class Objective(Protocol):
+    """What is minimised, in a form that parts of a step add up to.
+
+    Attributes:
+      inputs: Names of the features that the model reads.
+      sums: Names of what `compute_sums` returns.
+      metrics: Names of what `normalize` returns; `loss` is one of them.
+    """
+
+    inputs: tuple[str, ...]
+    sums: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[...], by which sums of these rows are divided."""
+
+    def compute_sums(
+        self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns <float32>[] each, from what the model returned."""
+
+    def normalize(
+        self, sums: dict[str, tf.Tensor], count: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Divides sums, of a part or the whole, by the count of the whole."""
+
+
 class TrainingLoop:
     """Runs training steps.
 
     Args:
       strategy: Where model and optimizer were made.
-      model: A `BertForPretraining`.
+      model: A model of ours, with whatever head.
+      objective: What to minimise.
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
       plan: How a step is spread.
-      use_next_sentence: Whether the next-sentence loss takes part.
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
 
@@ -116,20 +134,18 @@ class TrainingLoop:
         self,
         strategy: tf.distribute.Strategy,
         model,
+        objective: Objective,
         optimizer: optimization.BertOptimizer,
         plan: StepPlan,
-        use_next_sentence: bool = True,
         scale_loss: bool = False,
     ):
         self._strategy = strategy
         self._model = model
+        self._objective = objective
         self._optimizer = optimizer
         self._plan = plan
-        self._use_next_sentence = use_next_sentence
         self._variables = optimizer.trained_variables
-        self._metric_names = _METRICS + _STEP_METRICS
-        if use_next_sentence:
-            self._metric_names += _NEXT_SENTENCE_METRICS
+        self._metric_names = objective.metrics + _STEP_METRICS
         self.loss_scale = None
         if scale_loss:
             self._metric_names += ("loss_scale",)
@@ -182,16 +198,12 @@ class TrainingLoop:
     def _step(self, batch):
         """Runs one step, in cross-replica context."""
         strategy = self._strategy
-        weight_total = self._add_up(
-            strategy.run(
-                lambda rows: tf.reduce_sum(rows["masked_lm_weights"]), (batch,)
-            )
-        )
+        count = self._add_up(strategy.run(self._objective.count, (batch,)))
         gradients, sums = strategy.run(
-            self._replica_gradients, (batch, weight_total, self._scale())
+            self._replica_gradients, (batch, count, self._scale())
         )
         sums = {name: self._add_up(value) for name, value in sums.items()}
-        metrics = losses.normalize(sums, weight_total, self._plan.batch_size)
+        metrics = self._objective.normalize(sums, count)
         gradients = strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.SUM,
             [
@@ -214,23 +226,23 @@ class TrainingLoop:
             return tf.constant(1.0)
         return self.loss_scale.value()
 
-    def _replica_gradients(self, rows, weight_total, scale):
+    def _replica_gradients(self, rows, count, scale):
         """Returns gradients and sums of a replica's rows, [R, ...]."""
-        count = self._plan.num_micro_batches
-        if count == 1:
-            return self._gradients(rows, weight_total, scale)
-        parts = {
-            name: tf.reshape(value, [count, -1, *value.shape[1:]])
-            for name, value in rows.items()
-        }
+        parts = self._plan.num_micro_batches
+        if parts == 1:
+            return self._gradients(rows, count, scale)
+        size = self._plan.micro_batch_size
 
         def add_part(index, so_far):
-            part = {name: value[index] for name, value in parts.items()}
-            added = self._gradients(part, weight_total, scale)
+            part = {
+                name: _slice(value, index * size, size)
+                for name, value in rows.items()
+            }
+            added = self._gradients(part, count, scale)
             return index + 1, tf.nest.map_structure(tf.add, so_far, added)
 
         _, total = tf.while_loop(
-            lambda index, _: index < count,
+            lambda index, _: index < parts,
             add_part,
             (tf.constant(0), self._zeros()),
             parallel_iterations=1,  # More would need memory for more.
@@ -238,28 +250,21 @@ class TrainingLoop:
         return total
 
     def _zeros(self):
-        names = ["masked_lm_sum", "masked_lm_correct"]
-        if self._use_next_sentence:
-            names += ["next_sentence_sum", "next_sentence_correct"]
         gradients = [tf.zeros(v.shape, v.dtype) for v in self._variables]
-        return gradients, dict.fromkeys(names, tf.constant(0.0))
+        return gradients, dict.fromkeys(self._objective.sums, tf.constant(0.0))
 
-    def _gradients(self, rows, weight_total, scale):
+    def _gradients(self, rows, count, scale):
         """Returns gradients and sums of some rows, in replica context."""
+        objective = self._objective
         weights = [variable.value for variable in self._variables]
         with tf.GradientTape() as tape:
             outputs = self._model(
-                {name: rows[name] for name in _MODEL_INPUTS},
+                {name: rows[name] for name in objective.inputs},
                 training=True,
                 dropout_seeds=rows["dropout_seeds"],
             )
-            sums = losses.pretraining_sums(
-                outputs, rows, self._use_next_sentence
-            )
-            loss = losses.normalize(sums, weight_total, self._plan.batch_size)[
-                "loss"
-            ]
-            loss *= scale
+            sums = objective.compute_sums(outputs, rows)
+            loss = objective.normalize(sums, count)["loss"] * scale
         gradients = tape.gradient(loss, weights)
         return [tf.convert_to_tensor(g) for g in gradients], sums
 
@@ -301,3 +306,9 @@ class TrainingLoop:
             for gradient in gradients
         ]
         return tf.linalg.global_norm(first)
+
+
+def _slice(value, start, size):
+    """Returns `size` rows, their number known to the graph."""
+    part = value[start : start + size]
+    return tf.ensure_shape(part, [size, *value.shape[1:]])

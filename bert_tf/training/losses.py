@@ -1,4 +1,4 @@
-"""The two pretraining losses, as sums: normalising them is another step.
+"""The losses of pretraining and tasks, as sums: normalising is another step.
 
 A step may be spread over replicas and micro-batches with different numbers of
 masked pieces, so no part of it can divide by its own count. Every part adds
@@ -11,6 +11,8 @@ Shapes:
 """
 
 import tensorflow as tf
+
+from bert_tf.tasks.task import Task
 
 # Keeps a step without any masked piece from dividing by zero
 # (run_pretraining.py:277-280 of the original).
@@ -128,3 +130,72 @@ def normalize(
             ),
         }
     return values
+
+
+class PretrainingObjective:
+    """Both losses as what the training loop minimises.
+
+    Args:
+      num_examples: Examples of a step.
+      use_next_sentence: Whether the next-sentence loss takes part.
+    """
+
+    inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+
+    def __init__(self, num_examples: int, use_next_sentence: bool = True):
+        self._num_examples = num_examples
+        self._use_next_sentence = use_next_sentence
+        self.sums = ("masked_lm_sum", "masked_lm_correct")
+        self.metrics = ("loss", "masked_lm_loss", "masked_lm_accuracy")
+        if use_next_sentence:
+            self.sums += ("next_sentence_sum", "next_sentence_correct")
+            self.metrics += ("next_sentence_loss", "next_sentence_accuracy")
+
+    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the masked-LM weights of some rows, <float32>[]."""
+        return tf.reduce_sum(rows["masked_lm_weights"])
+
+    def compute_sums(
+        self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `pretraining_sums` does."""
+        return pretraining_sums(outputs, rows, self._use_next_sentence)
+
+    def normalize(
+        self, sums: dict[str, tf.Tensor], count: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns what the function `normalize` does."""
+        return normalize(sums, count, self._num_examples)
+
+
+class TaskObjective:
+    """The loss of a task as what the training loop minimises.
+
+    Args:
+      task: A `tasks.task.Task`.
+    """
+
+    inputs = ("input_ids", "input_mask", "segment_ids")
+    sums = ("loss_sum",)
+    metrics = ("loss",)
+
+    def __init__(self, task: Task):
+        self._task = task
+
+    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the weights of some rows, <float32>[]."""
+        return tf.reduce_sum(self._task.loss_weights(rows))
+
+    def compute_sums(
+        self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns `loss_sum` <float32>[], weighted."""
+        losses = self._task.losses(outputs, rows)
+        weights = self._task.loss_weights(rows)
+        return {"loss_sum": tf.reduce_sum(losses * weights)}
+
+    def normalize(
+        self, sums: dict[str, tf.Tensor], count: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns `loss` <float32>[]; 0 where nothing has a weight."""
+        return {"loss": tf.math.divide_no_nan(sums["loss_sum"], count)}

@@ -14,6 +14,7 @@ from bert_tf.training import loop as training_loop
 from bert_tf.training import training_state
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.losses import PretrainingObjective
 from tests import golden_training
 from tests.shared_data import golden
 
@@ -33,7 +34,9 @@ def _go_on(stored, num_steps):
     dataset = training_loop.add_dropout_seeds(
         tf.data.Dataset.from_tensors(batch).repeat(), seed=5
     )
-    loop = TrainingLoop(strategy, model, optimizer, StepPlan(4))
+    loop = TrainingLoop(
+        strategy, model, PretrainingObjective(4), optimizer, StepPlan(4)
+    )
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
     return losses, training_state.read(variables, optimizer)

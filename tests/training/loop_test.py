@@ -15,6 +15,7 @@ from bert_tf.training import optimization
 from bert_tf.training import training_state
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.losses import PretrainingObjective
 from tests import golden_training
 from tests import logical_devices
 from tests import record_files
@@ -96,6 +97,9 @@ class _Trained:
         self.loop = TrainingLoop(
             self.strategy,
             model,
+            PretrainingObjective(
+                _BATCH, options.pop("use_next_sentence", True)
+            ),
             self.optimizer,
             StepPlan(_BATCH, devices, micro_batch_size),
             **options,
@@ -241,7 +245,13 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             )
         batch = golden_training.read_batch()
         batch["example_index"] = np.arange(4, dtype=np.int64)
-        loop = TrainingLoop(strategy, model, optimizer, StepPlan(4, **parts))
+        loop = TrainingLoop(
+            strategy,
+            model,
+            PretrainingObjective(4),
+            optimizer,
+            StepPlan(4, **parts),
+        )
         iterator = distribution.distribute(strategy, _dataset(batch, 4), 4)
         losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
         return losses, training_state.read(variables, optimizer)
