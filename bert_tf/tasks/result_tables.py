@@ -1,0 +1,154 @@
+"""Tables of what a model got right and wrong, for people to read.
+
+Shapes:
+  C: number of labels.
+  N: number of examples.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.tasks.tagging_metrics import EntityScore
+
+# A matrix of more labels is wider than a screen.
+_MAX_COLUMNS = 20
+
+
+def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
+    """Returns a confusion matrix, or of many labels all that it has in it.
+
+    With more than 20 labels, most cells are 0 and no line has room for a row:
+    then each label has a line with its scores, and each confusion that occurs
+    another, the most frequent first.
+
+    Args:
+      labels: C names.
+      counts: <int64>[C, C], a row for each right label, a column for each
+        predicted; see `metrics.confusion_matrix`.
+    """
+    counts = np.asarray(counts)
+    names = [_one_line(label) for label in labels]
+    head = f"{accuracy_line(counts)}\n\n"
+    scores = _scores_text("label", _label_rows(names, counts))
+    if len(labels) > _MAX_COLUMNS:
+        return f"{head}{_confusions_text(names, counts)}\n{scores}"
+    # Columns go by number, so that long names do not make them wide.
+    table = [["right \\ predicted", *_numbers(names)]]
+    for number, name, row in zip(_numbers(names), names, counts, strict=True):
+        table.append([f"{number} {name}", *map(str, row)])
+    return f"{head}{_aligned(table)}\n{scores}"
+
+
+def accuracy_line(counts: np.ndarray) -> str:
+    """Returns in words how many examples there are, and how many are right."""
+    total = int(counts.sum())
+    right = int(np.trace(counts))
+    return (
+        f"{total:,} examples, {right:,} right ({right / max(total, 1):.2%}), "
+        f"{len(counts):,} labels"
+    )
+
+
+def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
+    """Returns the pairs of a right and a wrong label, most frequent first."""
+    wrong = counts - np.diag(np.diag(counts))
+    rows, columns = np.nonzero(wrong)
+    order = np.argsort(-wrong[rows, columns], kind="stable")
+    return [(int(rows[i]), int(columns[i])) for i in order]
+
+
+def entity_scores_text(rows: Sequence[tuple[str, EntityScore]]) -> str:
+    """Returns a line of scores for each type of entities.
+
+    Args:
+      rows: `TaggingScore.rows()`: a name and its scores.
+    """
+    return _scores_text("type", rows)
+
+
+def label_scores_text(
+    labels: Sequence[str], references: np.ndarray, predictions: np.ndarray
+) -> str:
+    """Returns a line of scores for each label of a multi-label problem.
+
+    Args:
+      labels: C names.
+      references: <int32>[N, C], 1 for each label that is right.
+      predictions: <int32>[N, C], 1 for each that was predicted.
+    """
+    references = np.asarray(references, bool)
+    predictions = np.asarray(predictions, bool)
+    counts = np.stack(
+        [x.sum(0) for x in (references, predictions, references & predictions)],
+        axis=-1,
+    )
+    rows = [
+        (name, EntityScore(*map(int, row)))
+        for name, row in zip(labels, counts, strict=True)
+    ]
+    overall = EntityScore(*map(int, counts.sum(0)))
+    return _scores_text("label", [*rows, ("overall", overall)])
+
+
+def _label_rows(
+    names: Sequence[str], counts: np.ndarray
+) -> list[tuple[str, EntityScore]]:
+    """Returns how each label of a confusion matrix was found."""
+    columns = (counts.sum(1), counts.sum(0), np.diag(counts))
+    return [
+        (name, EntityScore(*map(int, row)))
+        for name, *row in zip(names, *columns, strict=True)
+    ]
+
+
+def _scores_text(kind: str, rows: Sequence[tuple[str, EntityScore]]) -> str:
+    heads = ("precision", "recall", "F1", "support", "predicted", "correct")
+    table = [[kind, *heads]]
+    for name, score in rows:
+        shares = (score.precision, score.recall, score.f1)
+        counts = (
+            score.num_references,
+            score.num_predictions,
+            score.num_correct,
+        )
+        table.append(
+            [
+                _one_line(name),
+                *(f"{100 * share:.2f}" for share in shares),
+                *map(str, counts),
+            ]
+        )
+    return _aligned(table)
+
+
+def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
+    totals = counts.sum(-1)
+    table = [["right label", "predicted label", "times", "of"]]
+    for right, predicted in confusions(counts):
+        count, total = counts[right, predicted], totals[right]
+        table.append([names[right], names[predicted], str(count), str(total)])
+    return _aligned(table, num_names=2)
+
+
+def _numbers(names: Sequence[str]) -> list[str]:
+    return [f"[{number}]" for number in range(len(names))]
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split())
+
+
+def _aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
+    """Returns lines with names to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if number < num_names else cell.rjust(width)
+            for number, (cell, width) in enumerate(
+                zip(row, widths, strict=True)
+            )
+        ]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)

@@ -1,0 +1,130 @@
+"""Tests for bert_tf.tasks.result_plots."""
+
+import os
+import warnings
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks import result_plots
+from bert_tf.tasks.tagging_metrics import EntityScore
+
+_ORANGE = (0xD9, 0x5F, 0x02)
+_BLUE = (0x1F, 0x6F, 0xB4)
+_DARKEST_OF_MATRIX = (0x08, 0x30, 0x6B)
+_DOLLARS = "costs $5 or $_$"
+_LONG = "a label whose name goes on " + 40 * "and on "
+
+
+def _count(picture, color):
+    return int(np.all(picture == color, axis=-1).sum())
+
+
+class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
+    def _draw(self, draw, *args):
+        path = os.path.join(self.create_tempdir().full_path, "a", "x.png")
+        with warnings.catch_warnings():
+            # Such as of names that leave no room for the rest.
+            warnings.simplefilter("error")
+            draw(path, *args)
+        self.assertLen(os.listdir(os.path.dirname(path)), 1)
+        return tf.io.decode_png(tf.io.read_file(path), channels=3).numpy()
+
+    @parameterized.parameters(1, 2, 20, 21, 150, 500)
+    def test_confusion_matrices_of_any_size(self, num_labels):
+        labels = [f"label_{number}" for number in range(num_labels)]
+        counts = 30 * np.eye(num_labels, dtype=np.int64)
+        counts[0, -1] += 3
+        picture = self._draw(result_plots.draw_confusion_matrix, labels, counts)
+        height, width, _ = picture.shape
+        self.assertBetween(height, 300, 2200)
+        self.assertBetween(width, 400, 3000)
+        # The diagonal.
+        self.assertGreater(_count(picture, _DARKEST_OF_MATRIX), 1000)
+        # The bar of a confusion, beside matrices of many labels.
+        self.assertEqual(_count(picture, _BLUE) > 1000, num_labels > 20)
+
+    @parameterized.parameters(3, 60)
+    def test_long_names_leave_room_for_the_matrix(self, num_labels):
+        counts = 30 * np.eye(num_labels, dtype=np.int64)
+        short, long = (
+            self._draw(
+                result_plots.draw_confusion_matrix,
+                [first, _DOLLARS, *map(str, range(num_labels - 2))],
+                counts,
+            )
+            for first in ("short", _LONG)
+        )
+        self.assertGreater(
+            _count(long, _DARKEST_OF_MATRIX),
+            0.6 * _count(short, _DARKEST_OF_MATRIX),
+        )
+
+    def test_the_middle_of_long_names_is_left_out(self):
+        shortened = result_plots._shorten(_LONG + " label\nof two")
+        self.assertEqual(
+            shortened, "a label whose \N{HORIZONTAL ELLIPSIS} label of two"
+        )
+        self.assertEqual(result_plots._shorten("x" * 28), "x" * 28)
+
+    def test_labels_that_do_not_occur(self):
+        counts = np.array([[5, 1, 0], [0, 0, 0], [0, 0, 0]])
+        picture = self._draw(
+            result_plots.draw_confusion_matrix, ["a", "b", "c"], counts
+        )
+        self.assertEqual(_count(picture, _DARKEST_OF_MATRIX), 0)
+
+    @parameterized.parameters(1, 5, 3000)
+    def test_scatters(self, count):
+        rng = np.random.default_rng(count)
+        references = rng.integers(0, 26, count) / 5
+        picture = self._draw(
+            result_plots.draw_score_scatter,
+            references.astype(np.float32),
+            references + rng.normal(size=count),
+        )
+        self.assertEqual(picture.shape, (660, 660, 3))
+        # Neither white nor gray: points.
+        colored = np.ptp(picture.astype(int), axis=-1) > 20
+        self.assertGreater(colored.sum(), 20)
+
+    def test_scatter_of_a_constant(self):
+        picture = self._draw(
+            result_plots.draw_score_scatter, [1.0, 2.0], [1.5, 1.5]
+        )
+        self.assertEqual(picture.shape, (660, 660, 3))
+
+    def test_entity_scores(self):
+        rows = [
+            ("LOC", EntityScore(10, 10, 8)),
+            (_LONG, EntityScore(5, 0, 0)),
+            (_DOLLARS, EntityScore(0, 2, 0)),
+        ]
+        picture = self._draw(
+            result_plots.draw_entity_scores,
+            [*rows, ("overall", EntityScore(15, 12, 8))],
+        )
+        self.assertEqual(picture.shape[1], 880)
+        self.assertGreater(_count(picture, _ORANGE), 2000)
+
+    def test_of_many_types_the_most_frequent_are_drawn(self):
+        overall = ("overall", EntityScore(9, 9, 9))
+        rows = [(f"T{i}", EntityScore(i, i, i)) for i in range(300)]
+        many = self._draw(result_plots.draw_entity_scores, [*rows, overall])
+        sixty = self._draw(
+            result_plots.draw_entity_scores, [*rows[:60], overall]
+        )
+        self.assertEqual(many.shape, sixty.shape)
+        # T0 has no F1, each of the last sixty has.
+        self.assertGreater(_count(many, _ORANGE), _count(sixty, _ORANGE))
+
+    def test_nothing_was_found(self):
+        picture = self._draw(
+            result_plots.draw_entity_scores, [("overall", EntityScore(3, 0, 0))]
+        )
+        self.assertEqual(picture.shape[1], 880)
+
+
+if __name__ == "__main__":
+    tf.test.main()
