@@ -19,24 +19,27 @@ OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raises `UserError` unless the condition holds."""
     if not condition:
         raise UserError(message)
 
 
-def _require_at_least(config: Any, least: int, *names: str) -> None:
+def require_at_least(config: Any, least: int, *names: str) -> None:
+    """Raises `UserError` if a flag, unless it is None, is below `least`."""
     for name in names:
         value = getattr(config, name)
-        _require(
+        require(
             value is None or value >= least,
             f"--{name} must be at least {least}. Received: {value}.",
         )
 
 
-def _require_rate(config: Any, *names: str) -> None:
+def require_rate(config: Any, *names: str) -> None:
+    """Raises `UserError` if a flag does not lie between 0 and 1."""
     for name in names:
         value = getattr(config, name)
-        _require(
+        require(
             0 <= value <= 1,
             f"--{name} must lie between 0 and 1. Received: {value}.",
         )
@@ -91,11 +94,11 @@ class LearnVocabularyConfig:
     )
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 99, "num_unused")
-        _require_at_least(self, 1, "min_frequency")
-        _require_at_least(self, 0, "num_processes")
-        _require_rate(self, "character_coverage", "heldout_fraction")
-        _require(
+        require_at_least(self, 99, "num_unused")
+        require_at_least(self, 1, "min_frequency")
+        require_at_least(self, 0, "num_processes")
+        require_rate(self, "character_coverage", "heldout_fraction")
+        require(
             self.vocab_size > self.num_unused + 5,
             "--vocab_size must leave room beside the 5 special and the "
             f"--num_unused={self.num_unused} unused lines. Received: "
@@ -184,20 +187,20 @@ class CreatePretrainingDataConfig:
     )
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 5, "max_seq_length")
-        _require_at_least(
+        require_at_least(self, 5, "max_seq_length")
+        require_at_least(
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
         )
-        _require_at_least(self, 0, "num_shards", "num_processes")
-        _require(
+        require_at_least(self, 0, "num_shards", "num_processes")
+        require(
             self.max_predictions_per_seq <= self.max_seq_length,
             "--max_predictions_per_seq must be at most --max_seq_length="
             f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
         )
         rates = ("mask_rate", "same_rate", "random_rate")
-        _require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
+        require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
         total = sum(getattr(self, rate) for rate in rates)
-        _require(
+        require(
             abs(total - 1) < 1e-6,
             "--mask_rate, --same_rate and --random_rate must add up to 1. "
             f"Received: {total:g}.",
@@ -219,7 +222,7 @@ class CreatePretrainingDataConfig:
                 "max_ngram",
             ):
                 value = getattr(self, field.name)
-                _require(
+                require(
                     value == field.default,
                     f"--{field.name} has no effect with --left_to_right. "
                     f"Received: {value}; drop one of the two.",
@@ -227,7 +230,7 @@ class CreatePretrainingDataConfig:
 
     def _check_original(self) -> None:
         """The original's algorithm has none of the streaming options."""
-        _require(
+        require(
             not self.split_sentences,
             "--generator=original reads one sentence a line and cannot split "
             "paragraphs. Received: --split_sentences; drop one of the two.",
@@ -244,7 +247,7 @@ class CreatePretrainingDataConfig:
                 "max_ngram",
             ):
                 value = getattr(self, field.name)
-                _require(
+                require(
                     value == field.default,
                     f"--{field.name} has no effect with --generator=original. "
                     f"Received: {value}; drop one of the two.",
@@ -354,11 +357,11 @@ class PretrainConfig:
     )
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.do_train or self.do_eval,
             "At least one of --do_train and --do_eval must be set.",
         )
-        _require_at_least(
+        require_at_least(
             self,
             1,
             "max_seq_length",
@@ -373,19 +376,19 @@ class PretrainConfig:
             "stop_at_step",
             "keep_checkpoint_max",
         )
-        _require_at_least(self, 0, "num_warmup_steps", "num_gpus")
-        _require_rate(self, "masked_lm_prob")
-        _require(
+        require_at_least(self, 0, "num_warmup_steps", "num_gpus")
+        require_rate(self, "masked_lm_prob")
+        require(
             self.learning_rate > 0,
             f"--learning_rate must be positive. Received: "
             f"{self.learning_rate}.",
         )
-        _require(
+        require(
             self.micro_batch_size == "auto" or self.micro_batch_size.isdigit(),
             "--micro_batch_size must be a number, auto or 0. Received: "
             f"{self.micro_batch_size!r}.",
         )
-        _require(
+        require(
             bool(self.init_checkpoint) or not self.init_optimizer_state,
             "--init_optimizer_state needs --init_checkpoint, the checkpoint to "
             "take it from.",
@@ -403,7 +406,7 @@ class FillMaskConfig:
     top_k: int = option(5, "Candidates per [MASK].")
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "top_k")
+        require_at_least(self, 1, "top_k")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,17 +449,17 @@ class ExtractFeaturesConfig:
     )
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 3, "max_seq_length")
-        _require_at_least(self, 1, "batch_size")
+        require_at_least(self, 3, "max_seq_length")
+        require_at_least(self, 1, "batch_size")
         trio = (self.bert_config_file, self.init_checkpoint, self.vocab_file)
         if self.model_dir:
-            _require(
+            require(
                 not any(trio),
                 "--model_dir takes the place of --bert_config_file, "
                 "--init_checkpoint and --vocab_file. Received both; drop one.",
             )
         else:
-            _require(
+            require(
                 bool(self.init_checkpoint),
                 "Give --model_dir, or --init_checkpoint with "
                 "--bert_config_file and --vocab_file unless they lie beside "
@@ -532,15 +535,15 @@ class ExtendVocabularyConfig:
     )
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             bool(self.new_words_file or self.max_position_embeddings),
             "Give --new_words_file, --max_position_embeddings, or both.",
         )
-        _require(
+        require(
             bool(self.new_words_file) or self.use_unused,
             "--nouse_unused is of use with --new_words_file only.",
         )
-        _require_at_least(self, 1, "max_position_embeddings")
+        require_at_least(self, 1, "max_position_embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -553,4 +556,4 @@ class DemoConfig:
     )
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 0, "num_train_steps")
+        require_at_least(self, 0, "num_train_steps")

@@ -2,7 +2,7 @@
 
 What is planned are the indices of each batch and the length that it is padded
 to. Nothing is drawn but from (seed, epoch), so that a run continues exactly at
-any batch of any epoch.
+any batch.
 
 Shapes:
   N: number of examples.
@@ -17,9 +17,10 @@ import numpy as np
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 
-# An epoch's examples are shuffled and cut into windows of this many batches,
-# which are sorted by length: enough for little padding, and with at least
-# `_LEAST_WINDOWS` of them long and short batches come in changing company.
+# The stream of examples is cut into windows of at most this many batches, which
+# are sorted by length: enough for little padding; with at least
+# `_LEAST_WINDOWS` of them an epoch, long and short ones come in changing
+# company.
 _BATCHES_PER_WINDOW = 50
 _LEAST_WINDOWS = 4
 
@@ -32,7 +33,8 @@ class Batch:
     """One batch.
 
     Attributes:
-      indices: <int64>[B], its examples; fewer than B in the last batch.
+      indices: <int64>[B], its examples; fewer than B in the last batch of a
+        prediction.
       length: What they are padded to.
     """
 
@@ -96,51 +98,61 @@ def training_batches(
     lengths: np.ndarray,
     batch_size: int,
     seed: int,
-    epoch: int,
+    num_batches: int,
     allowed_lengths: Sequence[int],
 ) -> list[Batch]:
-    """Plans one epoch: each example once, in an order of (seed, epoch) alone.
+    """Plans the batches of a run, all of them full.
 
-    With one allowed length the order is that of the shuffle alone, and each
-    batch has that length, as in the original.
+    Each epoch has every example once, in an order of (seed, epoch) alone; a
+    batch may reach over into the next epoch, as in the original. With one
+    allowed length all batches have that length, and the order is that of the
+    shuffle alone.
 
     Args:
       lengths: <int64>[N], how long the examples are.
       batch_size: B.
       seed: The run's seed.
-      epoch: Number of the epoch, from 0.
+      num_batches: How many batches. A longer plan does not begin with a
+        shorter one, as far as their last windows go.
       allowed_lengths: The lengths that batches may have, rising.
 
-    Returns:
-      The batches; all but the last have B examples.
-
     Raises:
-      UserError: If an example is longer than the greatest allowed length.
+      UserError: If there is no example, or one is longer than the greatest
+        allowed length.
     """
     _check(lengths, batch_size, allowed_lengths)
-    order = stateless_random.permutation(
-        len(lengths), _EXAMPLES_SALT, seed, epoch
-    ).numpy()
+    if not len(lengths):
+        raise UserError("Expected examples to train on. Received: none.")
+    order = _shuffled_epochs(len(lengths), seed, num_batches * batch_size)
     if len(allowed_lengths) == 1:
         return _cut(order, lengths, batch_size, allowed_lengths)
-    num_batches = len(order) // batch_size
-    window = batch_size * max(
-        1, min(_BATCHES_PER_WINDOW, num_batches // _LEAST_WINDOWS)
+    per_window = max(
+        1,
+        min(_BATCHES_PER_WINDOW, len(lengths) // batch_size // _LEAST_WINDOWS),
     )
-    # What does not fill a batch is drawn before sorting, or it would always
-    # be the longest.
-    full = num_batches * batch_size
     batches = []
-    for start in range(0, full, window):
-        part = order[start : min(start + window, full)]
+    window = per_window * batch_size
+    for number, start in enumerate(range(0, len(order), window)):
+        part = order[start : start + window]
         part = part[np.argsort(lengths[part], kind="stable")]
-        batches += _cut(part, lengths, batch_size, allowed_lengths)
-    shuffled = stateless_random.permutation(
-        len(batches), _BATCHES_SALT, seed, epoch
-    ).numpy()
-    return [batches[i] for i in shuffled] + _cut(
-        order[full:], lengths, batch_size, allowed_lengths
-    )
+        cut = _cut(part, lengths, batch_size, allowed_lengths)
+        shuffled = stateless_random.permutation(
+            len(cut), _BATCHES_SALT, seed, number
+        ).numpy()
+        batches += [cut[i] for i in shuffled]
+    return batches
+
+
+def _shuffled_epochs(num_examples: int, seed: int, count: int) -> np.ndarray:
+    """Returns the first `count` examples of shuffled epochs, <int32>[count]."""
+    num_epochs = -(-count // num_examples)
+    epochs = [
+        stateless_random.permutation(
+            num_examples, _EXAMPLES_SALT, seed, epoch
+        ).numpy()
+        for epoch in range(num_epochs)
+    ]
+    return np.concatenate([np.zeros([0], np.int32), *epochs])[:count]
 
 
 def prediction_batches(
