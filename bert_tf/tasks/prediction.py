@@ -223,7 +223,8 @@ class OutputComputer:
         """Returns <float32>[2]: the sum of the losses, that of the weights."""
         if set(batch) <= set(MODEL_INPUTS):
             return tf.zeros([2])
-        losses, weights = self._task.losses(outputs, batch)
+        losses = self._task.losses(outputs, batch)
+        weights = self._task.loss_weights(batch)
         weights *= tf.reshape(is_row, [-1] + [1] * (weights.shape.rank - 1))
         return tf.stack(
             [tf.reduce_sum(losses * weights), tf.reduce_sum(weights)]
