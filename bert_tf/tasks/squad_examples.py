@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import re
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,8 @@ class SquadExample:
       start_position: The answer's first word; -1 or None as above.
       end_position: Its last word.
       is_impossible: Whether the paragraph is known not to answer.
+      answers: What people answered, to score a prediction with; empty if there
+        is no answer, None if the file does not say.
     """
 
     qas_id: str
@@ -37,6 +40,7 @@ class SquadExample:
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
+    answers: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +123,8 @@ def build_examples(
     """Makes an example of each question.
 
     In training a question whose answer is not in its paragraph, where the
-    file says, is left out and counted. Outside training answers are not
-    looked at.
+    file says, is left out and counted. Outside training nobody looks where
+    the answers are.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
@@ -137,12 +141,13 @@ def build_examples(
     unmatched = []
     for article in dataset:
         for paragraph in article["paragraphs"]:
-            words = list(_WORD.finditer(paragraph["context"]))
-            doc_tokens = tuple(word[0] for word in words)
-            starts = tuple(word.start() for word in words)
+            words = _split(paragraph["context"])
             for question in paragraph["qas"]:
                 example = SquadExample(
-                    question["id"], question["question"], doc_tokens, starts
+                    question["id"],
+                    question["question"],
+                    *words,
+                    answers=_read_texts(question),
                 )
                 if is_training:
                     answer = _read_answer(
@@ -156,6 +161,38 @@ def build_examples(
                 else:
                     examples.append(example)
     return SquadExamples(tuple(examples), tuple(unmatched))
+
+
+def make_example(qas_id: str, question_text: str, context: str) -> SquadExample:
+    """Makes an example whose answer nobody knows."""
+    return SquadExample(qas_id, question_text, *_split(context))
+
+
+def _split(context: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns a paragraph's words and where they begin."""
+    words = list(_WORD.finditer(context))
+    return (
+        tuple(word[0] for word in words),
+        tuple(word.start() for word in words),
+    )
+
+
+def to_dataset(examples: Iterable[SquadExample]) -> list[dict[str, Any]]:
+    """Returns what `squad_metrics` reads: the ids and answers of examples."""
+    questions = []
+    for example in examples:
+        question = {"id": example.qas_id}
+        if example.answers is not None:
+            question["answers"] = [{"text": text} for text in example.answers]
+        questions.append(question)
+    return [{"paragraphs": [{"qas": questions}]}]
+
+
+def _read_texts(question: dict[str, Any]) -> tuple[str, ...] | None:
+    answers = question.get("answers")
+    if answers is None:
+        return () if question.get("is_impossible") else None
+    return tuple(answer["text"] for answer in answers)
 
 
 def _read_answer(

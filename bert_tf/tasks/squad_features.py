@@ -13,7 +13,7 @@ from bert_tf.tasks.squad_examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-_FIRST_UNIQUE_ID = 1_000_000_000
+FIRST_UNIQUE_ID = 1_000_000_000
 # One by one the tokenizer is slow.
 _EXAMPLES_AT_ONCE = 2048
 # [CLS], and [SEP] after the question and after the paragraph.
@@ -36,7 +36,7 @@ class InputFeatures:
       start_position: The answer's first piece in `input_ids`; 0, as of [CLS],
         if this window does not hold it; None outside training.
       end_position: Its last piece; 0 and None as above.
-      is_impossible: That of the example.
+      is_impossible: That of the example, if it is known.
     """
 
     unique_id: int
@@ -47,9 +47,9 @@ class InputFeatures:
     word_indices: np.ndarray
     is_max_context: np.ndarray
     is_query_truncated: bool
-    start_position: int | None
-    end_position: int | None
-    is_impossible: bool
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
 
     @property
     def segment_ids(self) -> np.ndarray:
@@ -192,7 +192,7 @@ class _Windows:
     def convert(
         self, examples: Iterable[SquadExample], is_training: bool
     ) -> Iterator[InputFeatures]:
-        unique_ids = itertools.count(_FIRST_UNIQUE_ID)
+        unique_ids = itertools.count(FIRST_UNIQUE_ID)
         numbered = enumerate(examples)
         while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
             pieces = _Pieces(

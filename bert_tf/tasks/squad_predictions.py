@@ -270,11 +270,18 @@ def write_predictions(
     output_dir: str,
     predictions: Sequence[SquadPrediction],
     null_score_diff_threshold: float = 0.0,
+    prefix: str = "",
 ) -> None:
     """Writes the original's files; written again, they are replaced.
 
     predictions.json has the answers, nbest_predictions.json the n best with
     their probabilities, and null_odds.json, for SQuAD 2.0, the odds.
+
+    Args:
+      output_dir: Where to.
+      predictions: Those of all questions.
+      null_score_diff_threshold: See `SquadPrediction.answer`.
+      prefix: What the names of the files begin with.
     """
     answers = {
         one.qas_id: one.answer(null_score_diff_threshold) for one in predictions
@@ -288,19 +295,17 @@ def write_predictions(
         for one in predictions
         if one.null_odds is not None
     }
-    _write_json(output_dir, "predictions.json", answers)
-    _write_json(output_dir, "nbest_predictions.json", nbest)
+    contents = {"predictions": answers, "nbest_predictions": nbest}
     if null_odds:
-        _write_json(output_dir, "null_odds.json", null_odds)
+        contents["null_odds"] = null_odds
+    for name, values in contents.items():
+        files.write_text(
+            os.path.join(output_dir, f"{prefix}{name}.json"),
+            json.dumps(values, indent=4) + "\n",
+        )
 
 
 def _to_json(entry: NbestPrediction) -> dict[str, Any]:
     names = ("text", "probability", "start_logit", "end_logit")
     values = {name: getattr(entry, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _write_json(output_dir: str, name: str, values: dict[str, Any]) -> None:
-    files.write_text(
-        os.path.join(output_dir, name), json.dumps(values, indent=4) + "\n"
-    )

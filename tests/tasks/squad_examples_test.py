@@ -39,7 +39,32 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 "q?",
                 ("In", "1895-1943", "he", "led\u00a0them.", "The", "end."),
                 (1, 4, 14, 17, 29, 33),
+                answers=(),
             ),
+        )
+
+    def test_answers_to_score_with(self):
+        """What dev files say, and files without answers do not."""
+        questions = [
+            _question("two", ("he", 14), ("1895", 4)),
+            _question("none", is_impossible=True),
+            {"id": "unknown", "question": "?"},
+            {"id": "impossible", "question": "?", "is_impossible": True},
+        ]
+        read = squad_examples.build_examples(_dataset(*questions), False)
+        self.assertEqual(
+            [one.answers for one in read.examples],
+            [("he", "1895"), (), None, ()],
+        )
+        (article,) = squad_examples.to_dataset(read.examples[:3])
+        (paragraph,) = article["paragraphs"]
+        self.assertEqual(
+            paragraph["qas"],
+            [
+                {"id": "two", "answers": [{"text": "he"}, {"text": "1895"}]},
+                {"id": "none", "answers": []},
+                {"id": "unknown"},
+            ],
         )
 
     def test_answers(self):
