@@ -1,5 +1,6 @@
 """SQuAD against the original: every example, window and prediction."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -11,7 +12,7 @@ from absl.testing import parameterized
 
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks import squad_features
-from bert_tf.tasks import squad_predictions
+from bert_tf.tasks.squad import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from tests.shared_data import data
 from tests.shared_data import golden
@@ -46,6 +47,25 @@ def _build(config):
         config["is_training"],
     )
     return read.examples, list(features), tokenizer
+
+
+def _build_task(config, split):
+    """Returns the task as the original has it, and the tokenizer."""
+    names = (
+        "max_seq_length",
+        "doc_stride",
+        "max_query_length",
+        "version_2_with_negative",
+    )
+    task = SquadTask(
+        files={split: golden(f"squad/{config['input']}")},
+        mask_padding=False,
+        **{name: config[name] for name in names},
+    )
+    tokenizer = BertTokenizer.from_vocab_file(
+        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+    )
+    return task, tokenizer
 
 
 def _pad(values, length):
@@ -89,34 +109,76 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(values, one)
 
     @parameterized.parameters(
+        "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
+    )
+    def test_batches(self, name):
+        expected = _read_golden(name)
+        config = expected["config"]
+        split = "train" if config["is_training"] else "dev"
+        task, tokenizer = _build_task(config, split)
+        features = task.featurize(
+            task.read(split), tokenizer, config["is_training"]
+        )
+        self.assertLen(features, len(expected["features"]))
+        batch = features.batch(
+            np.arange(len(features)), config["max_seq_length"]
+        )
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            self.assertAllEqual(
+                batch[key], [one[key] for one in expected["features"]]
+            )
+        for key in ("start_position", "end_position"):
+            self.assertEqual(f"{key}s" in batch, config["is_training"])
+            if config["is_training"]:
+                self.assertAllEqual(
+                    batch[f"{key}s"], [one[key] for one in expected["features"]]
+                )
+
+    def test_loss(self):
+        # Padded, as the inputs of these logits are.
+        inputs = np.load(golden("model/forward.npz"))
+        expected = np.load(golden("model/squad.npz"))
+        batch = {
+            "input_mask": inputs["input_mask"],
+            "start_positions": expected["start_positions"],
+            "end_positions": expected["end_positions"],
+        }
+        self.assertLess(batch["input_mask"].min(), 1)
+        outputs = {
+            name: tf.constant(expected[name])
+            for name in ("start_logits", "end_logits")
+        }
+        losses = [
+            tf.reduce_mean(SquadTask(mask_padding=mask).losses(outputs, batch))
+            for mask in (False, True)
+        ]
+        self.assertAllClose(losses[0], expected["loss"], rtol=0, atol=1e-5)
+        self.assertNotAllClose(losses[1], expected["loss"], atol=1e-3)
+
+    @parameterized.parameters(
         ("v1_uncased", "v1_uncased", 0.0),
         ("v2_cased", "v2_cased", 0.0),
         ("v2_cased", "v2_cased.threshold-3.0", -3.0),
     )
     def test_predictions(self, name, expected, threshold):
         config = _read_golden(name)["config"]
-        examples, features, tokenizer = _build(config)
+        task, tokenizer = _build_task(config, "dev")
+        if threshold:
+            task = dataclasses.replace(
+                task, null_score_diff_threshold=threshold
+            )
+        examples = task.read("dev")
+        features = task.featurize(examples, tokenizer)
         logits = np.load(golden(f"squad/{name}.logits.npz"))
-        results = {
-            row[0]: squad_predictions.RawResult(*row)
-            for row in zip(
-                logits["unique_ids"].tolist(),
-                logits["start_logits"],
-                logits["end_logits"],
-                strict=True,
-            )
-        }
-        predictions = list(
-            squad_predictions.predict_answers(
-                examples,
-                features,
-                results,
-                tokenizer,
-                version_2_with_negative=config["version_2_with_negative"],
-            )
+        self.assertAllEqual(
+            logits["unique_ids"], [one.unique_id for one in features.windows()]
         )
+        outputs = {
+            name: list(logits[name]) for name in ("start_logits", "end_logits")
+        }
+        predictions = task.predict(examples, features, outputs, tokenizer)
         folder = self.create_tempdir().full_path
-        squad_predictions.write_predictions(folder, predictions, threshold)
+        task.write_report(folder, "dev", examples, predictions)
 
         kinds = ["predictions", "nbest_predictions"]
         if config["version_2_with_negative"]:
