@@ -127,6 +127,45 @@ def read_examples(
     return examples
 
 
+def parse_row(
+    row: Any, choices: Sequence[tuple[str, ...]], is_pair: bool | None = None
+) -> InputExample:
+    """Returns the example that a value of a Python program means.
+
+    Args:
+      row: A text; a pair of texts; or a mapping with the columns of one of
+        `choices`, of which other columns do not count.
+      choices: The columns of the text or of the pair, by several names.
+      is_pair: Whether there must be a pair; None leaves it open.
+
+    Raises:
+      UserError: If it is none of these, or a text is empty.
+    """
+    if isinstance(row, Mapping):
+        columns = next((c for c in choices if set(c) <= set(row)), None)
+        if columns is None:
+            names = " and ".join(map(repr, choices[0]))
+            raise UserError(
+                f"A row that is a mapping must have the keys {names}. "
+                f"Received: {', '.join(map(repr, row)) or 'none'}."
+            )
+        row = [row[column] for column in columns]
+    texts = [row] if isinstance(row, str) else row
+    counts = (1, 2) if is_pair is None else (2,) if is_pair else (1,)
+    if (
+        not isinstance(texts, list | tuple)
+        or len(texts) not in counts
+        or not all(isinstance(text, str) and text.strip() for text in texts)
+    ):
+        expected = {(1,): "a text", (2,): "a pair of texts"}.get(
+            counts, "a text or a pair of texts"
+        )
+        raise UserError(
+            f"A row must be {expected}, not empty. Received: {row!r}."
+        )
+    return InputExample("", *texts)
+
+
 def gather_labels(examples: Sequence[InputExample]) -> tuple[str, ...]:
     """Returns the labels that training examples have, in a fixed order.
 

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,17 +53,73 @@ def find_file(
     Raises:
       UserError: If there is none.
     """
-    names = [
-        name.replace("{language}", language) for name in task.file_names(split)
-    ]
-    for name in names:
-        path = os.path.join(data_dir, name)
-        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
-            return path
+    path = _find(task, data_dir, split, language)
+    if path:
+        return path
+    name = task.file_names(split)[0].replace("{language}", language)
     raise UserError(
-        f"--data_dir has no file {names[0]} or one like it for the split "
+        f"--data_dir has no file {name} or one like it for the split "
         f"{split} of {task.title}. Received: {data_dir!r}."
     )
+
+
+def _find(
+    task: GlueTask, data_dir: str, split: str, language: str
+) -> str | None:
+    for name in task.file_names(split):
+        path = os.path.join(data_dir, name.replace("{language}", language))
+        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+            return path
+    return None
+
+
+def find_files(
+    task: GlueTask, data_dir: str, kind: str, language: str = "zh"
+) -> dict[str, str]:
+    """Returns the splits of a kind that there are files of, and these.
+
+    Args:
+      task: The task.
+      data_dir: The folder with its files.
+      kind: "train", "dev" or "test".
+      language: What {language} in the names of XNLI's files means.
+
+    Raises:
+      UserError: If the task has no such split, or the folder no file of any.
+    """
+    splits = task.splits(kind)
+    if not splits:
+        kinds = dict.fromkeys(split.split("_")[0] for split in task.stems)
+        raise UserError(
+            f"{task.title} has no {kind} set, only {', '.join(kinds)}."
+        )
+    found = {
+        split: path
+        for split in splits
+        if (path := _find(task, data_dir, split, language))
+    }
+    return found or {splits[0]: find_file(task, data_dir, splits[0], language)}
+
+
+def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
+    """Yields the texts of a file, row by row, whatever its labels are.
+
+    Args:
+      task: The task.
+      path: An official file, or any with the columns of one. In a .txt file,
+        which has no header, a line is a text where the task has one text.
+
+    Raises:
+      UserError: If the file cannot be read as a table or lacks a column, or a
+        text is missing or empty (unless `task.has_faulty_rows`).
+    """
+    is_lines = tables.file_ending(path) == ".txt" and not task.is_pair
+    table = _read_table(task, path, ".txt" if is_lines else None)
+    texts = (tables.TEXT_COLUMN,) if is_lines else _text_columns(task, table)
+    for row in table.rows:
+        yield classification_examples.make_example(
+            path, row, texts, may_be_empty=task.has_faulty_rows
+        )
 
 
 def read_split(
@@ -82,15 +140,10 @@ def read_split(
     """
     broken: list[int] = []
     is_test = split.startswith("test")
-    table = tables.read_table(
-        path,
-        # Old editions call their tab-separated files .txt.
-        ending=".tsv" if tables.file_ending(path) == ".txt" else None,
-        columns_without_header=task.columns_without_header,
-        # The rows of a test are counted by the leaderboard.
-        on_broken_row=(
-            broken.append if task.has_faulty_rows and not is_test else None
-        ),
+    # The rows of a test are counted by the leaderboard.
+    may_break = task.has_faulty_rows and not is_test
+    table = _read_table(
+        task, path, on_broken_row=broken.append if may_break else None
     )
     examples, num_without_gold_label = _read_examples(
         task, table, is_test, language
@@ -107,6 +160,23 @@ def read_split(
         num_without_gold_label,
         len(broken),
         sum(_has_empty_text(example) for example in examples),
+    )
+
+
+def _read_table(
+    task: GlueTask,
+    path: str,
+    ending: str | None = None,
+    on_broken_row: Callable[[int], None] | None = None,
+) -> tables.Table:
+    # Old editions call their tab-separated files .txt.
+    if tables.file_ending(path) == ".txt":
+        ending = ending or ".tsv"
+    return tables.read_table(
+        path,
+        ending=ending,
+        columns_without_header=task.columns_without_header,
+        on_broken_row=on_broken_row,
     )
 
 

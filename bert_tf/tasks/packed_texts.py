@@ -7,6 +7,7 @@ Shapes:
 """
 
 import dataclasses
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow as tf
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks import text_windows
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -97,35 +99,108 @@ def pack_texts(
     Raises:
       UserError: If `max_seq_length` leaves no room for a piece.
     """
-    ids = [np.zeros([0], np.int32)]
-    lengths = [np.zeros([0], np.int64)]
-    first_lengths = [np.zeros([0], np.int32)]
-    num_truncated = 0
+    rows = _Rows(tokenizer, max_seq_length)
+    for tokens_a, tokens_b in _tokenize(texts_a, texts_b, tokenizer):
+        rows.add(tokens_a, tokens_b)
+    return rows.join()
+
+
+def pack_windows(
+    texts_a: Sequence[str],
+    texts_b: Sequence[str | None] | None,
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+) -> tuple[PackedTexts, np.ndarray]:
+    """Packs texts or pairs, those that are too long as several windows.
+
+    Which of a pair is cut into windows says `text_windows.cut`.
+
+    Args:
+      texts_a: N texts.
+      texts_b: N texts, None for each that has no second one; or None.
+      tokenizer: The tokenizer.
+      max_seq_length: The most pieces a window may have, with the special ones.
+      doc_stride: How far one window begins after the other, in pieces.
+
+    Returns:
+      The windows, `num_truncated` of which counts the texts that windows do
+      not show whole, and <int64>[N + 1], where those of each text begin and
+      end.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a piece.
+    """
+    rows = _Rows(tokenizer, max_seq_length)
+    counts = [np.zeros([1], np.int64)]
+    for tokens_a, tokens_b in _tokenize(texts_a, texts_b, tokenizer):
+        windows = text_windows.cut(
+            tokens_a, tokens_b, max_seq_length, doc_stride
+        )
+        counts.append(windows.counts)
+        for start in range(0, windows.counts.sum(), _TEXTS_PER_CALL):
+            rows.add(*windows.tokens(start, start + _TEXTS_PER_CALL))
+        rows.num_truncated += windows.num_truncated
+    return rows.join(), np.cumsum(np.concatenate(counts))
+
+
+def _tokenize(
+    texts_a: Sequence[str],
+    texts_b: Sequence[str | None] | None,
+    tokenizer: BertTokenizer,
+) -> Iterator[tuple[tf.RaggedTensor, tf.RaggedTensor | None]]:
+    """Yields the pieces of as many texts as there is memory for."""
     for start in range(0, len(texts_a), _TEXTS_PER_CALL):
         end = start + _TEXTS_PER_CALL
-        tokens_a = tokenizer.tokenize(texts_a[start:end])
         tokens_b = texts_b and tokenizer.tokenize(
             [text or "" for text in texts_b[start:end]]
         )
+        yield tokenizer.tokenize(texts_a[start:end]), tokens_b
+
+
+class _Rows:
+    """Rows that are packed part by part.
+
+    Args:
+      tokenizer: The one that made the pieces.
+      max_seq_length: The most pieces of a row.
+    """
+
+    def __init__(self, tokenizer: BertTokenizer, max_seq_length: int) -> None:
+        self._vocabulary = tokenizer.vocabulary
+        self._max_seq_length = max_seq_length
+        self._ids = [np.zeros([0], np.int32)]
+        self._lengths = [np.zeros([1], np.int64)]
+        self._first_lengths = [np.zeros([0], np.int32)]
+        self.num_truncated = 0
+
+    def add(
+        self, tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
+    ) -> None:
+        """Packs some more rows."""
         packed = packing.pack(
-            tokens_a, tokens_b, max_seq_length, tokenizer.vocabulary
+            tokens_a, tokens_b, self._max_seq_length, self._vocabulary
         )
         packed = {name: value.numpy() for name, value in packed.items()}
         mask = packed[INPUT_MASK.name]
-        ids.append(packed[INPUT_IDS.name][mask == 1])
-        lengths.append(mask.sum(-1, dtype=np.int64))
+        lengths = mask.sum(-1, dtype=np.int64)
         second_lengths = packed[SEGMENT_IDS.name].sum(-1, dtype=np.int32)
-        first_lengths.append(lengths[-1].astype(np.int32) - second_lengths)
-        num_truncated += int(
-            np.sum(_full_lengths(tokens_a, tokens_b) > max_seq_length)
+        self._ids.append(packed[INPUT_IDS.name][mask == 1])
+        self._lengths.append(lengths)
+        self._first_lengths.append(lengths.astype(np.int32) - second_lengths)
+        self.num_truncated += int(
+            np.sum(_full_lengths(tokens_a, tokens_b) > self._max_seq_length)
         )
-    return PackedTexts(
-        np.concatenate(ids),
-        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
-        np.concatenate(first_lengths),
-        tokenizer.vocabulary.pad_id,
-        num_truncated,
-    )
+
+    def join(self) -> PackedTexts:
+        """Returns all rows."""
+        return PackedTexts(
+            np.concatenate(self._ids),
+            np.cumsum(np.concatenate(self._lengths)),
+            np.concatenate(self._first_lengths),
+            self._vocabulary.pad_id,
+            self.num_truncated,
+        )
 
 
 def _full_lengths(

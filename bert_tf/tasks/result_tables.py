@@ -13,6 +13,8 @@ from bert_tf.tasks.tagging_metrics import EntityScore
 
 # A matrix of more labels is wider than a screen.
 _MAX_COLUMNS = 20
+# Of scores.
+_NUM_RANGES = 10
 
 
 def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
@@ -77,6 +79,15 @@ def label_scores_text(
       references: <int32>[N, C], 1 for each label that is right.
       predictions: <int32>[N, C], 1 for each that was predicted.
     """
+    return _scores_text(
+        "label", label_score_rows(labels, references, predictions)
+    )
+
+
+def label_score_rows(
+    labels: Sequence[str], references: np.ndarray, predictions: np.ndarray
+) -> list[tuple[str, EntityScore]]:
+    """Returns what `label_scores_text` shows, with "overall" at the end."""
     references = np.asarray(references, bool)
     predictions = np.asarray(predictions, bool)
     counts = np.stack(
@@ -87,8 +98,42 @@ def label_scores_text(
         (name, EntityScore(*map(int, row)))
         for name, row in zip(labels, counts, strict=True)
     ]
-    overall = EntityScore(*map(int, counts.sum(0)))
-    return _scores_text("label", [*rows, ("overall", overall)])
+    return [*rows, ("overall", EntityScore(*map(int, counts.sum(0))))]
+
+
+def score_scatter_text(
+    references: Sequence[float], predictions: Sequence[float]
+) -> str:
+    """Returns what was predicted for low, middling and high scores.
+
+    Args:
+      references: <float32>[N], the right scores.
+      predictions: <float32>[N].
+    """
+    references = np.asarray(references, np.float64)
+    predictions = np.asarray(predictions, np.float64)
+    edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
+    # The greatest score is in the last range.
+    ranges = np.clip(
+        np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
+    )
+    heads = ("examples", "mean", "predicted mean", "mean absolute error")
+    table = [["right score", *heads]]
+    for number in np.unique(ranges):
+        right, predicted = (
+            x[ranges == number] for x in (references, predictions)
+        )
+        low, high = edges[number : number + 2]
+        error = np.abs(predicted - right).mean()
+        means = (right.mean(), predicted.mean(), error)
+        table.append(
+            [
+                f"{low:.4g} to {high:.4g}",
+                str(len(right)),
+                *(f"{mean:.4f}" for mean in means),
+            ]
+        )
+    return _aligned(table)
 
 
 def _label_rows(
