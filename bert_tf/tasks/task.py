@@ -217,6 +217,19 @@ class Task(abc.ABC):
           UserError: If the file is not what it should be.
         """
 
+    def belong_together(self, first: Any, second: Any) -> bool:
+        """Returns whether an example must be predicted with the one before.
+
+        As where the model reads across them. Files are predicted some
+        thousand examples at a time, in which all that belong together are.
+
+        Args:
+          first: An example.
+          second: The one behind it.
+        """
+        del first, second
+        return False
+
     @abc.abstractmethod
     def parse(self, row: Any) -> Any:
         """Returns the example that a value of a Python program means.
