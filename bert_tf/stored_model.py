@@ -1,9 +1,7 @@
 """A model as it lies on disk, whatever the format."""
 
 import dataclasses
-from collections.abc import Collection
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.config import BertConfig
@@ -48,6 +46,17 @@ class StoredModel:
     )
     report: Report = Report(())
     lower_case_is_derived: bool = False
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many labels the head has; None if it is not one for labels."""
+        heads = weight_map.HEADS[self.task["kind"]]
+        for row in weight_map.rows(self.config):
+            head = weight_map.part_of(row.name)
+            if row.shape == (weight_map.LABELS,) and head in heads:
+                (size,) = self.weights.shapes[row.name]
+                return size
+        return None
 
     def build_tokenizer(
         self, preserve_special_tokens: bool | None = None
@@ -106,22 +115,13 @@ def check(stored: StoredModel) -> None:
         stored.path,
     )
     labels = stored.task.get("labels")
-    if labels is not None:
-        _check_labels(stored, labels, heads)
-
-
-def _check_labels(
-    stored: StoredModel, labels: Sequence[str], heads: Collection[str]
-) -> None:
-    for row in weight_map.rows(stored.config):
-        head = weight_map.part_of(row.name)
-        if row.shape == (weight_map.LABELS,) and head in heads:
-            (size,) = stored.weights.shapes[row.name]
-            if len(labels) != size:
-                raise UserError(
-                    f"The model in {stored.path} names {len(labels)} labels, "
-                    f"but its head {head} has {size}."
-                )
+    if None not in (labels, stored.num_labels) and (
+        len(labels) != stored.num_labels
+    ):
+        raise UserError(
+            f"The model in {stored.path} names {len(labels)} labels, but its "
+            f"head {' and '.join(heads)} has {stored.num_labels}."
+        )
 
 
 def _check_vocabulary(stored: StoredModel) -> None:

@@ -5,12 +5,19 @@ import numpy as np
 from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import task_models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 TOKENS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , 東"
 ).split()
+_TASK_MODELS = {
+    "classification": task_models.BertForClassification,
+    "question_answering": task_models.BertForQuestionAnswering,
+    "tagging": task_models.BertForTagging,
+    "multiple_choice": task_models.BertForMultipleChoice,
+}
 CONFIG = BertConfig(
     vocab_size=len(TOKENS),
     hidden_size=16,
@@ -22,14 +29,13 @@ CONFIG = BertConfig(
 )
 
 
-def random_weights():
+def random_weights(model=None, scale=0.5):
     """Returns weights that differ everywhere, by canonical name."""
     rng = np.random.default_rng(3)
+    model = model or bert_model.BertForPretraining(CONFIG)
     return {
-        name: rng.normal(scale=0.5, size=variable.shape).astype(np.float32)
-        for name, variable in bert_model.named_variables(
-            bert_model.BertForPretraining(CONFIG)
-        ).items()
+        name: rng.normal(scale=scale, size=variable.shape).astype(np.float32)
+        for name, variable in bert_model.named_variables(model).items()
     }
 
 
@@ -47,6 +53,30 @@ def write(path, with_vocabulary=True, kind="pretraining"):
         vocabulary,
         settings,
         {"kind": kind, "max_seq_length": 12},
+        "# Tiny\n",
+    )
+    return path
+
+
+def write_task(path, task, **values):
+    """Writes the directory of a model for a task; returns it.
+
+    Args:
+      path: Where to.
+      task: The task.
+      **values: What task.json says beside what the task does; None leaves a
+        key out.
+    """
+    model = _TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
+    vocabulary = Vocabulary(TOKENS)
+    values = {"kind": task.kind} | task.to_json() | values
+    model_directory.write(
+        path,
+        CONFIG,
+        random_weights(model),
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {name: value for name, value in values.items() if value is not None},
         "# Tiny\n",
     )
     return path

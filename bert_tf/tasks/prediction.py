@@ -7,6 +7,7 @@ Shapes:
   T: length of a batch.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -104,17 +105,17 @@ class OutputComputer:
         differ in nothing but their lengths.
 
         Args:
-          features: N rows, at least one.
+          features: N rows.
           lengths: Those that batches may have, from `allowed_lengths`.
           on_rows: Called with the number of rows of each batch when it is
             done.
 
         Raises:
           UserError: If a row is longer than all of `lengths`.
-          ValueError: If there is no row.
         """
         if not len(features):
-            raise ValueError("Expected at least one row. Received: none.")
+            # Nobody has computed anything that would have a name.
+            return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
         # In float64, as float32 loses small terms in long sums.

@@ -219,12 +219,16 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
             computed.loss, _expected_loss(expected, features), rtol=1e-5
         )
 
-    def test_refuses_what_cannot_be(self):
+    def test_refuses_rows_that_are_too_long(self):
         computer = prediction.OutputComputer(_classifier(), _Task(), 4)
         with self.assertRaisesRegex(UserError, "longer than 8"):
             computer.compute(_Features(_LENGTHS), (8,))
-        with self.assertRaisesRegex(ValueError, "at least one row"):
-            computer.compute(_Features(_LENGTHS[:0]), (8,))
+
+    def test_no_rows(self):
+        computer = prediction.OutputComputer(_classifier(), _Task(), 4)
+        computed = computer.compute(_Features(_LENGTHS[:0]), (8,))
+        self.assertEqual(computed.outputs["logits"], [])
+        self.assertIsNone(computed.loss)
 
     def test_at_once(self):
         model, features = _classifier(), _Features(_LENGTHS)

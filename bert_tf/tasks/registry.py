@@ -1,0 +1,68 @@
+"""All tasks, and which one a model was trained for."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.stored_model import StoredModel
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.task import Task
+
+# By kind of model.
+TASKS: Mapping[str, type[Task]] = {
+    task.kind: task
+    for task in (ClassificationTask, SquadTask, MultipleChoiceTask)
+}
+
+
+def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
+    """Returns the task that a stored model was trained for.
+
+    Args:
+      stored: The model.
+      flag: Where it came from, for the error.
+
+    Raises:
+      UserError: If it was trained for none, or does not say it right.
+    """
+    kind = stored.task["kind"]
+    if kind not in TASKS:
+        raise UserError(
+            f"{flag} must name a model that was fine-tuned for one of "
+            f"{', '.join(TASKS)}. Received: {stored.path}, which holds one of "
+            f"kind={kind!r}; fine-tune it first."
+        )
+    return build_task(
+        stored.task,
+        stored.num_labels,
+        stored.config.max_position_embeddings,
+    )
+
+
+def build_task(
+    values: Mapping[str, Any], num_labels: int | None, longest: int
+) -> Task:
+    """Returns the task that task.json describes.
+
+    Models that other programs trained do not say all of it: labels without
+    names are called by their numbers, and no text is longer than the model can
+    read.
+
+    Args:
+      values: What task.json holds, with a `kind` in `TASKS`.
+      num_labels: Labels of the head, or None if it has none.
+      longest: The most pieces that the model can read.
+
+    Raises:
+      UserError: If the values are not those of a task.
+    """
+    values = dict(values)
+    if values.get("labels") is None and num_labels is not None:
+        values["labels"] = [str(index) for index in range(num_labels)]
+    task = TASKS[values["kind"]].from_json(values)
+    if task.max_seq_length > longest:
+        task = dataclasses.replace(task, max_seq_length=longest)
+    return task

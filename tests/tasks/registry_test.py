@@ -1,0 +1,77 @@
+"""Tests for bert_tf.tasks.registry."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.interop import formats
+from bert_tf.interop import weight_map
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.classification_examples import Columns
+from tests import tiny_model
+
+
+class RegistryTest(tf.test.TestCase, parameterized.TestCase):
+    def test_every_kind_with_a_head_of_its_own(self):
+        self.assertContainsSubset(registry.TASKS, weight_map.HEADS)
+        for kind, task in registry.TASKS.items():
+            self.assertEqual(task.kind, kind)
+
+    def test_what_a_model_directory_says(self):
+        task = ClassificationTask(
+            name="custom",
+            max_seq_length=9,
+            labels=("no", "yes"),
+            problem_type="multi_label",
+            metric_names=("f1",),
+            columns=Columns("body", "title", ("label",)),
+            label_separator=";",
+            doc_stride=3,
+        )
+        path = tiny_model.write_task(self.create_tempdir().full_path, task)
+        self.assertEqual(registry.from_stored(formats.read(path)), task)
+
+    @parameterized.parameters("encoder", "pretraining")
+    def test_refuses_models_without_a_task(self, kind):
+        path = self.create_tempdir().full_path
+        stored = formats.read(tiny_model.write(path, kind=kind))
+        with self.assertRaisesRegex(
+            UserError,
+            "--model_dir must name .* fine-tuned for one of classification, .* "
+            f"Received: {path}, which holds one of kind='{kind}'; fine-tune",
+        ):
+            registry.from_stored(stored)
+
+
+class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*registry.TASKS)
+    def test_of_others_that_say_their_kind_only(self, kind):
+        has_labels = kind in ("classification", "tagging")
+        task = registry.build_task(
+            {"kind": kind}, 3 if has_labels else None, 100
+        )
+        self.assertEqual(task.kind, kind)
+        self.assertEqual(task.max_seq_length, 100)
+        if has_labels:
+            self.assertEqual(task.labels, ("0", "1", "2"))
+
+    def test_what_is_said_counts(self):
+        values = {
+            "kind": "classification",
+            "labels": ["a", "b"],
+            "max_seq_length": 64,
+        }
+        task = registry.build_task(values, 2, 512)
+        self.assertEqual(task.labels, ("a", "b"))
+        self.assertEqual(task.max_seq_length, 64)
+        # And is left as it was.
+        self.assertEqual(list(values), ["kind", "labels", "max_seq_length"])
+
+    def test_one_label_is_a_score(self):
+        task = registry.build_task({"kind": "classification"}, 1, 512)
+        self.assertEqual(task.problem_type, "regression")
+
+
+if __name__ == "__main__":
+    tf.test.main()
