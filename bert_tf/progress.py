@@ -31,3 +31,10 @@ def bar(
         maxinterval=_SECONDS_BETWEEN_LINES,
         file=sys.stderr,
     )
+
+
+def duration(seconds: float) -> str:
+    """Returns how long something takes, as "1:02:03" or "4 days 1:02:03"."""
+    days, rest = divmod(round(seconds), 24 * 60 * 60)
+    clock = tqdm.tqdm.format_interval(rest)
+    return f"{days} days {clock}" if days else clock

@@ -10,11 +10,10 @@ from absl import logging
 from bert_tf.config import BertConfig
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import PretrainConfig
-from bert_tf.training import distribution
+from bert_tf.training import devices
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimization
-from bert_tf.training import precision as precisions
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 
@@ -69,29 +68,13 @@ def assemble(
     Raises:
       UserError: If devices or divisors do not suit.
     """
-    strategy = distribution.build_strategy(
-        "tpu" if config.use_tpu else config.distribution_strategy,
-        config.num_gpus,
-        config.tpu or config.tpu_name,
-    )
-    # Else the order of additions may differ from one run to the next.
-    tf.config.experimental.enable_op_determinism()
-    device = distribution.device_type(strategy)
-    precision = precisions.resolve(config.mixed_precision, device)
-    logging.info(
-        "Strategy %s with %d %s; precision %s (%s).",
-        type(strategy).__name__,
-        strategy.num_replicas_in_sync,
-        device,
-        precision.name,
-        precision.reason,
-    )
+    computing = devices.prepare(config)
+    strategy, precision = computing.strategy, computing.precision
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         model = bert_model.BertForPretraining(
             bert_config,
-            # TPUs compile the whole step by themselves.
-            fuse=device != "TPU",
+            fuse=computing.fuse,
             dtype=precision.policy,
         )
         variables = bert_model.named_variables(model)
@@ -113,8 +96,10 @@ def assemble(
         config,
         strategy.num_replicas_in_sync,
         estimate,
-        memory.available_bytes(device),
-        memory.largest_useful_micro_batch(device, config.max_seq_length),
+        memory.available_bytes(computing.kind),
+        memory.largest_useful_micro_batch(
+            computing.kind, config.max_seq_length
+        ),
         preferred_micro_batch,
     )
     loop = TrainingLoop(

@@ -131,6 +131,14 @@ class CheckpointStore:
                 logging.info("Removing the half-written %s.", name)
                 tf.io.gfile.remove(os.path.join(self._folder, name))
 
+    def remove_all(self) -> None:
+        """Removes all checkpoints."""
+        for step in self.steps():
+            self._remove(step)
+        state_file = os.path.join(self._folder, "checkpoint")
+        if tf.io.gfile.exists(state_file):
+            tf.io.gfile.remove(state_file)
+
     def _prefix(self, step: int) -> str:
         return os.path.join(self._folder, f"model.ckpt-{step}")
 

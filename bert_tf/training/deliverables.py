@@ -24,6 +24,9 @@ from bert_tf.training.training_data import TextSettings
 
 LEARNING_CURVES_FILE = "learning_curves.png"
 
+# The original's flags for TPUs of long ago.
+MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
+
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
@@ -167,3 +170,13 @@ def write_card(
         },
         'python run/fill_mask.py --model_dir=. --text="The [MASK] is here."',
     )
+
+
+def warn_of_flags(config: Any, names: Sequence[str]) -> None:
+    """Names the flags of the original that were given and mean nothing now."""
+    given = [name for name in names if getattr(config, name) is not None]
+    if given:
+        logging.warning(
+            "Flags of the original that mean nothing now: %s.",
+            ", ".join(f"--{name}" for name in given),
+        )

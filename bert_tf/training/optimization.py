@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -126,6 +127,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self._adam_m = [self._add_slot(v, "adam_m") for v in variables]
         self._adam_v = [self._add_slot(v, "adam_v") for v in variables]
         self._rules = [self._choose_rule(v.path) for v in variables]
+        self._rate_factors = [1.0] * len(self.trained_variables)
 
     def _choose_rule(self, name):
         if any(re.search(part, name) for part in self.exclude_from_decay):
@@ -144,6 +146,20 @@ class BertOptimizer(keras.optimizers.Optimizer):
         """Returns the rule that a variable's name asks for."""
         return self._rules[self._get_variable_index(variable)]
 
+    def set_rate_factors(self, factor_of: Callable[[str], float]) -> None:
+        """Lets variables learn at rates of their own.
+
+        Args:
+          factor_of: Returns what the rate of a variable is multiplied with,
+            given its path.
+        """
+        self._rate_factors = [
+            factor_of(variable.path) for variable in self.trained_variables
+        ]
+
+    def _rate_factor(self, variable):
+        return self._rate_factors[self._get_variable_index(variable)]
+
     def learning_rate_at(self, step: tf.Tensor) -> tf.Tensor:
         """Returns <float32>[], the rate after `step` updates."""
         schedule = self._learning_rate
@@ -160,7 +176,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
             self.rule_for(variable),
             *old,
             tf.cast(gradient, variable.dtype),
-            tf.cast(learning_rate, variable.dtype),
+            tf.cast(learning_rate, variable.dtype)
+            * self._rate_factor(variable),
             tf.convert_to_tensor(self.iterations),
         )
         for target, value in zip((variable, m, v), new, strict=True):
@@ -182,6 +199,10 @@ class BertOptimizer(keras.optimizers.Optimizer):
         """
         compiled = compiled_update(self.rule_for(variable))
         m, v = self.slots(variable)
+        factor = self._rate_factor(variable)
+        # Not where it is 1: a product would be one more operation a weight.
+        if factor != 1.0:
+            scalars["learning_rate"] *= factor
 
         def on_device(weight, m, v, gradient):
             targets = (weight, m, v)

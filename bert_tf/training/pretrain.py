@@ -33,8 +33,6 @@ from bert_tf.training.training_run import TrainingRun
 
 EVAL_RESULTS_FILE = "eval_results.txt"
 
-_MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
-
 
 def train_and_evaluate(config: PretrainConfig) -> None:
     """Does what run/pretrain.py is asked for.
@@ -58,7 +56,7 @@ class _Pretraining:
         )
         checkpoint = self._store.restore_latest()
         _say_where_it_starts(config, checkpoint)
-        _warn_of_meaningless_flags(config)
+        deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
         self._manifest = manifests.find(self._record_files)
         self._text = training_data.find_text_settings(
             config, self._bert_config, self._manifest
@@ -318,15 +316,6 @@ def _say_where_it_starts(
     else:
         logging.info(
             "A fresh start: %s holds no checkpoint.", config.output_dir
-        )
-
-
-def _warn_of_meaningless_flags(config: PretrainConfig) -> None:
-    given = [f for f in _MEANINGLESS_FLAGS if getattr(config, f) is not None]
-    if given:
-        logging.warning(
-            "Flags of the original that mean nothing now: %s.",
-            ", ".join(f"--{flag}" for flag in given),
         )
 
 

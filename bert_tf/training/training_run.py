@@ -18,7 +18,6 @@ from bert_tf.training import metrics_log
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.pacing import Pacer
 
-_SECONDS_PER_DAY = 86400.0
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
@@ -31,14 +30,17 @@ class Course:
       metrics_every: Steps between metrics lines.
       save_every: Steps between checkpoints.
       examples_per_step: Examples of a step.
-      tokens_per_example: Length of a sequence, padding included.
+      tokens_per_example: Length of a sequence: with padding where all are
+        padded alike, else the mean without.
+      doing: What the progress bar says is being done.
     """
 
     last_step: int
     metrics_every: int
     save_every: int
     examples_per_step: int
-    tokens_per_example: int
+    tokens_per_example: float
+    doing: str = "pretraining"
 
 
 class TrainingRun:
@@ -71,28 +73,31 @@ class TrainingRun:
         self._steps = 0
 
     def train(
-        self, iterator, read_batch: Callable[[int], Mapping[str, np.ndarray]]
+        self,
+        iterator,
+        read_batch: Callable[[int], Mapping[str, np.ndarray]],
+        stop_at: int | None = None,
     ) -> None:
-        """Trains.
+        """Trains, to the end or for a part of the way.
 
         Args:
           iterator: The batches from the current step on, for
             `TrainingLoop.run`.
           read_batch: Returns the batch that a step, counted from 0, trains on.
+          stop_at: Step to stop at; by default the last one.
 
         Raises:
           UserError: If a loss or gradient is not finite.
         """
         course = self._course
         step = self._loop.step
-        pacer = Pacer(
-            course.last_step, (course.metrics_every, course.save_every)
-        )
+        end = course.last_step if stop_at is None else stop_at
+        pacer = Pacer(end, (course.metrics_every, course.save_every))
         self._open_log()
         with progress.bar(
-            course.last_step, "pretraining", "step", initial=step
+            course.last_step, course.doing, "step", initial=step
         ) as bar:
-            while step < course.last_step:
+            while step < end:
                 count = pacer.next_call(step)
                 pacer.start()
                 healthy, metrics = self._loop.run(iterator, count)
@@ -129,11 +134,11 @@ class TrainingRun:
         tokens = examples * self._course.tokens_per_example
         left = self._course.last_step - step
         logging.info(
-            "Step %d of %d: %.0f tokens/s, %.2f days left%s.",
+            "Step %d of %d: %.0f tokens/s, %s left%s.",
             step,
             self._course.last_step,
             tokens,
-            left / steps_per_second / _SECONDS_PER_DAY,
+            progress.duration(left / steps_per_second),
             " (with the time of compilation)" if self._compiles else "",
         )
         self._compiles = False

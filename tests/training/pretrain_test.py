@@ -35,7 +35,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             "Memory of a step",
             "precision float32 (--mixed_precision=float32)",
             "tokens/s",
-            "days left",
+            " left",
             "the tanh form",
         ):
             self.assertIn(said, text)

@@ -1,0 +1,68 @@
+"""The devices of a run and the precision that suits them."""
+
+import dataclasses
+from typing import Protocol
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.training import distribution
+from bert_tf.training import precision as precisions
+
+
+class DeviceFlags(Protocol):
+    """What run configurations that compute have in common."""
+
+    use_tpu: bool
+    distribution_strategy: str
+    num_gpus: int
+    tpu: str | None
+    tpu_name: str | None
+    mixed_precision: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Where to compute, and how precisely.
+
+    Attributes:
+      strategy: The devices.
+      kind: "CPU", "GPU" or "TPU".
+      precision: The precision.
+    """
+
+    strategy: tf.distribute.Strategy
+    kind: str
+    precision: precisions.Precision
+
+    @property
+    def fuse(self) -> bool:
+        """Whether to compile the chains between the matrix products."""
+        # TPUs compile the whole step by themselves.
+        return self.kind != "TPU"
+
+
+def prepare(flags: DeviceFlags) -> Devices:
+    """Chooses devices and precision, says which, and makes runs repeatable.
+
+    Raises:
+      UserError: If there are no such devices.
+    """
+    strategy = distribution.build_strategy(
+        "tpu" if flags.use_tpu else flags.distribution_strategy,
+        flags.num_gpus,
+        flags.tpu or flags.tpu_name,
+    )
+    # Else the order of additions may differ from one run to the next.
+    tf.config.experimental.enable_op_determinism()
+    kind = distribution.device_type(strategy)
+    precision = precisions.resolve(flags.mixed_precision, kind)
+    logging.info(
+        "Strategy %s with %d %s; precision %s (%s).",
+        type(strategy).__name__,
+        strategy.num_replicas_in_sync,
+        kind,
+        precision.name,
+        precision.reason,
+    )
+    return Devices(strategy, kind, precision)

@@ -1,0 +1,228 @@
+"""Fine-tuning, from the flags to scores, predictions and the model.
+
+One run lies directly in --output_dir. Several, as the paper's section A.3 has
+them, lie in runs/<name>/, and the best of them on dev is copied up.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf import model_card
+from bert_tf import model_directory
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.finetune_config import RunSettings
+from bert_tf.interop import formats
+from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TEST
+from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task import Task
+from bert_tf.training import deliverables
+from bert_tf.training import devices
+from bert_tf.training import finetuning_run
+from bert_tf.training import run_selection
+from bert_tf.training import start_model
+from bert_tf.training import task_evaluation
+from bert_tf.training.finetuning_run import FinetuningRun
+from bert_tf.training.finetuning_run import Setting
+from bert_tf.training.task_evaluation import Evaluator
+from bert_tf.training.task_evaluation import Metrics
+from bert_tf.training.task_evaluation import SplitReader
+
+# Makes the task of the flags; when nothing is trained it gets the task.json
+# of the model.
+BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
+
+_WRITE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
+    """Does what a fine-tuning script is asked for.
+
+    Args:
+      config: The flags.
+      build_task: Makes the task.
+
+    Returns:
+      Split to metrics.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
+    if not config.do_train:
+        return _evaluate_only(config, build_task)
+    stored = start_model.read(config)
+    task = build_task(config, None)
+    _require_split(config, task)
+    setting = Setting(
+        config=config,
+        task=task,
+        stored=stored,
+        reader=SplitReader(task, stored.build_tokenizer()),
+        devices=devices.prepare(config),
+        data_hashes=finetuning_run.hash_data(task),
+    )
+    runs = config.runs()
+    if len(runs) == 1:
+        return _run_once(setting, runs[0], config.output_dir)
+    return run_selection.run_all(
+        setting,
+        runs,
+        lambda settings, folder: _run_once(setting, settings, folder),
+    )
+
+
+def _require_split(config: FinetuneConfig, task: Task) -> None:
+    for asked, kind in (
+        (config.do_train, TRAIN),
+        (config.do_eval, DEV),
+        (config.do_predict, TEST),
+    ):
+        if asked and not task.splits(kind):
+            raise UserError(f"The task {task.name} has no {kind} data.")
+
+
+def _run_once(
+    setting: Setting, settings: RunSettings, output_dir: str
+) -> dict[str, Metrics]:
+    """Trains, evaluates, predicts, and writes what is left of it."""
+    config = setting.config
+    tf.io.gfile.makedirs(output_dir)
+    run = FinetuningRun(setting, settings, output_dir)
+    course = run.train()
+    task, results = _evaluate(
+        config, setting.task, run.evaluator, output_dir, run.step
+    )
+    if DEV in results:
+        course.write_summaries("eval", results[DEV])
+    deliverables.draw_learning_curves(
+        output_dir, {"global_step": run.step} | results.get(DEV, {})
+    )
+    _write_model(setting, settings, task, run, results, output_dir)
+    return results
+
+
+def _evaluate_only(
+    config: FinetuneConfig, build_task: BuildTask
+) -> dict[str, Metrics]:
+    """Evaluates and predicts with a model that is there."""
+    path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
+    if model_directory.recognizes(path) and not config.pretrained_model_dir:
+        stored = formats.read(path)
+    elif config.pretrained_model_dir or config.init_checkpoint:
+        stored = start_model.read(config)
+    else:
+        raise UserError(
+            f"There is no trained model in {path}; add --do_train, or give "
+            "--pretrained_model_dir."
+        )
+    task = build_task(config, stored.task)
+    _require_split(config, task)
+    computing = devices.prepare(config)
+    model = finetuning_run.build_model(stored, task, computing, keep_head=True)
+    reader = SplitReader(task, stored.build_tokenizer())
+    _, results = _evaluate(
+        config,
+        task,
+        lambda batch_size: Evaluator(
+            model,
+            reader,
+            batch_size,
+            config.num_length_buckets,
+            computing.strategy,
+        ),
+        config.output_dir,
+        int(stored.task.get("global_step", 0)),
+    )
+    return results
+
+
+def _evaluate(
+    config: FinetuneConfig,
+    task: Task,
+    build_evaluator: Callable[[int], Evaluator],
+    output_dir: str,
+    global_step: int,
+) -> tuple[Task, dict[str, Metrics]]:
+    """Scores dev and predicts test, as far as asked for, and writes both.
+
+    Returns:
+      The task as dev tuned it, and split to metrics.
+    """
+    results = {}
+    for asked, kind, batch_size in (
+        (config.do_eval, DEV, config.eval_batch_size),
+        (config.do_predict, TEST, config.predict_batch_size),
+    ):
+        if not asked:
+            continue
+        evaluator = build_evaluator(batch_size)
+        for number, split in enumerate(task.splits(kind)):
+            # Of several dev sets the first one decides, as in the paper.
+            tune = kind == DEV and number == 0 and config.do_train
+            evaluated = evaluator.evaluate(split, task, tune)
+            task = evaluated.task
+            if evaluated.metrics:
+                results[split] = evaluated.metrics
+            task_evaluation.write_predictions(output_dir, evaluated)
+    if results:
+        task_evaluation.write_results(output_dir, global_step, results)
+    return task, results
+
+
+def _write_model(
+    setting: Setting,
+    settings: RunSettings,
+    task: Task,
+    run: FinetuningRun,
+    results: Mapping[str, Metrics],
+    output_dir: str,
+) -> None:
+    """Writes the model directory, without which a run has failed."""
+    stored = setting.stored
+    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
+    task_json = {"kind": task.kind} | task.to_json()
+    task_json |= {"global_step": run.step, "results": dict(results)}
+    flags = dataclasses.asdict(setting.config) | dataclasses.asdict(settings)
+    card = model_card.build(
+        f"A BERT for {task.name}",
+        f"A BERT fine-tuned for {run.step} steps with bert_tf, from "
+        f"{stored.path}.",
+        {
+            "Data": dict(task.files),
+            "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Metrics": {
+                f"{split} {name}": value
+                for split, metrics in results.items()
+                for name, value in metrics.items()
+            },
+        },
+        "python run/predict.py --model_dir=. --input_file=... "
+        "--output_file=...",
+    )
+    try:
+        model_directory.write(
+            path,
+            stored.config,
+            run.weights(),
+            stored.vocabulary,
+            stored.tokenizer_settings,
+            task_json,
+            card,
+        )
+    except _WRITE_ERRORS as error:
+        raise UserError(
+            f"The trained model could not be written to {path} "
+            f"({str(error).splitlines()[0]}); make room and start the same "
+            "command again."
+        ) from error
+    logging.info("The model is in %s.", path)

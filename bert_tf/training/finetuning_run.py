@@ -1,0 +1,506 @@
+"""One fine-tuning run: from the pretrained model to the best of its steps."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf import pretrained
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.finetune_config import RunSettings
+from bert_tf.modeling import model as bert_model
+from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import prediction
+from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task import Task
+from bert_tf.training import checkpoints
+from bert_tf.training import distribution
+from bert_tf.training import optimization
+from bert_tf.training import trained_variables
+from bert_tf.training import training_state
+from bert_tf.training.devices import Devices
+from bert_tf.training.finetune_input import FinetuneInput
+from bert_tf.training.loop import StepPlan
+from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.losses import TaskObjective
+from bert_tf.training.task_evaluation import Evaluator
+from bert_tf.training.task_evaluation import SplitReader
+from bert_tf.training.training_run import Course
+from bert_tf.training.training_run import TrainingRun
+
+BEST_FOLDER = "best"
+
+# On these neither weights nor their choice depend.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "dev_file",  # Its contents count, where dev chooses.
+        "do_eval",
+        "do_predict",
+        "do_train",
+        "eval_batch_size",
+        "gcp_project",
+        "iterations_per_loop",
+        "keep_checkpoint_max",
+        "master",
+        "num_restarts",
+        "num_tpu_cores",
+        "output_dir",
+        "predict_batch_size",
+        "predict_file",
+        "save_checkpoints_steps",
+        "tpu",
+        "tpu_name",
+        "tpu_zone",
+        "test_file",
+        # These are in the run's settings.
+        "learning_rate",
+        "num_train_epochs",
+        "seed",
+        "train_batch_size",
+    }
+)
+
+
+def build_model(
+    stored: StoredModel,
+    task: Task,
+    devices: Devices,
+    new_pooler: bool = False,
+    keep_head: bool = False,
+) -> keras.Model:
+    """Builds the model of a task with the weights of a stored one.
+
+    Args:
+      stored: The pretrained or fine-tuned model.
+      task: The task.
+      devices: Where it is to live.
+      new_pooler: Whether the pooler begins anew.
+      keep_head: Whether the head must be the stored one; else it is that if
+        the model was trained for a task with the same labels.
+
+    Raises:
+      UserError: If the head must be the stored one and there is none.
+    """
+    new_parts = ["pooler"] if new_pooler else []
+    if has_head_for(stored, task):
+        logging.info("The head is that of %s.", stored.path)
+    elif keep_head:
+        raise UserError(
+            f"The model in {stored.path} is no fine-tuned model for this task "
+            f"({describe_head(task.kind, task.to_json())}). Received: "
+            f"{describe_head(stored.task.get('kind'), stored.task)}; add "
+            "--do_train, or give the model that was trained for it."
+        )
+    else:
+        new_parts.append("head")
+    with devices.strategy.scope():
+        return pretrained.build_model(
+            stored,
+            task.kind,
+            new_parts=new_parts,
+            fuse=devices.fuse,
+            dtype=devices.precision.policy,
+            **task.model_arguments(),
+        )
+
+
+def has_head_for(stored: StoredModel, task: Task) -> bool:
+    """Returns whether a stored model has been trained for such a task."""
+    return describe_head(stored.task.get("kind"), stored.task) == describe_head(
+        task.kind, task.to_json()
+    )
+
+
+def describe_head(kind: str | None, values: Mapping[str, Any]) -> str:
+    """Returns what tells one head from another, to read."""
+    labels = values.get("labels")
+    parts = [str(kind)]
+    if labels:
+        shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+        parts.append(f"{len(labels)} labels: {shown}")
+    if values.get("problem_type", "single_label") != "single_label":
+        parts.append(values["problem_type"])
+    if values.get("head", "linear") != "linear":
+        parts.append(f"head {values['head']}")
+    return "; ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all runs of one command share.
+
+    Attributes:
+      config: The flags.
+      task: The task.
+      stored: The model that runs begin with.
+      reader: The data.
+      devices: Where to compute.
+      data_hashes: Split to SHA-256 of its file.
+    """
+
+    config: FinetuneConfig
+    task: Task
+    stored: StoredModel
+    reader: SplitReader
+    devices: Devices
+    data_hashes: Mapping[str, str]
+
+
+class FinetuningRun:
+    """One run, which continues where its last checkpoint is.
+
+    Args:
+      setting: What all runs share.
+      settings: What this one has for itself.
+      output_dir: Where its checkpoints and metrics are.
+
+    Attributes:
+      model: The model, trained as far as it is.
+      step: Steps done.
+    """
+
+    def __init__(
+        self, setting: Setting, settings: RunSettings, output_dir: str
+    ) -> None:
+        self._setting = setting
+        self._settings = settings
+        self._output_dir = output_dir
+        config = setting.config
+        self._store = checkpoints.CheckpointStore(
+            output_dir, config.keep_checkpoint_max
+        )
+        self._best = checkpoints.CheckpointStore(
+            os.path.join(output_dir, BEST_FOLDER), 1
+        )
+        self._identity = describe(setting, settings)
+        checkpoint = self._store.restore_latest()
+        if checkpoint is not None:
+            check_continuation(checkpoint, self._identity, output_dir)
+        _, self._features = setting.reader.read(TRAIN)
+        self._last_step = count_steps(len(self._features), settings)
+        self._evaluations: list[dict[str, float]] = []
+        keras.utils.set_random_seed(settings.seed)
+        self.model = build_model(
+            setting.stored, setting.task, setting.devices, config.new_pooler
+        )
+        self._variables = bert_model.named_variables(self.model)
+        self._input = FinetuneInput(
+            self._features,
+            settings.train_batch_size,
+            settings.seed,
+            self._last_step,
+            prediction.allowed_lengths(
+                self._features.lengths,
+                setting.task.max_seq_length,
+                config.num_length_buckets,
+            ),
+        )
+        self._optimizer, self._loop = self._build_loop()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return self._loop.step
+
+    def weights(self) -> dict:
+        """Returns the weights by canonical name."""
+        return {name: v.numpy() for name, v in self._variables.items()}
+
+    def train(self) -> TrainingRun:
+        """Trains to the end; afterwards the model is the one that was chosen.
+
+        Raises:
+          UserError: If a loss is not finite.
+        """
+        config, settings = self._setting.config, self._settings
+        self._store.clean()
+        run = TrainingRun(
+            self._loop,
+            Course(
+                last_step=self._last_step,
+                metrics_every=config.iterations_per_loop,
+                save_every=config.save_checkpoints_steps,
+                examples_per_step=settings.train_batch_size,
+                tokens_per_example=float(self._features.lengths.mean()),
+                doing="fine-tuning",
+            ),
+            self._output_dir,
+            self._save,
+        )
+        iterator = None
+        evaluator = None
+        while self.step < self._last_step and not self._is_hopeless():
+            if iterator is None:
+                iterator = distribution.distribute(
+                    self._setting.devices.strategy,
+                    self._input.dataset(self.step),
+                    settings.train_batch_size,
+                )
+            run.train(iterator, self._input.read, self._next_stop())
+            if config.selects_evaluation:
+                evaluator = evaluator or self.evaluator(config.eval_batch_size)
+                run.write_summaries("eval", self._evaluate(evaluator))
+                self._save(self.step)
+        if config.selects_evaluation:
+            self._take_best()
+        return run
+
+    def evaluator(self, batch_size: int) -> Evaluator:
+        """Returns an evaluator of the model."""
+        return Evaluator(
+            self.model,
+            self._setting.reader,
+            batch_size,
+            self._setting.config.num_length_buckets,
+            self._setting.devices.strategy,
+        )
+
+    def _build_loop(self) -> tuple[optimization.BertOptimizer, TrainingLoop]:
+        config, settings = self._setting.config, self._settings
+        devices = self._setting.devices
+        objective = TaskObjective(self._setting.task)
+        plan = StepPlan(
+            settings.train_batch_size,
+            devices.strategy.num_replicas_in_sync,
+            config.micro_batch_size,
+        )
+        trained = trained_variables.choose(
+            self._variables,
+            config.num_frozen_layers,
+            trained_variables.find_reached(
+                devices.strategy,
+                self.model,
+                objective,
+                self._variables,
+                self._input.read(0),
+            ),
+        )
+        with devices.strategy.scope():
+            optimizer = optimization.build_optimizer(
+                config.optimizer,
+                settings.learning_rate,
+                self._last_step,
+                int(self._last_step * config.warmup_proportion),
+                config.weight_decay_rate,
+            )
+            optimizer.build(list(trained.values()))
+        num_layers = self._setting.stored.config.num_hidden_layers
+        optimizer.set_rate_factors(
+            lambda path: trained_variables.rate_factor(
+                path, num_layers, config.layer_decay
+            )
+        )
+        loop = TrainingLoop(
+            devices.strategy,
+            self.model,
+            objective,
+            optimizer,
+            plan,
+            devices.precision.needs_loss_scale,
+        )
+        return optimizer, loop
+
+    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        logging.info(
+            "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
+        )
+        training_state.assign(
+            self._variables,
+            self._optimizer,
+            checkpoint.tensors,
+            checkpoint.prefix,
+        )
+        self._evaluations = list(checkpoint.metadata["evaluations"])
+        if self._loop.loss_scale is not None:
+            self._loop.loss_scale.restore(checkpoint.metadata)
+
+    def _save(self, step: int) -> bool:
+        metadata = {
+            "identity": self._identity,
+            "evaluations": self._evaluations,
+        }
+        if self._loop.loss_scale is not None:
+            metadata |= self._loop.loss_scale.state()
+        tensors = training_state.read(self._variables, self._optimizer)
+        return self._store.save(step, tensors, metadata)
+
+    # === Evaluations on the way ===
+
+    def _next_stop(self) -> int:
+        """Returns the step of the next evaluation, or the last step."""
+        config = self._setting.config
+        if not config.selects_evaluation:
+            return self._last_step
+        every = config.evaluate_every_steps or (
+            len(self._features) / self._settings.train_batch_size
+        )
+        done = self.step
+        number = int(done / every) + 1
+        # Of an epoch that is no whole number of steps the last one counts.
+        while round(number * every) <= done:
+            number += 1
+        return min(round(number * every), self._last_step)
+
+    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
+        """Scores dev; keeps the weights if they are the best so far."""
+        task = self._setting.task
+        (split, *_) = task.splits(DEV)
+        evaluated = evaluator.evaluate(split, task, tune=True)
+        values = {"step": self.step} | evaluated.metrics
+        self._evaluations.append(values)
+        if self._best_step() == self.step:
+            metadata = {"evaluation": values}
+            if not self._best.save(self.step, self.weights(), metadata):
+                raise UserError(
+                    "The best model so far could not be written to "
+                    f"{self._output_dir}; make room and start the same command "
+                    "again."
+                )
+        return evaluated.metrics
+
+    def _best_step(self) -> int:
+        """Returns the step of the best evaluation, of equals the first."""
+        sign = 1.0 if self._setting.task.more_is_better else -1.0
+        metric = self._setting.task.metric
+        best = max(self._evaluations, key=lambda values: sign * values[metric])
+        return int(best["step"])
+
+    def _is_hopeless(self) -> bool:
+        """Whether there were enough evaluations without a better one."""
+        patience = self._setting.config.early_stopping_patience
+        if not patience or not self._evaluations:
+            return False
+        steps = [values["step"] for values in self._evaluations]
+        since = len(steps) - 1 - steps.index(self._best_step())
+        if since >= patience:
+            logging.info(
+                "Training ends at step %d: %d evaluations were not better than "
+                "that of step %d.",
+                self.step,
+                since,
+                self._best_step(),
+            )
+        return since >= patience
+
+    def _take_best(self) -> None:
+        """Sets the weights to those of the best evaluation."""
+        best = self._best.restore_latest()
+        if best is None or best.step != self._best_step():
+            raise UserError(
+                f"The best model of {self._output_dir}, that of step "
+                f"{self._best_step()}, is not in {BEST_FOLDER}/; remove "
+                "--output_dir to start anew."
+            )
+        for name, variable in self._variables.items():
+            variable.assign(best.tensors[name])
+        logging.info(
+            "The model is that of step %d, the best on dev.", best.step
+        )
+
+
+def count_steps(num_rows: int, settings: RunSettings) -> int:
+    """Returns the steps of a run (run_classifier.py:843-845 of the original).
+
+    Raises:
+      UserError: If there is not one.
+    """
+    steps = int(
+        num_rows / settings.train_batch_size * settings.num_train_epochs
+    )
+    if not steps:
+        raise UserError(
+            f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "
+            f"and --num_train_epochs={settings.num_train_epochs:g} make less "
+            "than one step; take a smaller batch or more epochs."
+        )
+    return steps
+
+
+def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
+    """Returns what must be the same for a run to go on; JSON values."""
+    flags = {
+        f"--{name}": value
+        for name, value in dataclasses.asdict(setting.config).items()
+        if name not in _WITHOUT_EFFECT
+    }
+    kinds = (TRAIN, DEV) if setting.config.selects_evaluation else (TRAIN,)
+    return (
+        flags
+        | {
+            f"--{name}": value
+            for name, value in dataclasses.asdict(settings).items()
+            if name != "name"
+        }
+        | {
+            f"the file of the {split} data": value
+            for split, value in setting.data_hashes.items()
+            if split.split("_")[0] in kinds
+        }
+        | {"the vocabulary": setting.stored.vocabulary.hash}
+    )
+
+
+def check_continuation(
+    checkpoint: checkpoints.Checkpoint,
+    identity: Mapping[str, Any],
+    output_dir: str,
+) -> None:
+    """Compares a run with its checkpoint.
+
+    Raises:
+      UserError: If the checkpoint is that of another run.
+    """
+    check_identity(
+        checkpoint.metadata.get("identity"),
+        identity,
+        f"{output_dir} (step {checkpoint.step})",
+    )
+
+
+def check_identity(
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], where: str
+) -> None:
+    """Compares a run with what is left of one.
+
+    Args:
+      before: What `describe` returned when it was begun.
+      now: What it returns now.
+      where: The run's folder.
+
+    Raises:
+      UserError: If they differ, naming how.
+    """
+    if before is None:
+        raise UserError(
+            f"What is in {where} was not written by fine-tuning; give another "
+            "--output_dir."
+        )
+    changes = [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise UserError(
+            f"The run in {where} cannot go on like this: "
+            f"{'; '.join(changes)}. Use what it was begun with, or another "
+            "--output_dir."
+        )
+
+
+def hash_data(task: Task) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a task, by split."""
+    return {
+        split: files.sha256(path)
+        for split, path in task.files.items()
+        if tf.io.gfile.exists(path)
+    }

@@ -1,0 +1,121 @@
+"""The model that fine-tuning begins with, from the flags."""
+
+import dataclasses
+
+from absl import logging
+
+from bert_tf import files
+from bert_tf import stored_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.interop import formats
+from bert_tf.interop import initialization
+from bert_tf.interop.tensors import Tensors
+from bert_tf.stored_model import StoredModel
+from bert_tf.text.vocabulary import Vocabulary
+
+_OVERRIDES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "left_to_right",
+)
+
+
+def read(config: FinetuneConfig) -> StoredModel:
+    """Reads the model of --pretrained_model_dir or of the original's flags.
+
+    Its configuration is that of the run: flags that override it do so here.
+
+    Raises:
+      UserError: If there is no model, it has no vocabulary, or it cannot read
+        sequences of --max_seq_length.
+    """
+    if config.pretrained_model_dir:
+        stored = formats.read(config.pretrained_model_dir)
+        stored = _check_case(stored, config.do_lower_case)
+    else:
+        stored = _read_trio(config)
+    stored = dataclasses.replace(
+        stored, config=_override(stored.config, config)
+    )
+    longest = stored.config.max_position_embeddings
+    if config.max_seq_length > longest:
+        raise UserError(
+            f"--max_seq_length must be at most {longest}, which is the longest "
+            f"that the model in {stored.path} can read. Received: "
+            f"{config.max_seq_length}."
+        )
+    layers = stored.config.num_hidden_layers
+    if config.num_frozen_layers > layers:
+        raise UserError(
+            f"--num_frozen_layers must be at most {layers}, the number of "
+            f"layers of {stored.path}. Received: {config.num_frozen_layers}."
+        )
+    return stored
+
+
+def _check_case(stored: StoredModel, asked: bool | None) -> StoredModel:
+    """Lets --do_lower_case answer where the model's format cannot."""
+    if stored.vocabulary is None or stored.tokenizer_settings is None:
+        raise UserError(
+            f"The model in {stored.path} has no vocabulary, so it cannot read "
+            "text; give --init_checkpoint, --bert_config_file and --vocab_file."
+        )
+    known = stored.tokenizer_settings["lower_case"]
+    if asked is None or asked == known:
+        return stored
+    if not stored.lower_case_is_derived:
+        raise UserError(
+            f"The model in {stored.path} was trained on text with "
+            f"do_lower_case={known}. Received: --do_lower_case={asked}; drop "
+            "the flag."
+        )
+    return dataclasses.replace(
+        stored,
+        tokenizer_settings=stored_model.tokenizer_settings(
+            stored.vocabulary, asked
+        ),
+    )
+
+
+def _read_trio(config: FinetuneConfig) -> StoredModel:
+    """Reads --init_checkpoint, --bert_config_file and --vocab_file."""
+    bert_config = files.read_bert_config(config.bert_config_file)
+    vocabulary = Vocabulary.from_file(config.vocab_file)
+    vocabulary.check_size(bert_config.vocab_size)
+    if config.init_checkpoint:
+        stored = initialization.read(config.init_checkpoint, bert_config)
+        initialization.check_vocabulary(stored, vocabulary.hash)
+    else:
+        logging.warning(
+            "Without --init_checkpoint the model begins with random weights: "
+            "it has not been pretrained."
+        )
+        stored = StoredModel(
+            path=config.bert_config_file,
+            config=bert_config,
+            weights=Tensors.from_arrays({}),
+            vocabulary=None,
+            tokenizer_settings=None,
+            task={"kind": "encoder"},
+        )
+    lower_case = True if config.do_lower_case is None else config.do_lower_case
+    return dataclasses.replace(
+        stored,
+        # The flag's dropout counts: weights do not depend on it.
+        config=bert_config,
+        vocabulary=vocabulary,
+        tokenizer_settings=stored_model.tokenizer_settings(
+            vocabulary, lower_case
+        ),
+    )
+
+
+def _override(bert_config: BertConfig, config: FinetuneConfig) -> BertConfig:
+    overrides = {
+        name: getattr(config, name)
+        for name in _OVERRIDES
+        if getattr(config, name) is not None
+    }
+    return dataclasses.replace(bert_config, **overrides)
