@@ -57,7 +57,8 @@ class ClassificationTask(task.Task):
       labels: Their names in the order of their ids; None for regression.
       problem_type: "single_label", "multi_label" or "regression".
       metric_names: Keys of `metrics.METRICS`, the one that chooses first.
-      columns: Which columns of a user's file hold what.
+      columns: Which columns of a user's file hold what; None for a model that
+        does not say it.
       label_separator: What stands between the labels of a multi-label row.
       class_weights: A weight for each label, or None if all count alike.
       doc_stride: How far the windows of a text that is too long begin after
@@ -73,7 +74,7 @@ class ClassificationTask(task.Task):
     labels: tuple[str, ...] | None
     problem_type: ProblemType = "single_label"
     metric_names: tuple[str, ...]
-    columns: Columns = Columns("text")
+    columns: Columns | None = None
     label_separator: str = ","
     class_weights: tuple[float, ...] | None = None
     doc_stride: int | None = None
@@ -275,18 +276,22 @@ class ClassificationTask(task.Task):
     def read_inputs(self, path: str) -> Iterator[InputExample]:
         """Yields the texts of a file with the columns of the training data."""
         if self.official is not None:
-            yield from glue.read_texts(self.official, path)
-            return
-        yield from classification_examples.read_texts(path, self.columns)
+            return glue.read_texts(self.official, path)
+        return classification_examples.read_texts(path, self._column_choices)
 
     def parse(self, row: Any) -> InputExample:
         """Returns the example of a text, a pair, or a mapping of columns."""
         if self.official is not None:
-            choices, is_pair = self.official.texts, self.official.is_pair
+            choices = self.official.texts
         else:
-            choices = (self.columns.texts,)
-            is_pair = self.columns.text_pair is not None
-        return classification_examples.parse_row(row, choices, is_pair)
+            choices = [columns.texts for columns in self._column_choices]
+        return classification_examples.parse_row(row, choices)
+
+    @property
+    def _column_choices(self) -> Sequence[Columns]:
+        if self.columns is None:
+            return classification_examples.USUAL_COLUMNS
+        return (self.columns,)
 
     def to_json(self) -> dict[str, Any]:
         """Returns what task.json keeps."""
@@ -296,7 +301,7 @@ class ClassificationTask(task.Task):
             "labels": None if self.labels is None else list(self.labels),
             "problem_type": self.problem_type,
             "metrics": list(self.metric_names),
-            "columns": dataclasses.asdict(self.columns),
+            "columns": self.columns and dataclasses.asdict(self.columns),
             "label_separator": self.label_separator,
             "doc_stride": self.doc_stride,
             "language": self.language,
@@ -320,7 +325,7 @@ class ClassificationTask(task.Task):
                 'names into its task.json: "labels": [...].'
             )
         name = values.get("name", "custom")
-        columns = values.get("columns", {"text": "text"})
+        columns = values.get("columns")
         return cls(
             name=name,
             max_seq_length=values.get("max_seq_length", 128),
@@ -329,7 +334,8 @@ class ClassificationTask(task.Task):
             metric_names=tuple(
                 values.get("metrics", metrics.METRICS_OF_PROBLEM[problem_type])
             ),
-            columns=Columns(
+            columns=columns
+            and Columns(
                 **columns | {"labels": tuple(columns.get("labels", ()))}
             ),
             label_separator=values.get("label_separator", ","),

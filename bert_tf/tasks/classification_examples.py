@@ -19,6 +19,8 @@ ProblemType = Literal["single_label", "multi_label", "regression"]
 Label = str | tuple[str, ...] | float
 
 _MAX_LABELS_SHOWN = 10
+# By how many texts a row has.
+_NAMES_OF_ROWS = {1: "a text", 2: "a pair of texts"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,14 +62,29 @@ class Columns:
         return (self.text, self.text_pair) if self.text_pair else (self.text,)
 
 
-def read_texts(path: str, columns: Columns) -> Iterator[InputExample]:
+# Of models that do not say it.
+USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
+
+
+def read_texts(
+    path: str, choices: Sequence[Columns] = USUAL_COLUMNS
+) -> Iterator[InputExample]:
     """Yields the texts of a file, row by row, whatever its labels are.
+
+    Args:
+      path: A file that `tables.read_table` reads.
+      choices: What its columns may be called; the first that are there count.
 
     Raises:
       UserError: If the file cannot be read as a table, lacks a column, or if
         a text is empty or no string.
     """
     table = tables.read_table(path)
+    columns = next(
+        (c for c in choices if set(c.texts) <= set(table.columns)),
+        # What is missing is said of the fewest.
+        min(choices, key=lambda columns: len(columns.texts)),
+    )
     texts = _text_columns(table, columns)
     for row in table.rows:
         yield make_example(path, row, texts)
@@ -127,16 +144,13 @@ def read_examples(
     return examples
 
 
-def parse_row(
-    row: Any, choices: Sequence[tuple[str, ...]], is_pair: bool | None = None
-) -> InputExample:
+def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:
     """Returns the example that a value of a Python program means.
 
     Args:
       row: A text; a pair of texts; or a mapping with the columns of one of
         `choices`, of which other columns do not count.
-      choices: The columns of the text or of the pair, by several names.
-      is_pair: Whether there must be a pair; None leaves it open.
+      choices: What the columns may be called, one of a text, two of a pair.
 
     Raises:
       UserError: If it is none of these, or a text is empty.
@@ -144,32 +158,37 @@ def parse_row(
     if isinstance(row, Mapping):
         columns = next((c for c in choices if set(c) <= set(row)), None)
         if columns is None:
-            names = " and ".join(map(repr, choices[0]))
+            names = " and ".join(map(repr, min(choices, key=len)))
             raise UserError(
                 f"A row that is a mapping must have the keys {names}. "
                 f"Received: {', '.join(map(repr, row)) or 'none'}."
             )
-        row = [row[column] for column in columns]
-    texts = [row] if isinstance(row, str) else row
-    counts = (1, 2) if is_pair is None else (2,) if is_pair else (1,)
+        texts = [row[column] for column in columns]
+    else:
+        texts = [row] if isinstance(row, str) else row
+    counts = sorted({len(columns) for columns in choices})
     if (
         not isinstance(texts, list | tuple)
         or len(texts) not in counts
         or not all(isinstance(text, str) and text.strip() for text in texts)
     ):
-        expected = {(1,): "a text", (2,): "a pair of texts"}.get(
-            counts, "a text or a pair of texts"
-        )
+        expected = " or ".join(_NAMES_OF_ROWS[count] for count in counts)
         raise UserError(
             f"A row must be {expected}, not empty. Received: {row!r}."
         )
     return InputExample("", *texts)
 
 
-def gather_labels(examples: Sequence[InputExample]) -> tuple[str, ...]:
+def gather_labels(
+    examples: Sequence[InputExample], path: str = "The training data"
+) -> tuple[str, ...]:
     """Returns the labels that training examples have, in a fixed order.
 
     Integers are in the order of numbers, all else in that of characters.
+
+    Args:
+      examples: The examples.
+      path: What errors call their file.
 
     Raises:
       UserError: If there are not two labels, or in a multi-label problem one.
@@ -184,8 +203,9 @@ def gather_labels(examples: Sequence[InputExample]) -> tuple[str, ...]:
             labels.add(example.label)
     if len(labels) < least:
         raise UserError(
-            f"The training data must have at least {least} different labels. "
-            f"Received: {sorted(labels)}."
+            f"{path} must have at least {least} different "
+            f"label{'s' if least > 1 else ''} to learn. Received: "
+            f"{', '.join(map(repr, sorted(labels))) or 'none'}."
         )
     if all(label.removeprefix("-").isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
@@ -259,13 +279,18 @@ def check_known(
     """Raises `UserError` for a label, or one of several, that is not known."""
     for name in label if isinstance(label, tuple) else (label,):
         if name not in known:
-            shown = ", ".join(map(repr, sorted(known)[:_MAX_LABELS_SHOWN]))
-            more = len(known) - _MAX_LABELS_SHOWN
             raise UserError(
                 f"{path}, line {line} has the label {name!r}, which is none of "
-                f"the {len(known)} that training knows: {shown}"
-                f"{f' and {more} more' if more > 0 else ''}."
+                f"the {len(known)} that training knows: "
+                f"{name_some(sorted(known))}."
             )
+
+
+def name_some(labels: Sequence[str]) -> str:
+    """Returns labels for a message, of many the first ones."""
+    shown = ", ".join(map(repr, labels[:_MAX_LABELS_SHOWN]))
+    more = len(labels) - _MAX_LABELS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def parse_number(path: str, line: int, value: Any) -> float:

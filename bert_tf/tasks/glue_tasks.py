@@ -68,6 +68,11 @@ class GlueTask:
         """Either "single_label" or "regression"."""
         return "regression" if self.labels is None else "single_label"
 
+    @property
+    def has_languages(self) -> bool:
+        """Whether there are files or rows in several languages."""
+        return self.name == "xnli"
+
     def splits(self, kind: str) -> tuple[str, ...]:
         """Returns the splits of a kind: "train", "dev" or "test"."""
         return tuple(s for s in self.stems if s.split("_")[0] == kind)

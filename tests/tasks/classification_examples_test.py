@@ -211,7 +211,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     def test_texts_only(self):
         path = self.write("a.tsv", "label\tb\ta\n?\tB\tA\n\tD\tC\n\t\tE\n")
         texts = classification_examples.read_texts(
-            path, Columns("a", "b", ("label",))
+            path, [Columns("a", "b", ("label",))]
         )
         self.assertEqual(next(texts), InputExample("a.tsv:2", "A", "B"))
         self.assertEqual(next(texts), InputExample("a.tsv:3", "C", "D"))
@@ -226,7 +226,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             InputExample("a.txt:2", "C"),
         ]
         self.assertEqual(
-            list(classification_examples.read_texts(path, columns)), expected
+            list(classification_examples.read_texts(path, [columns])), expected
         )
         self.assertEqual(
             self.read("a.txt", "A b\nC\n", columns, may_lack_labels=True),
@@ -258,8 +258,11 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(gather("10", "9", "x"), ("10", "9", "x"))
         self.assertEqual(gather(("b", "a"), (), ("c",)), ("a", "b", "c"))
         self.assertEqual(gather(("b",), ()), ("b",))
-        for labels in (["b", "b"], [(), ()]):
-            with self.assertRaisesRegex(UserError, "different labels"):
+        for labels, message in (
+            (["b", "b"], "least 2 different labels to learn. Received: 'b'"),
+            ([(), ()], "least 1 different label to learn. Received: none"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
                 gather(*labels)
 
     def test_real_texts_in_every_format(self):
