@@ -53,9 +53,9 @@ def _build_ours(precision):
     import keras
     import tensorflow as tf
 
+    from bert_tf import distribution
     from bert_tf.config import BertConfig
     from bert_tf.modeling.model import BertForPretraining
-    from bert_tf.training import distribution
     from bert_tf.training import loop
     from bert_tf.training.losses import PretrainingObjective
     from bert_tf.training.optimization import build_optimizer

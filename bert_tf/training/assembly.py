@@ -7,10 +7,10 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import devices
 from bert_tf.config import BertConfig
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import PretrainConfig
-from bert_tf.training import devices
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimization

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import devices
 from bert_tf import keras_backend
 from bert_tf import model_card
 from bert_tf import model_directory
@@ -25,7 +26,6 @@ from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
-from bert_tf.training import devices
 from bert_tf.training import finetuning_run
 from bert_tf.training import run_selection
 from bert_tf.training import start_model

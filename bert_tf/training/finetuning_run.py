@@ -9,8 +9,10 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import distribution
 from bert_tf import files
 from bert_tf import pretrained
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.finetune_config import RunSettings
@@ -21,11 +23,9 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import checkpoints
-from bert_tf.training import distribution
 from bert_tf.training import optimization
 from bert_tf.training import trained_variables
 from bert_tf.training import training_state
-from bert_tf.training.devices import Devices
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop

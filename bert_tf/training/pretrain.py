@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import distribution
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.config import BertConfig
@@ -21,7 +22,6 @@ from bert_tf.stored_model import StoredModel
 from bert_tf.training import assembly
 from bert_tf.training import checkpoints
 from bert_tf.training import deliverables
-from bert_tf.training import distribution
 from bert_tf.training import evaluate
 from bert_tf.training import loop as training_loop
 from bert_tf.training import metrics_log

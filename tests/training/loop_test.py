@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import distribution
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.modeling import model as bert_model
-from bert_tf.training import distribution
 from bert_tf.training import loop as training_loop
 from bert_tf.training import optimization
 from bert_tf.training import training_state

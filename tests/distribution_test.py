@@ -1,11 +1,11 @@
-"""Tests for bert_tf.training.distribution."""
+"""Tests for bert_tf.distribution."""
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import distribution
 from bert_tf.errors import UserError
-from bert_tf.training import distribution
 from tests import logical_devices
 
 logical_devices.make_two()

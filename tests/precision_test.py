@@ -1,4 +1,4 @@
-"""Tests for bert_tf.training.precision."""
+"""Tests for bert_tf.precision."""
 
 import os
 from unittest import mock
@@ -6,7 +6,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.training import precision
+from bert_tf import precision
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):

@@ -6,8 +6,8 @@ from typing import Protocol
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.training import distribution
-from bert_tf.training import precision as precisions
+from bert_tf import distribution
+from bert_tf import precision as precisions
 
 
 class DeviceFlags(Protocol):
