@@ -62,12 +62,14 @@ class MultipleChoiceTask(task.Task):
 
     Attributes:
       columns: Which columns of a file hold what.
+      head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
     """
 
     kind: ClassVar[str] = "multiple_choice"
 
     columns: Columns
+    head: str = "linear"
     head_dropout_prob: float = 0.1
 
     @property
@@ -117,8 +119,8 @@ class MultipleChoiceTask(task.Task):
         return features
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns the head's dropout."""
-        return {"head_dropout_prob": self.head_dropout_prob}
+        """Returns the kind of head and its dropout."""
+        return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
     def losses(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
@@ -231,6 +233,7 @@ class MultipleChoiceTask(task.Task):
             "name": self.name,
             "max_seq_length": self.max_seq_length,
             "columns": dataclasses.asdict(self.columns),
+            "head": self.head,
         }
 
     @classmethod
@@ -239,9 +242,10 @@ class MultipleChoiceTask(task.Task):
         columns = values.get("columns", {"context": "context"})
         choices = tuple(columns.get("choices", ("choices",)))
         return cls(
-            name=values.get("name", multiple_choice_files.CUSTOM),
+            name=values.get("name", "custom"),
             max_seq_length=values.get("max_seq_length", 128),
             columns=Columns(**columns | {"choices": choices}),
+            head=values.get("head", "linear"),
         )
 
     @property

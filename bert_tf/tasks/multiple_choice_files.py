@@ -10,9 +10,6 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.tasks.multiple_choice_examples import Columns
 
-# The name of a task with files of one's own.
-CUSTOM = "custom"
-
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 
 
