@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -72,18 +73,28 @@ def _says(path: str, text: str) -> bool:
 
 
 def draw_learning_curves(
-    output_dir: str, results: Mapping[str, float] | None
+    output_dir: str,
+    evaluations: Sequence[Mapping[str, float]],
+    draw: Callable[..., None] = learning_curves.draw_pretraining,
+    title: str = "",
 ) -> None:
-    """Draws the metrics of `output_dir`, and the evaluation if there was one.
+    """Draws the metrics of `output_dir` and the evaluations.
 
     If the picture cannot be written, the log says so.
+
+    Args:
+      output_dir: The folder of the run.
+      evaluations: Each has a `global_step`.
+      draw: Which of the pictures in `learning_curves`.
+      title: What stands above it.
     """
     metrics_file = os.path.join(output_dir, metrics_log.METRICS_FILE)
     try:
-        learning_curves.draw(
+        draw(
             os.path.join(output_dir, LEARNING_CURVES_FILE),
             metrics_log.read(metrics_file),
-            [results] if results else [],
+            evaluations,
+            title,
         )
     except _WRITE_ERRORS as error:
         logging.error("The learning curves could not be written: %s", error)

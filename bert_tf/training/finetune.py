@@ -27,6 +27,7 @@ from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
 from bert_tf.training import finetuning_run
+from bert_tf.training import learning_curves
 from bert_tf.training import run_selection
 from bert_tf.training import start_model
 from bert_tf.training import task_evaluation
@@ -102,10 +103,16 @@ def _run_once(
     task, results = _evaluate(
         config, setting.task, run.evaluator, output_dir, run.step
     )
-    if DEV in results:
-        course.write_summaries("eval", results[DEV])
+    evaluations = run.evaluations
+    scored = [split for split in results if split.startswith(DEV)]
+    if scored and not evaluations:
+        course.write_summaries("eval", results[scored[0]])
+        evaluations = [{"global_step": run.step} | results[scored[0]]]
     deliverables.draw_learning_curves(
-        output_dir, {"global_step": run.step} | results.get(DEV, {})
+        output_dir,
+        evaluations,
+        learning_curves.draw_finetuning,
+        f"Fine-tuning for {task.name}",
     )
     _write_model(setting, settings, task, run, results, output_dir)
     return results
@@ -167,8 +174,9 @@ def _evaluate(
             continue
         evaluator = build_evaluator(batch_size)
         for number, split in enumerate(task.splits(kind)):
-            # Of several dev sets the first one decides, as in the paper.
-            tune = kind == DEV and number == 0 and config.do_train
+            # Of several dev sets the first one decides, as in the paper; what
+            # was chosen when the model was trained a task does not change.
+            tune = kind == DEV and number == 0
             evaluated = evaluator.evaluate(split, task, tune)
             task = evaluated.task
             if evaluated.metrics:

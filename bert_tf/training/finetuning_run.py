@@ -211,6 +211,15 @@ class FinetuningRun:
         """The number of steps done."""
         return self._loop.step
 
+    @property
+    def evaluations(self) -> list[dict[str, float]]:
+        """The metrics of dev on the way, each with its `global_step`."""
+        return [
+            {"global_step": values["step"]}
+            | {name: x for name, x in values.items() if name != "step"}
+            for values in self._evaluations
+        ]
+
     def weights(self) -> dict:
         """Returns the weights by canonical name."""
         return {name: v.numpy() for name, v in self._variables.items()}

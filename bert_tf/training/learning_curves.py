@@ -18,7 +18,7 @@ _EVAL_COLOR = "#d95f02"
 # More points than this are drawn pale, under their moving average.
 _SMOOTHED_FROM = 40
 
-_PANELS = (
+_PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
     ("next_sentence_loss", "Next-sentence loss", 1),
@@ -27,16 +27,27 @@ _PANELS = (
     ("next_sentence_accuracy", "Next-sentence accuracy (%)", 100),
 )
 
+_FINETUNING = (
+    ("loss", "Loss", 1),
+    ("learning_rate", "Learning rate", 1),
+    ("grad_norm", "Norm of the gradient", 1),
+    ("tokens_per_second", "Tokens per second", 1),
+)
+
 # Averages of their values would show what never was.
 _WITHOUT_NOISE = ("learning_rate",)
 
+_COLUMNS = 3
+
 Rows = Sequence[Mapping[str, Any]]
+# The name of the values, the title, and what the values are multiplied by.
+Panel = tuple[str, str, float]
 
 
-def draw(
+def draw_pretraining(
     path: str, train: Rows, evaluation: Rows = (), title: str = ""
 ) -> None:
-    """Writes the learning curves, atomically.
+    """Writes the learning curves of pretraining, atomically.
 
     Args:
       path: The PNG.
@@ -44,10 +55,70 @@ def draw(
       evaluation: Results of evaluations; each has a `global_step`.
       title: What stands above the panels.
     """
-    figure = Figure(figsize=(13, 7), dpi=100, layout="constrained")
+    _draw(path, _PRETRAINING, train, evaluation, title)
+
+
+def draw_finetuning(
+    path: str, train: Rows, evaluation: Rows = (), title: str = ""
+) -> None:
+    """Writes the learning curves of fine-tuning, atomically.
+
+    What was not measured has no panel, and a task's metrics have one each if
+    they were measured more than once.
+
+    Args:
+      path: The PNG.
+      train: Lines of `train_metrics.jsonl`; each has a `step`.
+      evaluation: Results of evaluations: a `global_step`, maybe a `loss`, and
+        the task's metrics.
+      title: What stands above the panels.
+    """
+    panels = [
+        panel
+        for panel in _FINETUNING
+        if any(row.get(panel[0]) is not None for row in (*train, *evaluation))
+    ]
+    panels += [
+        (name, f"{name.replace('_', ' ')} on dev", 1)
+        for name in _varying_metrics(evaluation)
+    ]
+    _draw(path, panels or _FINETUNING[:1], train, evaluation, title)
+
+
+def _varying_metrics(evaluation: Rows) -> list[str]:
+    """Returns the task's metrics; without those that are the same always.
+
+    These are counts, such as SQuAD's `total`. Where no metric ever changed,
+    that is what the picture has to show, so all are returned.
+    """
+    if len(evaluation) < 2:
+        return []
+    names = [
+        name for name in evaluation[-1] if name not in ("global_step", "loss")
+    ]
+    varying = [
+        name for name in names if len({row[name] for row in evaluation}) > 1
+    ]
+    return varying or names
+
+
+def _draw(
+    path: str,
+    panels: Sequence[Panel],
+    train: Rows,
+    evaluation: Rows,
+    title: str,
+) -> None:
+    columns = min(len(panels), _COLUMNS)
+    rows = -(-len(panels) // _COLUMNS)
+    figure = Figure(
+        figsize=(13 / _COLUMNS * columns, 3.5 * rows),
+        dpi=100,
+        layout="constrained",
+    )
     FigureCanvasAgg(figure)
-    for number, (name, label, factor) in enumerate(_PANELS, start=1):
-        axes = figure.add_subplot(2, 3, number)
+    for number, (name, label, factor) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
         axes.set_title(label, fontsize=11, loc="left")
         _draw_training(axes, name, *_series(train, name, "step", factor))
         _draw_evaluation(

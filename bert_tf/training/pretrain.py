@@ -101,7 +101,9 @@ class _Pretraining:
             return
         if results is not None:
             run.write_summaries("eval", results)
-        deliverables.draw_learning_curves(config.output_dir, results)
+        deliverables.draw_learning_curves(
+            config.output_dir, [results] if results else []
+        )
         step = self._parts.step
         if step == first_step and deliverables.model_is_written(
             config.output_dir, step

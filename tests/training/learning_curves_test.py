@@ -1,6 +1,7 @@
 """Tests for bert_tf.training.learning_curves."""
 
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +25,38 @@ def _rows(steps, step_name="step"):
     ]
 
 
+def _finetuning_rows(steps):
+    return [
+        {
+            "step": step,
+            "loss": 9 / step,
+            "learning_rate": 1e-4 * step,
+            "grad_norm": 2.0 + step % 3,
+            "examples_per_second": 50.0 + step,
+            "tokens_per_second": 900.0 + step,
+        }
+        for step in steps
+    ]
+
+
+def _evaluations(steps):
+    return [
+        {
+            "global_step": step,
+            "loss": 5 / step,
+            "HasAns_f1": 60 + step / 10,
+            "HasAns_total": 5928,
+        }
+        for step in steps
+    ]
+
+
 class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
-    def _draw(self, train, evaluation=()):
+    def _draw(
+        self, train, evaluation=(), draw=learning_curves.draw_pretraining
+    ):
         path = os.path.join(self.create_tempdir().full_path, "curves.png")
-        learning_curves.draw(path, train, evaluation, "A run")
+        draw(path, train, evaluation, "A run")
         self.assertLen(os.listdir(os.path.dirname(path)), 1)
         return tf.io.decode_png(tf.io.read_file(path), channels=3).numpy()
 
@@ -48,6 +77,57 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
             row.pop("next_sentence_loss")
             row["loss"] = None
         self.assertEqual(self._draw(rows).shape, (700, 1300, 3))
+
+    def _titles(self, train, evaluation):
+        with mock.patch.object(learning_curves, "_finish") as finish:
+            self._draw(train, evaluation, learning_curves.draw_finetuning)
+        return [
+            call.args[0].get_title(loc="left") for call in finish.mock_calls
+        ]
+
+    def test_finetuning_has_a_panel_for_what_was_measured(self):
+        titles = [
+            "Loss",
+            "Learning rate",
+            "Norm of the gradient",
+            "Tokens per second",
+        ]
+        train = _finetuning_rows((1, 10, 20, 30))
+        self.assertEqual(self._titles(train, []), titles)
+        # One evaluation is a point among the losses.
+        self.assertEqual(self._titles(train, _evaluations([30])), titles)
+        # HasAns_total never changes.
+        self.assertEqual(
+            self._titles(train, _evaluations([10, 20, 30])),
+            [*titles, "HasAns f1 on dev"],
+        )
+        # A model that does not learn has that to show.
+        stuck = [row | {"HasAns_f1": 50.0} for row in _evaluations([10, 20])]
+        self.assertEqual(
+            self._titles(train, stuck),
+            [*titles, "HasAns f1 on dev", "HasAns total on dev"],
+        )
+        for row in train:
+            row["grad_norm"] = row.pop("tokens_per_second") * np.nan
+            row["learning_rate"] = None
+        self.assertEqual(
+            self._titles(train, []), ["Loss", "Norm of the gradient"]
+        )
+        self.assertEqual(self._titles([], []), ["Loss"])
+
+    def test_finetuning_is_as_large_as_its_panels(self):
+        draw = learning_curves.draw_finetuning
+        train = _finetuning_rows(range(1, 60))
+        picture = self._draw(train, _evaluations([20, 59]), draw)
+        self.assertEqual(picture.shape, (700, 1300, 3))
+        orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
+        # Of loss and F1, the first and the fifth panel.
+        self.assertTrue(orange[:350, :433].any())
+        self.assertTrue(orange[350:, 433:866].any())
+        self.assertFalse(orange[30:320, 440:].any())
+        (row,) = _finetuning_rows([1])
+        del row["learning_rate"], row["tokens_per_second"]
+        self.assertEqual(self._draw([row], (), draw).shape, (350, 866, 3))
 
     def test_moving_average_keeps_lines_and_length(self):
         line = np.linspace(5, 1, 100)
