@@ -546,6 +546,75 @@ class ExtendVocabularyConfig:
         require_at_least(self, 1, "max_position_embeddings")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _PredictionConfig:
+    """What scripts that predict with fine-tuned models have in common."""
+
+    batch_size: int = option(32, "Rows computed at once.")
+    num_length_buckets: int = option(
+        0,
+        "Lengths that batches are padded to: 0 takes every multiple of 8, 1 "
+        "pads all to the model's max_seq_length as the original does, others "
+        "choose the lengths with the least padding (for TPUs, which compile "
+        "each).",
+    )
+    distribution_strategy: str = option(
+        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
+    )
+    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
+    tpu: str | None = option(None, "Address of the TPU.")
+    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
+    tpu_name: str | None = option(None, "Same as --tpu.")
+    mixed_precision: str = option(
+        "float32",
+        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
+        "has it.",
+        choices=PRECISIONS,
+    )
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "batch_size")
+        require_at_least(self, 0, "num_length_buckets", "num_gpus")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig(_PredictionConfig):
+    """Flags of run/predict.py."""
+
+    model_dir: str = option(
+        help_text="A fine-tuned model of any format, with its vocabulary."
+    )
+    input_file: str = option(
+        help_text="What to predict, with the columns of the training data: "
+        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels are "
+        "not read."
+    )
+    output_file: str = option(
+        help_text="JSON lines: one object for each row, in the input's order."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueSubmissionConfig(_PredictionConfig):
+    """Flags of run/glue_submission.py."""
+
+    model_dirs: str = option(
+        help_text="The fine-tuned models, one for each task: comma-separated "
+        "globs of directories. Each says itself which task it is for."
+    )
+    glue_dir: str = option(
+        help_text="The folder with GLUE's folders: CoLA, SST-2, MNLI, AX, ..."
+    )
+    output_file: str = option(
+        "submission.zip", "The zip file for the leaderboard."
+    )
+    allow_missing_tasks: bool = option(
+        False,
+        "Whether tasks without a model or a folder are left out; the "
+        "leaderboard takes no such file.",
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class DemoConfig:
     """Flags of run/demo.py."""

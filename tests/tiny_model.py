@@ -58,12 +58,13 @@ def write(path, with_vocabulary=True, kind="pretraining"):
     return path
 
 
-def write_task(path, task, **values):
+def write_task(path, task, weights=None, **values):
     """Writes the directory of a model for a task; returns it.
 
     Args:
       path: Where to.
       task: The task.
+      weights: By canonical name; random ones by default.
       **values: What task.json says beside what the task does; None leaves a
         key out.
     """
@@ -73,7 +74,7 @@ def write_task(path, task, **values):
     model_directory.write(
         path,
         CONFIG,
-        random_weights(model),
+        weights or random_weights(model),
         vocabulary,
         BertTokenizer(vocabulary).settings(),
         {name: value for name, value in values.items() if value is not None},

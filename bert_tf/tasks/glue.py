@@ -46,9 +46,20 @@ class Split:
 
 
 def find_file(
-    task: GlueTask, data_dir: str, split: str, language: str = "zh"
+    task: GlueTask,
+    data_dir: str,
+    split: str,
+    language: str = "zh",
+    flag: str = "--data_dir",
 ) -> str:
     """Returns the path of a split's file.
+
+    Args:
+      task: The task.
+      data_dir: The folder with its files.
+      split: One of `task.stems`.
+      language: What {language} in the names of XNLI's files means.
+      flag: Where the folder came from, for the error.
 
     Raises:
       UserError: If there is none.
@@ -58,8 +69,8 @@ def find_file(
         return path
     name = task.file_names(split)[0].replace("{language}", language)
     raise UserError(
-        f"--data_dir has no file {name} or one like it for the split "
-        f"{split} of {task.title}. Received: {data_dir!r}."
+        f"{flag} has no file {name} or one like it for the split {split} of "
+        f"{task.title}. Received: {data_dir!r}."
     )
 
 

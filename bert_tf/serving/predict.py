@@ -1,0 +1,164 @@
+"""Predicts the rows of a file with a fine-tuned model."""
+
+import json
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import devices
+from bert_tf import files
+from bert_tf import keras_backend
+from bert_tf import pretrained
+from bert_tf import progress
+from bert_tf.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.interop import initialization
+from bert_tf.run_config import PredictConfig
+from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import registry
+from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.task import Task
+
+# So many examples are read, computed and written at a time: enough for
+# batches of like length, and few enough for any memory.
+EXAMPLES_PER_CHUNK = 4096
+
+
+def run(config: PredictConfig) -> None:
+    """Does what run/predict.py is asked for.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    _check_paths(config)
+    stored = initialization.read(config.model_dir, flag="--model_dir")
+    predictor = build_predictor(
+        stored,
+        registry.from_stored(stored),
+        devices.prepare(config),
+        config.batch_size,
+        config.num_length_buckets,
+    )
+    # The whole file is read before the first row is computed, so that what is
+    # wrong with the last one is not found out hours later.
+    total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
+    with (
+        files.atomic_file(config.output_file) as temporary,
+        tf.io.gfile.GFile(temporary, "w") as output,
+        progress.bar(total, "predicting", "example") as bar,
+    ):
+        for row in predict_rows(predictor, config.input_file, bar.update):
+            output.write(row)
+    logging.info(
+        "Wrote the predictions for %d examples to %s.",
+        total,
+        config.output_file,
+    )
+
+
+def build_predictor(
+    stored: StoredModel,
+    task: Task,
+    computing: Devices,
+    batch_size: int,
+    num_length_buckets: int,
+) -> Predictor:
+    """Loads a fine-tuned model.
+
+    Args:
+      stored: The model.
+      task: Its task.
+      computing: Where to compute.
+      batch_size: Rows computed at once.
+      num_length_buckets: As for `Predictor`.
+
+    Raises:
+      UserError: If it lacks its vocabulary, or its parts do not fit.
+    """
+    tokenizer = stored.build_tokenizer()
+    with computing.strategy.scope():
+        model = pretrained.build_model(
+            stored,
+            task.kind,
+            dtype=computing.precision.policy,
+            **task.model_arguments(),
+        )
+    return Predictor(
+        model,
+        task,
+        tokenizer,
+        batch_size,
+        num_length_buckets,
+        computing.strategy,
+    )
+
+
+def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
+    """Yields a line of JSON for each example of a file, in order.
+
+    Args:
+      predictor: The model.
+      path: The file.
+      on_examples: Called with how many more examples are done.
+
+    Raises:
+      UserError: If the file is not what it should be, or the model makes
+        something else than numbers of it.
+    """
+    task = predictor.task
+    for examples in chunks(task, task.read_inputs(path)):
+        for described in predictor.describe(examples, on_examples):
+            try:
+                line = json.dumps(
+                    described, ensure_ascii=False, allow_nan=False
+                )
+            except ValueError as error:
+                raise UserError(
+                    "The model computes numbers that are not finite, so it is "
+                    "damaged or needs --mixed_precision=float32. Received: "
+                    f"{described}."
+                ) from error
+            yield f"{line}\n"
+
+
+def chunks(
+    task: Task, examples: Iterable[Any], size: int | None = None
+) -> Iterator[list[Any]]:
+    """Cuts examples into lists that can be predicted one after the other.
+
+    Args:
+      task: Says which examples must not be parted.
+      examples: The examples.
+      size: How many make a list, more where they must not be parted; by
+        default `EXAMPLES_PER_CHUNK`.
+    """
+    size = size or EXAMPLES_PER_CHUNK
+    chunk: list[Any] = []
+    for example in examples:
+        if len(chunk) >= size and not task.belong_together(chunk[-1], example):
+            yield chunk
+            chunk = []
+        chunk.append(example)
+    if chunk:
+        yield chunk
+
+
+def _check_paths(config: PredictConfig) -> None:
+    files.require_file(config.input_file, "--input_file")
+    if tf.io.gfile.isdir(config.output_file):
+        raise UserError(
+            "--output_file must name a file. Received a directory: "
+            f"{config.output_file!r}."
+        )
+    if os.path.realpath(config.input_file) == os.path.realpath(
+        config.output_file
+    ):
+        raise UserError(
+            "--output_file must not be --input_file, which it would replace. "
+            f"Received: {config.output_file!r}."
+        )

@@ -1,0 +1,258 @@
+"""Tests for bert_tf.serving.predict and run/predict.py."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import pretrained
+from bert_tf.errors import UserError
+from bert_tf.interop import formats
+from bert_tf.run_config import PredictConfig
+from bert_tf.serving import predict
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.classification_examples import Columns
+from tests import logical_devices
+from tests import tiny_model
+
+logical_devices.make_two()
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")
+_TASK = ClassificationTask(
+    name="custom",
+    max_seq_length=12,
+    labels=("no", "maybe", "yes"),
+    metric_names=("accuracy",),
+    columns=Columns("body", None, ("label",)),
+)
+
+
+def _texts(count):
+    """Texts of one to nine words, each another one."""
+    rng = np.random.default_rng(2)
+    return [
+        " ".join(rng.choice(_WORDS, rng.integers(1, 10))) for _ in range(count)
+    ]
+
+
+class PredictTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.model = tiny_model.write_task(f"{self.folder}/model", _TASK)
+        self.output = f"{self.folder}/out/predictions.jsonl"
+
+    def _write(self, name, text):
+        path = os.path.join(self.folder, name)
+        pathlib.Path(path).write_text(text, encoding="utf-8", newline="")
+        return path
+
+    def _rows(self, texts):
+        return "".join(
+            json.dumps({"label": 7, "body": text, "id": number}) + "\n"
+            for number, text in enumerate(texts)
+        )
+
+    def _run(self, input_file, **flags):
+        config = PredictConfig(
+            model_dir=flags.pop("model_dir", self.model),
+            input_file=input_file,
+            output_file=self.output,
+            **flags,
+        )
+        predict.run(config)
+        with open(self.output, encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    def _expected(self, texts):
+        model = pretrained.load_model(self.model)
+        tokenizer = pretrained.load_tokenizer(self.model)
+        vocabulary = tokenizer.vocabulary
+        rows = []
+        for text in texts:
+            (pieces,) = tokenizer.tokenize([text])
+            ids = [vocabulary.cls_id, *pieces.numpy()[:10], vocabulary.sep_id]
+            logits = model({"input_ids": np.array([ids])})["logits"]
+            rows.append(tf.nn.softmax(logits[0]).numpy())
+        return np.array(rows)
+
+    @parameterized.parameters(
+        {},
+        {"batch_size": 3, "num_length_buckets": 1},
+        {"batch_size": 5, "num_length_buckets": 2},
+        {"distribution_strategy": "mirrored", "batch_size": 3, "num_gpus": 2},
+    )
+    def test_each_row_in_order_whatever_the_chunks(self, **flags):
+        texts = _texts(23)
+        path = self._write("texts.jsonl", self._rows(texts))
+        with mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 7):
+            rows = self._run(path, **flags)
+        self.assertLen(rows, 23)
+        probabilities = np.array(
+            [list(row["probabilities"].values()) for row in rows]
+        )
+        expected = self._expected(texts)
+        self.assertAllClose(probabilities, expected, atol=1e-5)
+        for row, values in zip(rows, expected, strict=True):
+            self.assertEqual(
+                list(row), ["label", "probability", "probabilities"]
+            )
+            self.assertEqual(list(row["probabilities"]), ["no", "maybe", "yes"])
+            self.assertEqual(row["label"], _TASK.labels[np.argmax(values)])
+            self.assertEqual(
+                row["probability"], row["probabilities"][row["label"]]
+            )
+        self.assertGreater(len({row["label"] for row in rows}), 1)
+
+    def test_formats_say_the_same(self):
+        texts = _texts(5)
+        rows = [
+            self._run(self._write(name, text))
+            for name, text in (
+                ("a.jsonl", self._rows(texts)),
+                ("a.csv", "\ufeffbody\r\n" + "\r\n".join(texts) + "\r\n"),
+                ("a.tsv", "x\tbody\n" + "".join(f"\t{t}\n" for t in texts)),
+                ("a.txt", "\n".join(texts)),
+            )
+        ]
+        for other in rows[1:]:
+            self.assertEqual(other, rows[0])
+
+    def test_no_more_than_a_chunk_is_in_memory(self):
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        sizes = []
+        describe = predict.Predictor.describe
+
+        def spy(predictor, examples, on_examples):
+            sizes.append(len(examples))
+            return describe(predictor, examples, on_examples)
+
+        with (
+            mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 10),
+            mock.patch.object(predict.Predictor, "describe", spy),
+        ):
+            self._run(path)
+        self.assertEqual(sizes, [10, 10, 3])
+
+    def test_a_bad_row_is_found_before_anything_is_computed(self):
+        path = self._write("texts.csv", "body\ncat\ndog\n \n")
+        with (
+            mock.patch.object(predict.Predictor, "describe") as describe,
+            self.assertRaisesRegex(UserError, r"texts\.csv, line 4"),
+        ):
+            self._run(path)
+        describe.assert_not_called()
+        self.assertFalse(tf.io.gfile.exists(self.output))
+
+    def test_what_is_there_stays_if_a_run_fails(self):
+        path = self._write("texts.txt", "cat\ndog")
+        before = self._run(path)
+        with (
+            mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 1),
+            mock.patch.object(
+                predict.Predictor, "describe", side_effect=[[{}], OSError]
+            ),
+            self.assertRaises(OSError),
+        ):
+            self._run(path)
+        with open(self.output, encoding="utf-8") as file:
+            self.assertEqual([json.loads(line) for line in file], before)
+        self.assertEqual(os.listdir(os.path.dirname(self.output)), [
+            os.path.basename(self.output)
+        ])  # fmt: skip
+
+    def test_models_of_others(self):
+        stored = formats.read(self.model)
+        task = {"kind": "classification", "labels": ["a", "b", "c"]}
+        path = f"{self.folder}/huggingface"
+        os.mkdir(path)
+        formats.module_of("huggingface").write_model(
+            path, dataclasses.replace(stored, task=task)
+        )
+        texts = _texts(4)
+        rows = self._run(
+            self._write("texts.txt", "\n".join(texts)), model_dir=path
+        )
+        self.assertAllClose(
+            [list(row["probabilities"].values()) for row in rows],
+            self._expected(texts),
+            atol=1e-5,
+        )
+        self.assertIn(rows[0]["label"], ("a", "b", "c"))
+
+    @parameterized.parameters("encoder", "pretraining")
+    def test_refuses_a_model_without_a_task(self, kind):
+        path = tiny_model.write(f"{self.folder}/{kind}", kind=kind)
+        texts = self._write("texts.txt", "cat")
+        with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
+            self._run(texts, model_dir=path)
+
+    def test_refuses_files_that_cannot_be(self):
+        with self.assertRaisesRegex(UserError, "--input_file names .* there"):
+            self._run(f"{self.folder}/nothing.csv")
+        with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
+            self._run(self._write("texts.csv", "text\ncat\n"))
+        self.output = self._write("same.txt", "cat")
+        with self.assertRaisesRegex(UserError, "must not be --input_file"):
+            self._run(f"{self.folder}/./same.txt")
+        self.output = self.folder
+        with self.assertRaisesRegex(UserError, "Received a directory"):
+            self._run(f"{self.folder}/same.txt")
+
+    def test_numbers_that_are_not_finite(self):
+        stored = formats.read(self.model)
+        weights = {name: stored.weights[name] for name in stored.weights}
+        # Of sums that are too large for float32 one is positive.
+        weights["output_weights"][:2] = [[3e38], [-3e38]]
+        path = tiny_model.write_task(
+            f"{self.folder}/broken", _TASK, weights=weights
+        )
+        with self.assertRaisesRegex(UserError, "not finite.*--mixed_prec"):
+            self._run(self._write("texts.txt", "cat"), model_dir=path)
+
+    def test_script(self):
+        texts = _texts(3)
+        path = self._write("texts.txt", "\n".join(texts))
+        command = [
+            sys.executable,
+            str(_ROOT / "run/predict.py"),
+            f"--model_dir={self.model}",
+            f"--input_file={path}",
+            f"--output_file={self.output}",
+        ]
+        done = subprocess.run(
+            command, cwd=_ROOT, capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("predictions for 3 examples", done.stderr)
+        with open(self.output, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        self.assertAllClose(
+            [list(row["probabilities"].values()) for row in rows],
+            self._expected(texts),
+            atol=1e-5,
+        )
+
+
+class ChunksTest(tf.test.TestCase):
+    def test_what_belongs_together_is_not_parted(self):
+        task = mock.Mock()
+        task.belong_together = lambda first, second: first[0] == second[0]
+        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
+        self.assertEqual(
+            list(predict.chunks(task, examples, 2)),
+            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
+        )
+        self.assertEqual(list(predict.chunks(task, [], 2)), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()
