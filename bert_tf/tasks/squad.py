@@ -64,6 +64,8 @@ class SquadTask(task.Task):
     version_2_with_negative: bool = False
     null_score_diff_threshold: float | None = None
     mask_padding: bool = True
+    head: str = "linear"
+    verbose_logging: bool = False
 
     @property
     def metric(self) -> str:
@@ -87,7 +89,9 @@ class SquadTask(task.Task):
             path, is_training, self.version_2_with_negative
         )
         if is_training:
-            _report_training(path, read)
+            _report_training(
+                path, read, None if self.verbose_logging else _MAX_IDS_SHOWN
+            )
         else:
             _check_answers(path, read.examples, self.version_2_with_negative)
         return read.examples
@@ -120,6 +124,10 @@ class SquadTask(task.Task):
                 self.max_query_length,
             )
         return features
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Returns the head."""
+        return {"head": self.head}
 
     def losses(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
@@ -237,13 +245,8 @@ class SquadTask(task.Task):
 
         One that is chosen already stays.
         """
-        if not self.version_2_with_negative:
-            return self
-        if self.null_score_diff_threshold is not None:
-            logging.info(
-                "The null_score_diff_threshold %.6g was given and stays.",
-                self.null_score_diff_threshold,
-            )
+        is_chosen = self.null_score_diff_threshold is not None
+        if is_chosen or not self.version_2_with_negative:
             return self
         best = squad_metrics.find_best_thresholds(
             squad_examples.to_dataset(examples), predictions
@@ -266,7 +269,11 @@ class SquadTask(task.Task):
         examples: Sequence[SquadExample],
         predictions: Sequence[SquadPrediction],
     ) -> None:
-        """Writes predictions.json and the original's other files."""
+        """Writes predictions.json and the original's other files.
+
+        The original predicts one file, so the first one that is predicted has
+        these names.
+        """
         del examples  # The predictions name their questions.
         if self.version_2_with_negative:
             is_default = self.null_score_diff_threshold is None
@@ -275,11 +282,12 @@ class SquadTask(task.Task):
                 self._threshold,
                 ", the original's default" if is_default else "",
             )
+        predicted = [*self.splits(task.DEV), *self.splits(task.TEST)]
         squad_predictions.write_predictions(
             output_dir,
             predictions,
             self._threshold,
-            "" if split == task.DEV else f"{split}_",
+            "" if split in predicted[:1] else f"{split}_",
         )
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
@@ -314,10 +322,13 @@ _SAVED = (
     "max_answer_length",
     "version_2_with_negative",
     "null_score_diff_threshold",
+    "head",
 )
 
 
-def _report_training(path: str, read: squad_examples.SquadExamples) -> None:
+def _report_training(
+    path: str, read: squad_examples.SquadExamples, max_ids: int | None
+) -> None:
     num_questions = len(read.examples) + len(read.unmatched)
     if not read.examples:
         raise UserError(
@@ -331,15 +342,15 @@ def _report_training(path: str, read: squad_examples.SquadExamples) -> None:
             path,
             len(read.unmatched),
             num_questions,
-            _shorten(read.unmatched),
+            _shorten(read.unmatched, max_ids),
         )
     logging.info("%s: %d questions to train on.", path, len(read.examples))
 
 
-def _shorten(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_IDS_SHOWN
-    shown = ", ".join(names[:_MAX_IDS_SHOWN])
-    return f"{shown} and {more} more" if more > 0 else shown
+def _shorten(names: Sequence[str], max_shown: int | None) -> str:
+    shown = names[:max_shown]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _check_answers(

@@ -83,15 +83,18 @@ def build_task(
         threshold is used, unless the flags have one.
     """
     threshold = config.null_score_diff_threshold
+    source = "--null_score_diff_threshold"
     if stored is not None:
         _compare_versions(config, stored)
         if threshold is None:
             threshold = stored.get("null_score_diff_threshold")
-            if threshold is not None:
-                logging.info(
-                    "The null_score_diff_threshold %.6g is that of the model.",
-                    threshold,
-                )
+            source = "the model"
+    if threshold is not None:
+        logging.info(
+            "The null_score_diff_threshold %.6g is that of %s.",
+            threshold,
+            source,
+        )
     names = {field.name for field in dataclasses.fields(SquadTask)}
     given = {
         name: value

@@ -71,14 +71,20 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             _question("good", ("bob", 8)),
             *(_question(f"bad {number}", ("bob", 0)) for number in range(6)),
         )
-        with self.assertLogs(level="WARNING") as logs:
-            examples = self._read(paragraph, split="train")
-        self.assertEqual([one.qas_id for one in examples], ["good"])
-        self.assertRegex(
-            "".join(logs.output),
-            "squad.json: 6 of 7 questions are left out, .*: bad 0, bad 1, "
-            "bad 2, bad 3, bad 4 and 1 more",
-        )
+        for verbose, shown in (
+            (False, "bad 4 and 1 more[.]"),
+            (True, "bad 4, bad 5[.]"),
+        ):
+            with self.assertLogs(level="WARNING") as logs:
+                examples = self._read(
+                    paragraph, split="train", verbose_logging=verbose
+                )
+            self.assertEqual([one.qas_id for one in examples], ["good"])
+            self.assertRegex(
+                "".join(logs.output),
+                "squad.json: 6 of 7 questions are left out, .*: bad 0, bad 1, "
+                f"bad 2, bad 3, {shown}",
+            )
 
     def test_nothing_to_train_on(self):
         with self.assertRaisesRegex(
@@ -290,6 +296,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tuned.score(examples, predictions)["f1"], 100)
 
         folder = pathlib.Path(self.create_tempdir().full_path)
+        tuned = dataclasses.replace(tuned, files={"test": "t", "dev": "d"})
         tuned.write_report(str(folder), "dev", examples, predictions)
         self.assertEqual(
             json.loads((folder / "predictions.json").read_text()),
@@ -306,14 +313,28 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
         given = dataclasses.replace(task, null_score_diff_threshold=-9.0)
-        with self.assertLogs(level="INFO") as logs:
-            self.assertIs(given.tune(examples, predictions), given)
-        self.assertIn("-9 was given and stays", "".join(logs.output))
+        self.assertIs(given.tune(examples, predictions), given)
         first = _task()
         self.assertIs(first.tune(examples, predictions), first)
 
-        stored = json.loads(json.dumps(tuned.to_json()))
-        self.assertEqual(SquadTask.from_json(stored), tuned)
+        stored = json.loads(
+            json.dumps(dataclasses.replace(tuned, head="bilstm").to_json())
+        )
+        self.assertEqual(
+            dataclasses.replace(SquadTask.from_json(stored), files=tuned.files),
+            dataclasses.replace(tuned, head="bilstm"),
+        )
+
+    def test_the_only_file_to_predict_has_the_originals_names(self):
+        task = _task(files={"train": "a.json", "test": "b.json"})
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
+        task.write_report(
+            str(folder), "test", [], [SquadPrediction("q", nbest)]
+        )
+        self.assertEqual(
+            json.loads((folder / "predictions.json").read_text()), {"q": "x"}
+        )
 
     def test_model_directories_of_others(self):
         self.assertEqual(

@@ -1,0 +1,34 @@
+r"""Fine-tunes a BERT on SQuAD 1.1 or 2.0, predicts, and scores.
+
+  python run/finetune_squad.py --pretrained_model_dir=output/base/model \
+      --do_train --train_file=train-v1.1.json \
+      --do_predict --predict_file=dev-v1.1.json --output_dir=output/squad
+
+The command lines of the original's run_squad.py run too. SQuAD 2.0 needs
+--version_2_with_negative; its threshold is searched on --predict_file. Started
+again, it goes on where its last checkpoint is.
+
+The paper's best system was first fine-tuned on TriviaQA:
+
+  --triviaqa_file=triviaqa/qa/wikipedia-train.json \
+      --triviaqa_evidence_dir=triviaqa/evidence/wikipedia
+
+Several runs predict together with
+
+  python run/finetune_squad.py --do_predict --predict_file=dev-v1.1.json \
+      --ensemble_nbest_files='runs/*/nbest_predictions.json' \
+      --output_dir=output/ensemble
+"""
+
+from bert_tf import cli
+from bert_tf.finetune_config import SquadConfig
+
+
+def main(config: SquadConfig) -> None:
+    from bert_tf.training import finetune_squad  # So --help answers at once.
+
+    finetune_squad.run(config)
+
+
+if __name__ == "__main__":
+    cli.run(main, SquadConfig)
