@@ -588,6 +588,10 @@ class MultipleChoiceConfig(FinetuneConfig):
                 not getattr(self, flag) or getattr(self, name) is not None,
                 f"--{flag} needs --{name}.",
             )
+        require(
+            self.label_column != "",
+            "--label_column must not be empty; a test set need not have it.",
+        )
         columns = [
             *self.choices_of_flag(),
             *(x for x in (self.context_column, self.label_column) if x),

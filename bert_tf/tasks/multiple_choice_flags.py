@@ -74,6 +74,7 @@ def _own_columns(
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        start=stored.get("start"),
+        # It belongs to the columns of the model's data.
+        start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )
