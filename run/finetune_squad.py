@@ -6,18 +6,9 @@ r"""Fine-tunes a BERT on SQuAD 1.1 or 2.0, predicts, and scores.
 
 The command lines of the original's run_squad.py run too. SQuAD 2.0 needs
 --version_2_with_negative; its threshold is searched on --predict_file. Started
-again, it goes on where its last checkpoint is.
-
-The paper's best system was first fine-tuned on TriviaQA:
-
-  --triviaqa_file=triviaqa/qa/wikipedia-train.json \
-      --triviaqa_evidence_dir=triviaqa/evidence/wikipedia
-
-Several runs predict together with
-
-  python run/finetune_squad.py --do_predict --predict_file=dev-v1.1.json \
-      --ensemble_nbest_files='runs/*/nbest_predictions.json' \
-      --output_dir=output/ensemble
+again, it goes on where its last checkpoint is. --triviaqa_file and
+--triviaqa_evidence_dir fine-tune on TriviaQA first, as the paper does, and
+--ensemble_nbest_files predicts with several runs together.
 """
 
 from bert_tf import cli
