@@ -15,6 +15,20 @@ from bert_tf.errors import UserError
 # the original used before 2019-02-07. "linear" may also be spelt null.
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
+# What may stand between the encoder and the linear head (paper, Table 5).
+HEAD_TYPES = ("linear", "bilstm")
+# How a tagger uses the encoder, and what it takes of it if the encoder keeps
+# its weights (paper, Table 7).
+APPROACHES = ("fine_tuning", "feature_based")
+LAYER_COMBINATIONS = (
+    "embeddings",
+    "second_to_last_hidden",
+    "last_hidden",
+    "weighted_sum_last_four_hidden",
+    "concat_last_four_hidden",
+    "weighted_sum_all_layers",
+)
+
 # No encoder is as deep; a slip of the keyboard would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 
@@ -74,7 +88,7 @@ class BertConfig:
       initializer_range: Standard deviation of the truncated normal initializer.
       layer_norm_eps: Added to the variance in layer normalisation.
       left_to_right: Whether a token sees only itself and what stands left of
-        it (paper, Table 5).
+        it (paper, Table 5); the pooled output is then of the last token.
 
     Raises:
       UserError: If a value cannot be.

@@ -11,6 +11,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import initialization
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling.model import BertForPretraining
@@ -134,6 +135,7 @@ def build_model(
     weights = stored.weights.select(
         lambda name: weight_map.part_of(name) not in left
     )
+    kwargs = _choose_head(stored, weights, chosen, kwargs)
     if chosen in _WITH_LABELS:
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
     model = _MODELS[chosen](stored.config, **kwargs)
@@ -170,6 +172,23 @@ def _check(kind, labels, num_labels, new_parts) -> None:
         )
 
 
+def _choose_head(
+    stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns `kwargs` with the form of the head that is loaded."""
+    task = stored.task if stored.task["kind"] == kind else {}
+    found = recurrent_heads.arguments(task, kind, weights.shapes)
+    for name, value in found.items():
+        wanted = kwargs.get(name)
+        if wanted not in (None, value):
+            raise UserError(
+                f"The head in {stored.path} has {name}={value!r}. Received: "
+                f'{wanted!r}; have a new head with new_parts=["head"], or '
+                "leave that out."
+            )
+    return kwargs | found
+
+
 def _choose_labels(
     stored: StoredModel,
     weights: Tensors,
@@ -185,6 +204,7 @@ def _choose_labels(
                 shape[0]
                 for name, shape in shapes.items()
                 if weight_map.part_of(name) in weight_map.HEADS[kind]
+                and name.endswith("output_bias")
             ),
             None,
         )

@@ -7,6 +7,7 @@ from typing import Any
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import optimizer_state
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_map
 from bert_tf.interop.matching import Report
 from bert_tf.interop.tensors import Tensors
@@ -108,6 +109,7 @@ def check(stored: StoredModel) -> None:
             f"The model in {stored.path} says that it is of kind={kind!r}, but "
             f"its weights lack the head {' and '.join(absent)}."
         )
+    recurrent_heads.check(stored.task, stored.weights, stored.path)
     optimizer_state.match(
         stored.optimizer_state.shapes,
         stored.optimizer_state.__getitem__,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.stored_model import StoredModel
@@ -121,7 +122,7 @@ def _loaded(stored: StoredModel, source_format: str) -> list[str]:
     loaded = set(stored.report.loaded)
     reshaped = set(stored.report.reshaped)
     groups: dict[tuple, list[str]] = {}
-    for row in weight_map.rows(stored.config):
+    for row in recurrent_heads.rows(stored.config, stored.weights.shapes):
         if row.name not in loaded:
             continue
         remark = str(list(stored.weights.shapes[row.name]))

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Shape
@@ -87,7 +88,7 @@ def match(
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
     candidates = {
         name: row
-        for row in weight_map.rows(config)
+        for row in recurrent_heads.rows(config, shapes)
         if weight_map.part_of(row.name) in parts
         and (name := weight_map.name_in(row, weights_format)) is not None
     }

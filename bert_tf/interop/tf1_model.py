@@ -128,8 +128,9 @@ def _is_file(path: str) -> bool:
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Fills an empty directory with what the original reads.
 
-    Nothing is refused: whatever the original would read in another way is
-    said, and `read_model` reads all of it as it was.
+    Whatever the original would read in another way is said, and `read_model`
+    reads all of it as it was. Only feature-based taggers are refused: a
+    checkpoint does not tell which of the encoder's layers they read.
 
     Args:
       directory: Where to.
@@ -137,7 +138,16 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
     Returns:
       What the original does not know or is not told, a sentence each.
+
+    Raises:
+      UserError: If the model is such a tagger; nothing is written then.
     """
+    if stored.task.get("approach") == "feature_based":
+        raise UserError(
+            f"{stored.path} is a feature-based tagger, and a TF1 checkpoint "
+            "does not keep which layers of the encoder it reads; convert it "
+            "to bert_tf, or a fine-tuned model."
+        )
     weights, _ = translation.translate(stored.weights, stored.config, "tf1")
     state = stored.optimizer_state
     tensors = Tensors(

@@ -3,6 +3,7 @@
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
@@ -24,7 +25,7 @@ def translate(
     """
     named = [
         (row, weight_map.name_in(row, weights_format))
-        for row in weight_map.rows(config)
+        for row in recurrent_heads.rows(config, weights.shapes)
         if row.name in weights
     ]
     rows = {name: row for row, name in named if name is not None}

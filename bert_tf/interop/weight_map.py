@@ -2,10 +2,12 @@
 
 Our own names are those of the original's TF1 checkpoints: a variable's path
 without the name of the outermost model. Models, checkpoints, weight files and
-converters all use them, and call them canonical.
+converters all use them, and call them canonical. `recurrent_heads` adds those
+of BiLSTMs.
 """
 
 import dataclasses
+import re
 
 from bert_tf.config import BertConfig
 
@@ -27,7 +29,7 @@ SQUAD = "cls/squad"
 TAGGER = "cls/tagging"
 MULTIPLE_CHOICE = "cls/multiple_choice"
 
-_ROOT_HEAD = ("output_weights", "output_bias")
+_ROOT_HEAD = re.compile(r"output_(weights|bias)$|bilstm_\d+/")
 
 # Kind of model (`kind` in task.json) to the heads it has, the pooler apart.
 # A model that has the heads of several kinds is of the first of them.
@@ -78,29 +80,29 @@ class Row:
     model_garden: str | None = None
 
 
+def _join(path, suffix):
+    return None if path is None else path + suffix
+
+
 def _dense(names, rows, columns, layout="dense", bias_layout="same"):
     """Returns the rows of a kernel and a bias; a name may be None."""
     ours, huggingface, keras_hub, model_garden = names
-
-    def name(path, suffix):
-        return None if path is None else path + suffix
-
     return [
         Row(
             f"{ours}/kernel",
             (rows, columns),
             layout,
-            name(huggingface, ".weight"),
-            name(keras_hub, "/kernel"),
-            name(model_garden, "/kernel"),
+            _join(huggingface, ".weight"),
+            _join(keras_hub, "/kernel"),
+            _join(model_garden, "/kernel"),
         ),
         Row(
             f"{ours}/bias",
             (columns,),
             bias_layout,
-            name(huggingface, ".bias"),
-            name(keras_hub, "/bias"),
-            name(model_garden, "/bias"),
+            _join(huggingface, ".bias"),
+            _join(keras_hub, "/bias"),
+            _join(model_garden, "/bias"),
         ),
     ]
 
@@ -123,26 +125,22 @@ def _layer_norm(ours, huggingface, keras_hub, model_garden):
 
 def _head(ours, labels, huggingface, keras_hub=None, model_garden=None):
     """Returns the rows of `output_weights` and `output_bias`."""
-
-    def name(path, suffix):
-        return None if path is None else path + suffix
-
     return [
         Row(
             f"{ours}output_weights",
             (labels, "hidden_size"),
             "output",
             f"{huggingface}.weight",
-            name(keras_hub, "/kernel"),
-            name(model_garden, "/kernel"),
+            _join(keras_hub, "/kernel"),
+            _join(model_garden, "/kernel"),
         ),
         Row(
             f"{ours}output_bias",
             (labels,),
             "same",
             f"{huggingface}.bias",
-            name(keras_hub, "/bias"),
-            name(model_garden, "/bias"),
+            _join(keras_hub, "/bias"),
+            _join(model_garden, "/bias"),
         ),
     ]
 
@@ -360,7 +358,7 @@ def head_of(name: str) -> str | None:
     classifier's "output_bias", "bert/pooler" for the pooler's, and None where
     the name is no head's.
     """
-    if name in _ROOT_HEAD:
+    if _ROOT_HEAD.match(name):
         return CLASSIFIER
     parts = name.split("/")
     if parts[0] == "cls" and len(parts) > 2:

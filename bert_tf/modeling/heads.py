@@ -17,27 +17,50 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 
+def take_last_token(sequence, input_mask):
+    """Returns what stands at the last position that is not padding.
+
+    Args:
+      sequence: <float>[B, S, H].
+      input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
+
+    Returns:
+      <float>[B, H]; of what is all padding the first position.
+    """
+    position = tf.range(fused.shape_of(sequence)[1])
+    last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
+    return tf.gather(sequence, last, batch_dims=1)
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Pooler(layers.BertLayer):
-    """tanh(first token . kernel + bias).
+    """tanh(token . kernel + bias), of the first token.
 
-    Source: modeling.py:218-232 of the original.
+    In a left-to-right model that one has seen nothing but itself, so there it
+    is the last token that is not padding. Source: modeling.py:218-232 of the
+    original; the paper does not say what it took of its left-to-right model.
 
     Call arguments:
       sequence_output: <float>[B, S, H].
+      input_mask: <int32>[B, S], 1 for tokens and 0 for padding; read only in
+        left-to-right models.
 
     Returns:
       <float>[B, H] in the compute dtype.
     """
 
-    def build(self, sequence_output_shape):
+    def build(self, sequence_output_shape, input_mask_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, config.initializer_range)
         self.dense.build((sequence_output_shape[0], config.hidden_size))
 
-    def call(self, sequence_output):
+    def call(self, sequence_output, input_mask=None):
+        if self.bert_config.left_to_right:
+            token = take_last_token(sequence_output, input_mask)
+        else:
+            token = sequence_output[:, 0]
         return fused.bias_activation(
-            self.dense(sequence_output[:, 0]),
+            self.dense(token),
             tf.convert_to_tensor(self.dense.bias),
             "tanh",
             jit=self.fuse,
@@ -164,7 +187,7 @@ class LinearHead(layers.BertLayer):
       dropout_prob: Probability of dropping an element of the input.
 
     Call arguments:
-      inputs: <float>[B, ..., H].
+      inputs: <float>[B, ..., width].
       dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
@@ -180,7 +203,7 @@ class LinearHead(layers.BertLayer):
         config = self.bert_config
         self.output_weights = self.add_variable(
             "output_weights",
-            (self.num_outputs, config.hidden_size),
+            (self.num_outputs, input_shape[-1]),
             layers.truncated_normal(config.initializer_range),
         )
         self.output_bias = self.add_variable(

@@ -69,9 +69,11 @@ class BertModel(_ConfiguredModel):
 
     Returns:
       A dictionary, all in the compute dtype: `sequence_output` <float>[B, S,
-      H], `pooled_output` <float>[B, H], and on request `encoder_outputs`, a
-      list of <float>[B, S, H] per layer, `embedding_output` <float>[B, S, H],
-      `attention_probs`, a list of <float>[B, N, S, S] per layer.
+      H], `pooled_output` <float>[B, H] of the first token (of the last one
+      that is not padding if the model is left-to-right), and on request
+      `encoder_outputs`, a list of <float>[B, S, H] per layer,
+      `embedding_output` <float>[B, S, H], `attention_probs`, a list of
+      <float>[B, N, S, S] per layer.
 
     Raises:
       UserError: For an unknown input, or S above `max_position_embeddings`.
@@ -110,7 +112,7 @@ class BertModel(_ConfiguredModel):
         self.pooler.build(hidden)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        input_ids, input_mask, segment_ids = _standardize(inputs)
+        input_ids, input_mask, segment_ids = standardize(inputs)
         if not training:
             dropout_seeds = None
         elif dropout_seeds is None:
@@ -126,7 +128,7 @@ class BertModel(_ConfiguredModel):
         )
         outputs = {
             "sequence_output": encoded[-1],
-            "pooled_output": self.pooler(encoded[-1]),
+            "pooled_output": self.pooler(encoded[-1], input_mask=input_mask),
         }
         if self.return_all_layers:
             outputs["encoder_outputs"] = encoded
@@ -188,15 +190,20 @@ class BertWithHead(_ConfiguredModel):
 
         The seeds are <int32>[B], or None without dropout.
         """
-        if not training:
-            dropout_seeds = None
-        elif dropout_seeds is None:
-            input_ids, _, _ = _standardize(inputs)
-            dropout_seeds = self.bert.draw_seeds(input_ids)
+        dropout_seeds = self.choose_seeds(inputs, training, dropout_seeds)
         outputs = self.bert(
             inputs, training=training, dropout_seeds=dropout_seeds
         )
         return outputs, dropout_seeds
+
+    def choose_seeds(self, inputs, training, dropout_seeds):
+        """Returns the seeds given, new ones, or None without dropout."""
+        if not training:
+            return None
+        if dropout_seeds is None:
+            input_ids, _, _ = standardize(inputs)
+            return self.bert.draw_seeds(input_ids)
+        return dropout_seeds
 
     def get_config(self):
         flags = {name: getattr(self.bert, name) for name in _RETURN_FLAGS}
@@ -255,7 +262,7 @@ class BertForPretraining(BertWithHead):
         return outputs
 
 
-def _standardize(inputs):
+def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     known = ("input_ids", "input_mask", "segment_ids")
     unknown = sorted(set(inputs) - set(known))

@@ -6,81 +6,39 @@ Shapes:
   C: choices of an example.
   H: hidden size.
   L: labels.
+  U: units of a direction of a BiLSTM.
 """
-
-import contextlib
 
 import keras
 import tensorflow as tf
 
+from bert_tf.config import APPROACHES
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
-from bert_tf.modeling import heads
-from bert_tf.modeling import model
+from bert_tf.modeling import layer_combinations
+from bert_tf.modeling.output_head import BertWithOutputHead
 
 # Fixed in the original, whatever the config says (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
+# Of Table 7.
+_BEST_COMBINATION = "concat_last_four_hidden"
 
 
-class _TaskModel(model.BertWithHead):
-    """BERT with one linear head.
-
-    Subclasses name the model, and say what stands before `output_weights` in
-    the names of the head's weights.
-    """
-
-    _NAME: str
-    _HEAD_SCOPE: tuple[str, ...]
-
-    def __init__(self, config, name=None, **kwargs):
-        super().__init__(config, name=name or self._NAME, **kwargs)
-
-    def _add_head(self, num_outputs, dropout_prob):
-        # The original has the classifier's weights in the root scope, so a
-        # layer that is called as the model stands for the model itself.
-        *scopes, name = (self.name, *self._HEAD_SCOPE)
-        self.head = self.add_layer(
-            heads.LinearHead,
-            name,
-            salt=dropout.HEAD_SALT,
-            num_outputs=num_outputs,
-            dropout_prob=dropout_prob,
-        )
-        with contextlib.ExitStack() as stack:
-            for scope in scopes:
-                stack.enter_context(keras.name_scope(scope))
-            self.head.build((None, self.bert_config.hidden_size))
-        self.build()
-
-    def build(self, input_shape=None):
-        """Does nothing: the constructor has made all variables."""
-
-
-class _LabelModel(_TaskModel):
+class _LabelModel(BertWithOutputHead):
     """BERT with a logit for each label; subclasses say what the head reads."""
 
-    _HEAD_INPUT: str
-
-    def __init__(
-        self,
-        config,
-        num_labels=None,
-        labels=None,
-        head_dropout_prob=_DROPOUT_PROB,
-        **kwargs,
-    ):
+    def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
         self.labels = None if labels is None else tuple(labels)
         if num_labels is None and self.labels is not None:
             num_labels = len(self.labels)
         _check_labels(num_labels, self.labels)
         self.num_labels = num_labels
-        self._add_head(num_labels, head_dropout_prob)
 
     def call(self, inputs, training=False, dropout_seeds=None):
         outputs, seeds = self.encode(inputs, training, dropout_seeds)
         outputs["logits"] = self.head(
-            outputs[self._HEAD_INPUT], dropout_seeds=seeds
+            self._head_input(outputs, inputs), dropout_seeds=seeds
         )
         return outputs
 
@@ -116,7 +74,10 @@ class BertForClassification(_LabelModel):
       num_labels: How many labels; not needed where `labels` are given.
       labels: Their names in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the pooled
-        output.
+        output, or of the states that take its place.
+      head: "linear", or "bilstm" for a BiLSTM under the head, see
+        `output_head`.
+      lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
 
@@ -140,21 +101,48 @@ class BertForClassification(_LabelModel):
 
     _NAME = "bert_for_classification"
     _HEAD_SCOPE = ()
-    _HEAD_INPUT = "pooled_output"
+
+    def __init__(
+        self,
+        config,
+        num_labels=None,
+        labels=None,
+        head_dropout_prob=_DROPOUT_PROB,
+        **kwargs,
+    ):
+        super().__init__(config, num_labels, labels, **kwargs)
+        self.add_head(self.num_labels, head_dropout_prob)
+
+    def _head_input(self, outputs, inputs):
+        return self.read_text(outputs, inputs)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertForTagging(_LabelModel):
     """BERT that scores labels for each piece, for instance names of entities.
 
-    Source: section 5.3 of the paper; the original has no code for it.
+    Source: section 5.3 of the paper; the original has no code for it. Of the
+    feature-based approach the paper says what the encoder gives (see
+    `layer_combinations`) and that a "randomly initialized two-layer
+    768-dimensional BiLSTM" reads it. There the encoder keeps its weights and
+    has no dropout; the only dropout is that before the classification layer,
+    as of the other heads.
 
     Args:
       config: A `BertConfig`, or its dictionary.
       num_labels: How many labels; not needed where `labels` are given.
       labels: Their names in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the sequence
-        output.
+        output, or of the states that take its place.
+      approach: "fine_tuning"; or "feature_based": two BiLSTMs on top of an
+        encoder that is not trained. It is then made with
+        `return_all_layers` and `return_embeddings`.
+      layer_combination: For "feature_based", and only there: what the BiLSTMs
+        read, one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best
+        of Table 7, "concat_last_four_hidden".
+      head: For "fine_tuning": "linear", or "bilstm" for a BiLSTM under the
+        head, see `output_head`.
+      lstm_size: Units a direction of BiLSTMs, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
 
@@ -168,22 +156,104 @@ class BertForTagging(_LabelModel):
       padding mean nothing.
 
     Raises:
-      UserError: If there is no label, or two have the same name.
+      UserError: If there is no label, two have the same name, or an argument
+        does not belong to the approach.
     """
 
     _NAME = "bert_for_tagging"
     _HEAD_SCOPE = ("cls", "tagging")
-    _HEAD_INPUT = "sequence_output"
+
+    def __init__(
+        self,
+        config,
+        num_labels=None,
+        labels=None,
+        head_dropout_prob=_DROPOUT_PROB,
+        approach="fine_tuning",
+        layer_combination=None,
+        head="linear",
+        **kwargs,
+    ):
+        _check_approach(approach, layer_combination, head)
+        is_feature_based = approach == "feature_based"
+        if is_feature_based:
+            kwargs |= {"return_all_layers": True, "return_embeddings": True}
+        super().__init__(config, num_labels, labels, head=head, **kwargs)
+        self.approach = approach
+        self.combination = None
+        if is_feature_based:
+            self.bert.trainable = False
+            self.combination = self.add_layer(
+                layer_combinations.LayerCombination,
+                "layer_combination",
+                combination=layer_combination or _BEST_COMBINATION,
+            )
+        num_lstms = 2 if is_feature_based else None
+        self.add_head(self.num_labels, head_dropout_prob, num_lstms)
+
+    def build_under_head(self):
+        if self.combination is not None:
+            self.combination.build((None, None, self.bert_config.hidden_size))
+        return super().build_under_head()
+
+    def features_width(self):
+        if self.combination is None:
+            return super().features_width()
+        return self.combination.width
+
+    def encode(self, inputs, training, dropout_seeds):
+        if self.combination is None:
+            return super().encode(inputs, training, dropout_seeds)
+        outputs = self.bert(inputs, training=False)
+        outputs = tf.nest.map_structure(tf.stop_gradient, outputs)
+        return outputs, self.choose_seeds(inputs, training, dropout_seeds)
+
+    def _head_input(self, outputs, inputs):
+        features = outputs["sequence_output"]
+        if self.combination is not None:
+            features = self.combination(
+                outputs["embedding_output"],
+                encoder_outputs=outputs["encoder_outputs"],
+            )
+        return self.read_tokens(features, inputs)
+
+    def get_config(self):
+        combination = self.combination
+        return super().get_config() | {
+            "approach": self.approach,
+            "layer_combination": combination and combination.combination,
+        }
+
+
+def _check_approach(approach, layer_combination, head):
+    if approach not in APPROACHES:
+        raise UserError(
+            f"`approach` must be one of {', '.join(APPROACHES)}. Received: "
+            f"{approach!r}."
+        )
+    if approach == "feature_based" and head != "linear":
+        raise UserError(
+            "The feature-based approach has its own two BiLSTMs under the "
+            f"head, so `head` must be 'linear'. Received: {head!r}."
+        )
+    if approach != "feature_based" and layer_combination is not None:
+        raise UserError(
+            "`layer_combination` is for the feature-based approach. Received: "
+            f"{layer_combination!r} with {approach!r}."
+        )
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertForQuestionAnswering(_TaskModel):
+class BertForQuestionAnswering(BertWithOutputHead):
     """BERT that scores where in a text an answer starts and ends.
 
     Source: run_squad.py:549-586 of the original, which has no dropout here.
 
     Args:
       config: A `BertConfig`, or its dictionary.
+      head: "linear", or "bilstm" for a BiLSTM under the head, see
+        `output_head`.
+      lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
 
@@ -202,11 +272,12 @@ class BertForQuestionAnswering(_TaskModel):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self._add_head(2, 0.0)
+        self.add_head(2, 0.0)
 
     def call(self, inputs, training=False, dropout_seeds=None):
         outputs, _ = self.encode(inputs, training, dropout_seeds)
-        logits = self.head(outputs["sequence_output"])  # [B, S, 2]
+        read = self.read_tokens(outputs["sequence_output"], inputs)
+        logits = self.head(read)  # [B, S, 2]
         outputs["start_logits"], outputs["end_logits"] = tf.unstack(
             logits, num=2, axis=-1
         )
@@ -214,7 +285,7 @@ class BertForQuestionAnswering(_TaskModel):
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertForMultipleChoice(_TaskModel):
+class BertForMultipleChoice(BertWithOutputHead):
     """BERT that scores each of an example's choices.
 
     A softmax over the choices makes probabilities of the logits. Source:
@@ -223,7 +294,10 @@ class BertForMultipleChoice(_TaskModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       head_dropout_prob: Probability of dropping an element of the pooled
-        output.
+        output, or of the states that take its place.
+      head: "linear", or "bilstm" for a BiLSTM under the head, see
+        `output_head`.
+      lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
 
@@ -246,7 +320,7 @@ class BertForMultipleChoice(_TaskModel):
 
     def __init__(self, config, head_dropout_prob=_DROPOUT_PROB, **kwargs):
         super().__init__(config, **kwargs)
-        self._add_head(1, head_dropout_prob)
+        self.add_head(1, head_dropout_prob)
 
     def call(self, inputs, training=False, dropout_seeds=None):
         flat = {}
@@ -263,7 +337,8 @@ class BertForMultipleChoice(_TaskModel):
             dropout_seeds = dropout.derive_seeds(dropout_seeds, choices)
             dropout_seeds = tf.reshape(dropout_seeds, [-1])
         outputs, seeds = self.encode(flat, training, dropout_seeds)
-        logits = self.head(outputs["pooled_output"], dropout_seeds=seeds)
+        read = self.read_text(outputs, flat)
+        logits = self.head(read, dropout_seeds=seeds)
         outputs = tf.nest.map_structure(
             lambda x: tf.reshape(x, [batch, choices, *dropout.shape_of(x)[1:]]),
             outputs,

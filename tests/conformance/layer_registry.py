@@ -8,15 +8,29 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_tf.modeling import attention
+from bert_tf.modeling import bilstm
 from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
+from bert_tf.modeling import layer_combinations
 from bert_tf.modeling import layers
 from bert_tf.modeling import model
+from bert_tf.modeling import output_head
 from bert_tf.modeling import task_models
 from tests.modeling import tiny
 
-MODULES = (attention, embeddings, encoder, heads, layers, model, task_models)
+MODULES = (
+    attention,
+    bilstm,
+    embeddings,
+    encoder,
+    heads,
+    layer_combinations,
+    layers,
+    model,
+    output_head,
+    task_models,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +121,24 @@ _ENTRIES = (
         _hidden("inputs"),
         2,
         ("",),
+    ),
+    Entry(
+        layer_combinations.LayerCombination,
+        _CONFIG | {"combination": "weighted_sum_all_layers"},
+        lambda: {
+            "embedding_output": tiny.normal(3, 5, 8),
+            "encoder_outputs": [tiny.normal(3, 5, 8, seed=n) for n in (1, 2)],
+        },
+        2,
+    ),
+    Entry(
+        bilstm.BiLSTM,
+        {"units": 3},
+        lambda: {
+            "inputs": tiny.normal(3, 5, 8),
+            "input_mask": tiny.inputs()["input_mask"],
+        },
+        6,
     ),
     Entry(model.BertModel, _CONFIG, lambda: {"inputs": tiny.inputs()}, 39),
     Entry(

@@ -208,6 +208,26 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         else:
             self.assertAllGreater(difference[:3], 1e-3)
 
+    @parameterized.parameters(True, False)
+    def test_the_pooled_token(self, left_to_right):
+        model = bert_model.BertModel(tiny.replace(left_to_right=left_to_right))
+        tiny.randomize(model)
+        inputs = tiny.inputs()
+        outputs = model(inputs)
+        lengths = inputs["input_mask"].sum(-1)
+        self.assertLen(set(lengths), 3)
+        places = lengths - 1 if left_to_right else np.zeros(3, int)
+        tokens = outputs["sequence_output"].numpy()[np.arange(3), places]
+        dense = model.pooler.dense
+        expected = np.tanh(tokens @ dense.kernel.numpy() + dense.bias.numpy())
+        self.assertAllClose(outputs["pooled_output"], expected, atol=1e-5)
+        # Without a mask there is no padding.
+        outputs = model({"input_ids": inputs["input_ids"]})
+        place = -1 if left_to_right else 0
+        tokens = outputs["sequence_output"].numpy()[:, place]
+        expected = np.tanh(tokens @ dense.kernel.numpy() + dense.bias.numpy())
+        self.assertAllClose(outputs["pooled_output"], expected, atol=1e-5)
+
 
 class DropoutTest(tf.test.TestCase, parameterized.TestCase):
     def _logits(self, model, rows, seeds, training=True):
