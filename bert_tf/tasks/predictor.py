@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.tasks import prediction
+from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -57,21 +59,27 @@ class Predictor:
         if not examples:
             return []
         features = self.task.featurize(examples, self._tokenizer)
+        progress = _Share(len(examples), len(features), on_examples)
+        outputs = self._compute(features, progress.update)
+        predictions = self.task.predict(
+            examples, features, outputs, self._tokenizer
+        )
+        progress.finish()
+        return predictions
+
+    def _compute(
+        self, features: Features, on_rows: Callable[[int], object]
+    ) -> dict[str, list[np.ndarray]]:
+        # Of texts without words no row may be left.
+        if not len(features):
+            return {}
         if self._lengths is None:
             self._lengths = prediction.allowed_lengths(
                 features.lengths,
                 self.task.max_seq_length,
                 self._num_length_buckets,
             )
-        progress = _Share(len(examples), len(features), on_examples)
-        computed = self._computer.compute(
-            features, self._lengths, progress.update
-        )
-        predictions = self.task.predict(
-            examples, features, computed.outputs, self._tokenizer
-        )
-        progress.finish()
-        return predictions
+        return self._computer.compute(features, self._lengths, on_rows).outputs
 
     def describe(
         self,

@@ -167,11 +167,17 @@ class SquadTask(task.Task):
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[SquadPrediction]:
-        """Returns the n best answers of each example, over its windows."""
+        """Returns the n best answers of each example, over its windows.
+
+        Without windows, as of paragraphs without words, `outputs` may be empty.
+        """
         windows = list(features.windows())
         results = {}
         for window, start_logits, end_logits in zip(
-            windows, outputs[START_LOGITS], outputs[END_LOGITS], strict=True
+            windows,
+            outputs.get(START_LOGITS, ()),
+            outputs.get(END_LOGITS, ()),
+            strict=True,
         ):
             stop = len(window.input_ids) if self.mask_padding else None
             results[window.unique_id] = squad_predictions.RawResult(
@@ -312,7 +318,8 @@ class SquadTask(task.Task):
         return self.null_score_diff_threshold or 0.0
 
 
-# What predicting depends on.
+# What predicting depends on; there padding is always masked, as the lengths of
+# batches are nobody's choice.
 _SAVED = (
     "name",
     "max_seq_length",

@@ -143,7 +143,10 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
     """
     if not (config.do_eval or config.do_predict):
         return config
-    task = build_task(dataclasses.replace(config, do_eval=True))
+    task = SquadTask(
+        files={DEV: config.predict_file},
+        version_2_with_negative=config.version_2_with_negative,
+    )
     if task.is_labelled(task.read(DEV)):
         return dataclasses.replace(
             config,

@@ -125,6 +125,9 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
                 self.assertEqual(
                     context[one["start"] : one["end"]], one["answer"]
                 )
+            # Nothing of a space without width is left for the model.
+            (nothing,) = predictor.describe([task.parse(("cat", "\u200b"))])
+            self.assertEqual(nothing["answer"], "")
             lines = (self.output / "dev_predictions.jsonl").read_text()
             written = [json.loads(line) for line in lines.splitlines()]
             self.assertEqual(
