@@ -1,0 +1,193 @@
+"""Fine-tunes with this project's scripts, as a user would.
+
+For finetune_quality.py; what finetune_peer.py is for transformers.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import finetune_tasks
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PREDICT_BATCH_SIZE = 64
+
+
+def run(request, name):
+    """Runs a script; returns its answer as the peer's.
+
+    Args:
+      request: What the peer is told, too.
+      name: Begins the names of the files that are made; all but the log are
+        removed.
+    """
+    folder = os.path.abspath(f"{name}.run")
+    shutil.rmtree(folder, ignore_errors=True)
+    output_dir = os.path.join(folder, "output")
+    os.makedirs(output_dir)
+    write_files, read_predictions = _KINDS[request["kind"]]
+    script, flags = write_files(request, folder)
+    flags |= _common_flags(request) | {"output_dir": output_dir}
+    command = [sys.executable, os.path.join(_ROOT, "run", script)]
+    command += [f"--{key}={value}" for key, value in flags.items()]
+    threads = str(request["threads"])
+    start = time.monotonic()
+    with open(f"{name}.log", "w", encoding="utf-8") as log:
+        subprocess.run(
+            command,
+            check=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": threads,
+                "TF_NUM_INTRAOP_THREADS": threads,
+                "TF_NUM_INTEROP_THREADS": threads,
+            },
+        )
+    answer = {
+        "predictions": read_predictions(request, output_dir),
+        "seconds": {"all": time.monotonic() - start},
+        "command": command,
+        "versions": {"commit": _commit()},
+    }
+    shutil.rmtree(folder)
+    return answer
+
+
+def _commit():
+    """Returns the commit that runs, with a mark where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=_ROOT
+    ).stdout.strip()
+
+
+def _common_flags(request):
+    flags = {
+        "pretrained_model_dir": request["model"],
+        "do_train": True,
+        "do_predict": True,
+        "predict_batch_size": _PREDICT_BATCH_SIZE,
+        "optimizer": "adamw",
+        "mixed_precision": "auto",
+        "weight_decay_rate": request["weight_decay"],
+    }
+    if request["kind"] in ("classification", "choice"):
+        flags["new_pooler"] = True
+    same = (
+        "max_seq_length",
+        "train_batch_size",
+        "learning_rate",
+        "num_train_epochs",
+        "warmup_proportion",
+        "seed",
+    )
+    return flags | {key: request[key] for key in same}
+
+
+def _write_rows(path, rows):
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+
+
+def _read_rows(output_dir):
+    path = os.path.join(output_dir, "test_predictions.jsonl")
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _write_texts(request, folder):
+    flags = {"task_name": "custom"}
+    for split in ("train", "test"):
+        path = os.path.join(folder, f"{split}.jsonl")
+        _write_rows(path, request[split])
+        flags[f"{split}_file"] = path
+    if request["test"][0]["text_pair"] is not None:
+        flags["text_pair_column"] = "text_pair"
+    return "finetune_classifier.py", flags
+
+
+def _read_labels(request, output_dir):
+    del request
+    return [row["label"] for row in _read_rows(output_dir)]
+
+
+def _write_choices(request, folder):
+    del folder  # The official files are read.
+    data_dir = request["data_dir"]
+    data_dir = {
+        "codah": os.path.join(data_dir, "codah", "fold_0"),
+        "comve_a": os.path.join(data_dir, "comve"),
+        "comve_b": os.path.join(data_dir, "comve"),
+    }[request["task"]]
+    flags = {"task_name": request["task"], "data_dir": data_dir}
+    return "finetune_multiple_choice.py", flags
+
+
+def _read_choices(request, output_dir):
+    del request
+    return [row["index"] for row in _read_rows(output_dir)]
+
+
+def _write_columns(request, folder):
+    flags = {"approach": request["approach"], "context": "sentence"}
+    for split in ("train", "test"):
+        path = os.path.join(folder, f"{split}.conll")
+        with open(path, "w", encoding="utf-8") as file:
+            for example in request[split]:
+                for pair in zip(example["words"], example["tags"], strict=True):
+                    file.write("\t".join(pair) + "\n")
+                file.write("\n")
+        flags[f"{split}_file"] = path
+    if request["approach"] == "feature_based":
+        flags["layer_combination"] = "concat_last_four_hidden"
+        flags["lstm_size"] = request["lstm_units"]
+    return "finetune_tagger.py", flags
+
+
+def _read_tags(request, output_dir):
+    del request
+    return [row["tags"] for row in _read_rows(output_dir)]
+
+
+def _write_squad(request, folder):
+    del folder
+    train, test = finetune_tasks.squad_paths(
+        request["data_dir"], request["with_negative"]
+    )
+    return "finetune_squad.py", {
+        "train_file": train,
+        "predict_file": test,
+        "doc_stride": request["doc_stride"],
+        "version_2_with_negative": request["with_negative"],
+    }
+
+
+def _read_answers(request, output_dir):
+    def read(name):
+        with open(os.path.join(output_dir, name), encoding="utf-8") as file:
+            return json.load(file)
+
+    if not request["with_negative"]:
+        answers = read("predictions.json")
+        return {key: {"answer": answer} for key, answer in answers.items()}
+    odds = read("null_odds.json")
+    return {
+        key: {
+            "answer": next((x["text"] for x in nbest if x["text"]), ""),
+            "null_odds": odds[key],
+        }
+        for key, nbest in read("nbest_predictions.json").items()
+    }
+
+
+_KINDS = {
+    "classification": (_write_texts, _read_labels),
+    "choice": (_write_choices, _read_choices),
+    "tagging": (_write_columns, _read_tags),
+    "squad": (_write_squad, _read_answers),
+}

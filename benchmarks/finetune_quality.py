@@ -1,0 +1,220 @@
+r"""Fine-tunes MiniLM on many tasks, with this project and with transformers.
+
+  python benchmarks/finetune_quality.py --data_dir=../shared/data
+  python benchmarks/finetune_quality.py --report
+
+One task, framework and seed is run at a time, in a process of its own; what is
+finished is kept in --output_dir and not run again, unless its settings
+(benchmarks/finetune_tasks.py) have changed. Both start from the same weights
+with a fresh pooler and head, and get the same examples, in other orders. The
+scores are computed here, from the predictions of both, by the official
+evaluators. The last lines are the table: ours should be at most 1 point below,
+or within two standard errors of the difference.
+"""
+
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import finetune_ours
+import finetune_tasks
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    os.path.join(os.pardir, "shared", "data"),
+    "The data sets, a folder each.",
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", ".cache/finetune_quality", "What is finished is kept here."
+)
+_TASKS = flags.DEFINE_list("tasks", [*finetune_tasks.TASKS], "Which tasks.")
+_FRAMEWORKS = flags.DEFINE_list(
+    "frameworks", ["transformers", "bert_tf"], "Which frameworks."
+)
+_SEEDS = flags.DEFINE_list(
+    "seeds", None, "Which seeds; 1 to 3, or 5 for small test sets, by default."
+)
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of a run.")
+_REPORT = flags.DEFINE_bool(
+    "report", False, "Whether to only show what is finished."
+)
+
+# Ours may be so many points below, or standard errors of the difference.
+_POINTS = 1.0
+_STANDARD_ERRORS = 2.0
+
+
+def _write_json(path, value):
+    temporary = f"{path}.tmp-{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+    os.replace(temporary, path)
+
+
+def _read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _name(task, framework, seed):
+    return os.path.join(_OUTPUT_DIR.value, f"{task}.{framework}.{seed}")
+
+
+def _finished(task, framework, seed):
+    """Returns the result of a run, or None if it is still to be done."""
+    path = f"{_name(task, framework, seed)}.json"
+    if not os.path.exists(path):
+        return None
+    result = _read_json(path)
+    settings = finetune_tasks.TASKS[task].to_json()
+    return result if result["settings"] == settings else None
+
+
+def _run_peer(request, name):
+    """Runs transformers; returns its answer."""
+    from tests import environments
+    from tests.interop import minilm
+
+    python = environments.make("transformers", *minilm.PEER)
+    request["output"] = f"{name}.answer.json"
+    request_path = f"{name}.request.json"
+    _write_json(request_path, request)
+    program = os.path.join(os.path.dirname(__file__), "finetune_peer.py")
+    with open(f"{name}.log", "w", encoding="utf-8") as log:
+        subprocess.run(
+            [python, program, request_path],
+            check=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environments.clean_environment(),
+        )
+    answer = _read_json(request["output"])
+    os.remove(request_path)
+    os.remove(request["output"])
+    return answer
+
+
+_RUNNERS = {"transformers": _run_peer, "bert_tf": finetune_ours.run}
+
+
+def _run(task, framework, seed):
+    from tests.interop import minilm
+
+    settings = finetune_tasks.TASKS[task]
+    data = settings.read(_DATA_DIR.value)
+    request = settings.to_json() | {
+        "task": task,
+        "data_dir": os.path.abspath(_DATA_DIR.value),
+        "model": minilm.directory(),
+        "labels": data.labels,
+        "train": data.train,
+        "test": data.test,
+        "seed": seed,
+        "threads": _THREADS.value,
+    }
+    name = _name(task, framework, seed)
+    start = time.monotonic()
+    answer = _RUNNERS[framework](request, name)
+    predictions = answer.pop("predictions")
+    _write_json(f"{name}.predictions.json", predictions)
+    result = {
+        "scores": finetune_tasks.score(task, data, predictions),
+        "settings": settings.to_json(),
+        "wall_seconds": time.monotonic() - start,
+        "load": os.getloadavg()[1],
+        **answer,
+    }
+    _write_json(f"{name}.json", result)
+    return result
+
+
+def _plan():
+    """Yields what is to be done: the first seed of every task first."""
+    for seed in map(int, _SEEDS.value or range(1, 6)):
+        for task in _TASKS.value:
+            if _SEEDS.value or seed <= finetune_tasks.TASKS[task].seeds:
+                for framework in _FRAMEWORKS.value:
+                    yield task, framework, seed
+
+
+def _scores(task, framework):
+    """Returns the metrics of all finished seeds."""
+    results = (_finished(task, framework, seed) for seed in range(1, 100))
+    found = [result["scores"] for result in results if result]
+    return {key: [x[key] for x in found] for key in (found or [{}])[0]}
+
+
+def _spread(values):
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def _row(task, metric, ours, theirs):
+    """Returns a line of the table."""
+    cells = [task, metric]
+    for values in (ours, theirs):
+        cells.append(
+            f"{statistics.mean(values):.2f} ± {_spread(values):.2f} "
+            f"({len(values)})"
+            if values
+            else "-"
+        )
+    if ours and theirs:
+        difference = statistics.mean(ours) - statistics.mean(theirs)
+        error = math.sqrt(sum(_spread(x) ** 2 / len(x) for x in (ours, theirs)))
+        reached = difference >= -_POINTS or (
+            difference >= -_STANDARD_ERRORS * error
+        )
+        cells += [
+            f"{difference:+.2f}",
+            f"{error:.2f}",
+            "reached" if reached else "missed",
+        ]
+    else:
+        cells += ["-", "-", "-"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _report():
+    print(
+        "| task | metric | bert_tf | transformers | difference "
+        "| its standard error | |\n|---|---|---|---|---|---|---|"
+    )
+    for task in _TASKS.value:
+        ours, theirs = (_scores(task, x) for x in ("bert_tf", "transformers"))
+        for metric in {**ours, **theirs}:
+            print(_row(task, metric, ours.get(metric), theirs.get(metric)))
+
+
+def main(argv):
+    del argv
+    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    os.makedirs(_OUTPUT_DIR.value, exist_ok=True)
+    failures = []
+    for task, framework, seed in () if _REPORT.value else _plan():
+        if _finished(task, framework, seed):
+            continue
+        print(f"{time.strftime('%X')} {task} {framework} {seed}", flush=True)
+        try:
+            result = _run(task, framework, seed)
+        except subprocess.CalledProcessError as error:
+            # The others are still worth their hours.
+            failures.append(f"{task} {framework} {seed}: {error}")
+            print(failures[-1], flush=True)
+            continue
+        print(result["scores"], result["seconds"], flush=True)
+    _report()
+    if failures:
+        sys.exit("\n".join(["Failed:", *failures]))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,197 @@
+r"""Times fine-tuning and prediction against transformers, turn by turn.
+
+  python benchmarks/finetune_speed.py --size=minilm \
+      --data_file=../shared/data/qnli/train_part.tsv.gz \
+      --columns=question,sentence,label
+
+Both classify the same texts, of the lengths that the file has, with a BERT of
+the given size and random weights: dropout on, AdamW, bfloat16 products, batches
+of 32. Four ways take turns, so that all see the machine in the same state: this
+project's, whose batches have texts of like length; transformers' with random
+batches that are padded to their longest text; and both with every text padded
+to 128 pieces, as the original and the usual scripts for GLUE do. Rates are in
+real pieces a second, padding left out; features are made beforehand. The last
+line is the median ratios, this project's rate / the others'.
+"""
+
+import csv
+import gzip
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+_DATA_FILE = flags.DEFINE_string(
+    "data_file",
+    os.path.join(os.pardir, "shared", "data", "qnli", "train_part.tsv.gz"),
+    "A TSV with a header, as GLUE's; may end in .gz.",
+)
+_COLUMNS = flags.DEFINE_list(
+    "columns",
+    ["question", "sentence", "label"],
+    "Its columns: the text, the second one of a pair if there is one, and the "
+    "label.",
+)
+_SIZE = flags.DEFINE_enum(
+    "size", "minilm", ["minilm", "base"], "Shape of the BERT."
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each way.")
+_BATCHES = flags.DEFINE_integer("batches", 12, "Batches in a turn.")
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
+
+_SIZES = {
+    "minilm": {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+    "base": {},
+}
+_BATCH_SIZE = 32
+_MAX_SEQ_LENGTH = 128
+_OURS = "bert_tf"
+_PADDED = "padded"
+_WAYS = (
+    (_OURS, ""),
+    ("transformers", ""),
+    (_OURS, _PADDED),
+    ("transformers", _PADDED),
+)
+
+
+class _Server:
+    """A process that runs what it is asked for and says how long it took."""
+
+    def __init__(self, command, environment):
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, **request):
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"{self._process.args} ended.")
+        return json.loads(line)
+
+
+def _read_examples():
+    opener = gzip.open if _DATA_FILE.value.endswith(".gz") else open
+    *texts, label = _COLUMNS.value
+    keys = ("text", "text_pair")[: len(texts)]
+    with opener(_DATA_FILE.value, "rt", encoding="utf-8") as file:
+        rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    return [
+        {key: row[column] for key, column in zip(keys, texts, strict=True)}
+        | {"label": row[label]}
+        for row in rows
+    ]
+
+
+def _start(folder):
+    """Returns the two servers by name."""
+    from tests import environments
+    from tests.interop import minilm
+
+    examples_file = os.path.join(folder, "train.jsonl")
+    with open(examples_file, "w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(x)}\n" for x in _read_examples())
+    settings = json.dumps(
+        {
+            "shape": {"vocab_size": 30522} | _SIZES[_SIZE.value],
+            "tokenizer": minilm.directory(),
+            "examples_file": examples_file,
+            "batch_size": _BATCH_SIZE,
+            "max_seq_length": _MAX_SEQ_LENGTH,
+            "batches": _BATCHES.value,
+            "rounds": _ROUNDS.value,
+            "threads": _THREADS.value,
+        }
+    )
+    here = os.path.dirname(os.path.abspath(__file__))
+    clean = environments.clean_environment()
+    pythons = {
+        _OURS: (sys.executable, dict(os.environ)),
+        "transformers": (
+            environments.make("transformers", *minilm.PEER),
+            clean,
+        ),
+    }
+    programs = {
+        _OURS: "finetune_speed_ours.py",
+        "transformers": "finetune_speed_peer.py",
+    }
+    return {
+        name: _Server(
+            [python, os.path.join(here, programs[name]), settings], environment
+        )
+        for name, (python, environment) in pythons.items()
+    }
+
+
+def _name(framework, way):
+    return f"{framework} {way}".strip()
+
+
+def _measure(servers, doing):
+    """Returns the rates of all turns, by name of the way."""
+    rates = {_name(*way): [] for way in _WAYS}
+    # Turn -1 is for compilation and caches.
+    for turn in range(-1, _ROUNDS.value):
+        # Who goes first changes, in case the turn before leaves heat behind.
+        for framework, way in _WAYS[:: -1 if turn % 2 else 1]:
+            answer = servers[framework].ask(
+                do=doing, padded=way == _PADDED, turn=turn
+            )
+            if turn >= 0:
+                rates[_name(framework, way)].append(
+                    answer["pieces"] / answer["seconds"]
+                )
+        if turn >= 0:
+            shown = "  ".join(f"{n} {r[-1]:.0f}" for n, r in rates.items())
+            print(f"{doing} {turn + 1}, pieces/s: {shown}", flush=True)
+    return rates
+
+
+def _ratios(rates):
+    """Yields the median ratios of this project's rate, as text."""
+    ours = rates[_OURS]
+    for name, theirs in rates.items():
+        if name != _OURS:
+            ratios = [x / y for x, y in zip(ours, theirs, strict=True)]
+            yield (
+                f"{statistics.median(ratios):.2f} of {name} "
+                f"({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+
+
+def main(argv):
+    del argv
+    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    with tempfile.TemporaryDirectory() as folder:
+        servers = _start(folder)
+        lines = []
+        for doing in ("train", "predict"):
+            rates = _measure(servers, doing)
+            lines.append(f"{doing}: {'; '.join(_ratios(rates))}")
+        for server in servers.values():
+            server.ask(do="end")
+    print(f"bert_tf, size {_SIZE.value}: {' | '.join(lines)}")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,193 @@
+"""What finetune_speed.py times of this project.
+
+    python finetune_speed_ours.py SETTINGS
+
+Lines of JSON come in and go out.
+"""
+
+import itertools
+import json
+import os
+import sys
+import time
+
+_SEED = 1
+
+
+class _Work:
+    """The model, and batches to train on and rows to predict."""
+
+    def __init__(self, settings):
+        import keras
+
+        from bert_tf import distribution
+        from bert_tf.config import BertConfig
+        from bert_tf.interop import formats
+        from bert_tf.modeling.task_models import BertForClassification
+        from bert_tf.tasks import prediction
+        from bert_tf.tasks.classification import ClassificationTask
+        from bert_tf.tasks.classification_examples import Columns
+        from bert_tf.training import loop
+        from bert_tf.training.losses import TaskObjective
+        from bert_tf.training.optimization import build_optimizer
+
+        keras.utils.set_random_seed(_SEED)
+        self._settings = settings
+        with open(settings["examples_file"], encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        labels = tuple(sorted({row["label"] for row in rows}))
+        pair = "text_pair" if "text_pair" in rows[0] else None
+        self._task = ClassificationTask(
+            name="custom",
+            max_seq_length=settings["max_seq_length"],
+            files={"train": settings["examples_file"]},
+            labels=labels,
+            metric_names=("accuracy",),
+            columns=Columns("text", pair, ("label",)),
+        )
+        self._examples = self._task.read("train")
+        self._tokenizer = formats.read(settings["tokenizer"]).build_tokenizer()
+        self._features = self._task.featurize(
+            self._examples, self._tokenizer, True
+        )
+        self._strategy = distribution.build_strategy("one_device")
+        config = BertConfig(type_vocab_size=2, **settings["shape"])
+        with self._strategy.scope():
+            model = BertForClassification(
+                config, labels=labels, fuse=True, dtype="mixed_bfloat16"
+            )
+            optimizer = build_optimizer("adamw", 1e-4, 1000, 100)
+            optimizer.build(model.trainable_variables)
+        self._loop = loop.TrainingLoop(
+            self._strategy,
+            model,
+            TaskObjective(self._task),
+            optimizer,
+            loop.StepPlan(settings["batch_size"]),
+        )
+        self._computer = prediction.OutputComputer(
+            model, self._task, settings["batch_size"], self._strategy
+        )
+
+    def _lengths(self, padded):
+        from bert_tf.tasks import prediction
+
+        return prediction.allowed_lengths(
+            self._features.lengths,
+            self._settings["max_seq_length"],
+            1 if padded else 0,
+        )
+
+    def _plan(self, padded, turn):
+        """Returns a turn's batches, or one of each length before the first."""
+        from bert_tf.data import length_buckets
+
+        size, count = self._settings["batch_size"], self._settings["batches"]
+        lengths = self._lengths(padded)
+        if turn < 0:
+            import numpy as np
+
+            order = np.argsort(self._features.lengths)
+            ends = np.searchsorted(
+                self._features.lengths[order], lengths, side="right"
+            )
+            return [
+                length_buckets.Batch(np.resize(order[:end], size), length)
+                for end, length in zip(ends, lengths, strict=True)
+                if end
+            ]
+        # Whole windows of batches that were sorted together, so that a turn
+        # has short and long ones as the run has.
+        plan = length_buckets.training_batches(
+            self._features.lengths[self._chosen(turn)],
+            size,
+            _SEED + turn,
+            count,
+            lengths,
+        )
+        chosen = self._chosen(turn)
+        return [
+            length_buckets.Batch(chosen[batch.indices], batch.length)
+            for batch in plan
+        ]
+
+    def _chosen(self, turn):
+        """Returns which examples a turn has."""
+        import numpy as np
+
+        size = self._settings["batch_size"] * self._settings["batches"]
+        rng = np.random.default_rng(turn + 1)
+        return rng.choice(len(self._features), size, replace=False)
+
+    def _train(self, plan):
+        """Returns the seconds that the steps of a plan take."""
+        import numpy as np
+        import tensorflow as tf
+
+        from bert_tf import distribution
+        from bert_tf.training import loop
+
+        size = self._settings["batch_size"]
+
+        def generate():
+            for number, batch in enumerate(itertools.cycle(plan)):
+                first = number * size
+                index = np.arange(first, first + size, dtype=np.int64)
+                rows = self._features.batch(batch.indices, batch.length)
+                yield rows | {"example_index": index}
+
+        signature = {
+            name: tf.TensorSpec([size, *[None] * (x.ndim - 1)], x.dtype)
+            for name, x in next(generate()).items()
+        }
+        dataset = tf.data.Dataset.from_generator(
+            generate, output_signature=signature
+        )
+        dataset = loop.add_dropout_seeds(dataset, _SEED)
+        iterator = distribution.distribute(self._strategy, dataset, size)
+        start = time.perf_counter()
+        self._loop.run(iterator, len(plan))
+        return time.perf_counter() - start
+
+    def run(self, do, padded, turn):
+        """Returns seconds, and pieces without padding."""
+        if do == "train":
+            plan = self._plan(padded, turn)
+            seconds = self._train(plan)
+            lengths = [
+                self._features.lengths[batch.indices].sum() for batch in plan
+            ]
+            return {"seconds": seconds, "pieces": int(sum(lengths))}
+        if turn < 0:
+            for batch in self._plan(padded, turn):
+                self._predict(batch.indices, padded)
+        return self._predict(self._chosen(turn), padded)
+
+    def _predict(self, indices, padded):
+        """Returns what `run` does."""
+        examples = [self._examples[i] for i in indices]
+        features = self._task.featurize(examples, self._tokenizer)
+        start = time.perf_counter()
+        self._computer.compute(features, self._lengths(padded))
+        return {
+            "seconds": time.perf_counter() - start,
+            "pieces": int(features.lengths.sum()),
+        }
+
+
+def main(settings):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
+    work = _Work(settings)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = {} if request["do"] == "end" else work.run(**request)
+        print(json.dumps(answer), flush=True)
+        if not answer:
+            break
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
