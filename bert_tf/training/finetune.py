@@ -64,11 +64,14 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
     stored = start_model.read(config)
     task = build_task(config, None)
     _require_split(config, task)
+    reader = SplitReader(task, stored.build_tokenizer())
+    for split in task.files:
+        reader.examples(split)  # What is wrong there is said before training.
     setting = Setting(
         config=config,
         task=task,
         stored=stored,
-        reader=SplitReader(task, stored.build_tokenizer()),
+        reader=reader,
         devices=devices.prepare(config),
         data_hashes=finetuning_run.hash_data(task),
     )
