@@ -53,7 +53,7 @@ class CheckpointStore:
     """
 
     def __init__(self, folder: str, keep_max: int = 5):
-        self._folder = folder
+        self.folder = folder
         self._keep_max = keep_max
 
     def save(
@@ -119,7 +119,7 @@ class CheckpointStore:
                 )
         if steps:
             raise UserError(
-                f"All {len(steps)} checkpoints in {self._folder} are damaged; "
+                f"All {len(steps)} checkpoints in {self.folder} are damaged; "
                 "move them away to start anew, or give another --output_dir."
             )
         return None
@@ -129,23 +129,23 @@ class CheckpointStore:
         for name in self._list():
             if _LEFTOVER.match(name):
                 logging.info("Removing the half-written %s.", name)
-                tf.io.gfile.remove(os.path.join(self._folder, name))
+                tf.io.gfile.remove(os.path.join(self.folder, name))
 
     def remove_all(self) -> None:
         """Removes all checkpoints."""
         for step in self.steps():
             self._remove(step)
-        state_file = os.path.join(self._folder, "checkpoint")
+        state_file = os.path.join(self.folder, "checkpoint")
         if tf.io.gfile.exists(state_file):
             tf.io.gfile.remove(state_file)
 
     def _prefix(self, step: int) -> str:
-        return os.path.join(self._folder, f"model.ckpt-{step}")
+        return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        if not tf.io.gfile.isdir(self._folder):
+        if not tf.io.gfile.isdir(self.folder):
             return []
-        return tf.io.gfile.listdir(self._folder)
+        return tf.io.gfile.listdir(self.folder)
 
     def _steps_of(self, names: list[str]) -> list[int]:
         matches = (_NAME.fullmatch(name) for name in names)
@@ -157,7 +157,7 @@ class CheckpointStore:
     def _is_named(self, step: int) -> bool:
         """Whether the file `checkpoint` of another program names it."""
         try:
-            state = tf.train.get_checkpoint_state(self._folder)
+            state = tf.train.get_checkpoint_state(self.folder)
         except (tf.errors.OpError, ValueError):
             return False
         paths = state.all_model_checkpoint_paths if state else []
@@ -187,7 +187,7 @@ class CheckpointStore:
             for step in self.steps()[: self._keep_max]
         ]
         files.write_text(
-            os.path.join(self._folder, "checkpoint"),
+            os.path.join(self.folder, "checkpoint"),
             "".join(
                 [f'model_checkpoint_path: "{names[0]}"\n']
                 # The oldest first, as TensorFlow writes it.

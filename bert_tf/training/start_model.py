@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 from absl import logging
 
 from bert_tf import files
@@ -12,6 +13,7 @@ from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.interop import formats
 from bert_tf.interop import initialization
 from bert_tf.interop.tensors import Tensors
+from bert_tf.modeling import model
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -95,7 +97,7 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
         stored = StoredModel(
             path=config.bert_config_file,
             config=bert_config,
-            weights=Tensors.from_arrays({}),
+            weights=_draw_weights(bert_config, config.seed),
             vocabulary=None,
             tokenizer_settings=None,
             task={"kind": "encoder"},
@@ -110,6 +112,13 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
             vocabulary, lower_case
         ),
     )
+
+
+def _draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
+    """Returns an encoder's initial weights."""
+    keras.utils.set_random_seed(seed)
+    variables = model.named_variables(model.BertModel(bert_config))
+    return Tensors.from_arrays({n: v.numpy() for n, v in variables.items()})
 
 
 def _override(bert_config: BertConfig, config: FinetuneConfig) -> BertConfig:
