@@ -11,9 +11,9 @@ from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.task import Task
 
-# By kind of model.
+# By variant, else by the kind of head.
 TASKS: Mapping[str, type[Task]] = {
-    task.kind: task
+    task.variant or task.kind: task
     for task in (ClassificationTask, SquadTask, MultipleChoiceTask)
 }
 
@@ -28,12 +28,12 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
     Raises:
       UserError: If it was trained for none, or does not say it right.
     """
-    kind = stored.task["kind"]
-    if kind not in TASKS:
+    key = _key(stored.task)
+    if key not in TASKS:
         raise UserError(
             f"{flag} must name a model that was fine-tuned for one of "
             f"{', '.join(TASKS)}. Received: {stored.path}, which holds one of "
-            f"kind={kind!r}; fine-tune it first."
+            f"kind={key!r}; fine-tune it first."
         )
     return build_task(
         stored.task,
@@ -52,7 +52,7 @@ def build_task(
     read.
 
     Args:
-      values: What task.json holds, with a `kind` in `TASKS`.
+      values: What task.json holds, with a `variant` or `kind` in `TASKS`.
       num_labels: Labels of the head, or None if it has none.
       longest: The most pieces that the model can read.
 
@@ -62,7 +62,11 @@ def build_task(
     values = dict(values)
     if values.get("labels") is None and num_labels is not None:
         values["labels"] = [str(index) for index in range(num_labels)]
-    task = TASKS[values["kind"]].from_json(values)
+    task = TASKS[_key(values)].from_json(values)
     if task.max_seq_length > longest:
         task = dataclasses.replace(task, max_seq_length=longest)
     return task
+
+
+def _key(values: Mapping[str, Any]) -> str:
+    return values.get("variant") or values["kind"]

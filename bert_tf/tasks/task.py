@@ -67,6 +67,8 @@ class Task(abc.ABC):
 
     # Which head: a key of `weight_map.HEADS`.
     kind: ClassVar[str]
+    # What `to_json` calls it under "variant" if another task has such a head.
+    variant: ClassVar[str | None] = None
 
     name: str
     max_seq_length: int = 128

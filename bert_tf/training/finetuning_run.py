@@ -121,7 +121,7 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
 def describe_head(kind: str | None, values: Mapping[str, Any]) -> str:
     """Returns what tells one head from another, to read."""
     labels = values.get("labels")
-    parts = [str(kind)]
+    parts = [str(values.get("variant") or kind)]
     if labels:
         shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
         parts.append(f"{len(labels)} labels: {shown}")
