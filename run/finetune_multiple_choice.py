@@ -10,10 +10,8 @@ SWAG, CODAH and ComVE, from their official files:
 or one's own .csv, .tsv or .jsonl, with any number of choices:
 
   python run/finetune_multiple_choice.py --task_name=custom \
-      --train_file=train.csv --dev_file=dev.csv --context_column=question \
-      --choice_columns=a,b,c --label_column=answer \
-      --pretrained_model_dir=bert_base --output_dir=output/own \
-      --do_train --do_eval
+      --train_file=train.csv --dev_file=dev.csv --choice_columns=a,b,c \
+      --context_column=question --label_column=answer ...
 
 Started again, it goes on where its last checkpoint is.
 """

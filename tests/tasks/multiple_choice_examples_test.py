@@ -33,7 +33,7 @@ ending2,ending3,label
 """
 
 
-class _FilesCase(tf.test.TestCase, parameterized.TestCase):
+class _FilesTestCase(tf.test.TestCase, parameterized.TestCase):
     def _write(self, name, text):
         path = pathlib.Path(self.create_tempdir().full_path, name)
         contents = text.encode("utf-8")
@@ -48,7 +48,7 @@ class _FilesCase(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-class OfficialFilesTest(_FilesCase):
+class OfficialFilesTest(_FilesTestCase):
     def test_swag_by_its_header(self):
         path = self._write("val.csv", _SWAG_CSV)
         self.assertEqual(
@@ -177,7 +177,7 @@ class OfficialFilesTest(_FilesCase):
             self.assertEqual(example.names[example.label], "Right Reason1")
 
 
-class OwnFilesTest(_FilesCase):
+class OwnFilesTest(_FilesTestCase):
     def test_labels_are_indices_or_names(self):
         examples = self._read(
             "x.csv",
@@ -265,7 +265,7 @@ class OwnFilesTest(_FilesCase):
             )
 
 
-class InputsTest(_FilesCase):
+class InputsTest(_FilesTestCase):
     def test_labels_are_not_read(self):
         path = self._write("x.csv", "q,a,b,c,answer\nWho?,he,she,it,what\n")
         (example,) = multiple_choice_examples.read_inputs(path, _OWN)
