@@ -1,9 +1,10 @@
 """The whole job on the text that every machine with this project has.
 
 The documentation of Python and of the installed packages becomes a corpus, a
-vocabulary, records and a tiny BERT that fills in a [MASK]. Each step is what
-the script of that name does; its command line is shown, so that the same can be
-done with any other text. A step whose result is there is not repeated.
+vocabulary, records, a tiny BERT that fills in a [MASK], and a classifier made
+of it. Each step is what the script of that name does; its command line is
+shown, so that the same can be done with any other text. A step whose result is
+there is not repeated.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import time
 import numpy as np
 
 from bert_tf import cli
+from bert_tf import demo_classifier
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data import docstring_corpus
@@ -26,8 +28,11 @@ from bert_tf.run_config import CreatePretrainingDataConfig
 from bert_tf.run_config import DemoConfig
 from bert_tf.run_config import LearnVocabularyConfig
 from bert_tf.run_config import PretrainConfig
+from bert_tf.serving import predict
 from bert_tf.serving.fill_mask import FillMask
+from bert_tf.tasks import classification_flags
 from bert_tf.training import deliverables
+from bert_tf.training import finetune
 from bert_tf.training import pretrain
 
 VOCAB_SIZE = 8000
@@ -71,6 +76,8 @@ class _Paths:
     def __init__(self, root: str, steps: int) -> None:
         self.corpus = os.path.join(root, "corpus.txt")
         self.heldout = os.path.join(root, "heldout.txt")
+        self.sentences = os.path.join(root, "library_train.csv")
+        self.heldout_sentences = os.path.join(root, "library_dev.csv")
         self.vocabulary = os.path.join(root, "vocab.txt")
         self.bert_config = os.path.join(root, "bert_config.json")
         self.records = os.path.join(root, "train.tfrecord")
@@ -78,13 +85,15 @@ class _Paths:
         self.untrained = os.path.join(root, "untrained")
         # A run of other length is another run.
         self.pretrained = os.path.join(root, f"pretrained_{steps}_steps")
+        self.model = os.path.join(self.pretrained, "model")
+        self.classifier = os.path.join(root, f"library_{steps}_steps")
 
 
 def run(config: DemoConfig) -> None:
     """Makes what is not there yet and shows what came out.
 
     Raises:
-      UserError: If the model is not well above guessing; not judged with a
+      UserError: If a model is not well above guessing; not judged with a
         `num_train_steps` of the caller's own.
     """
     started = time.time()
@@ -95,9 +104,14 @@ def run(config: DemoConfig) -> None:
     _create_data(paths)
     before, after = _pretrain(paths, steps)
     guess = measure_guessing(paths.heldout_records)
+    predictions = _classify(paths)
     _show(paths, before, after, guess, time.time() - started)
+    _show_classifier(paths, predictions)
     if not config.num_train_steps:
         judge(after, guess)
+        _, share = demo_classifier.measure_majority(paths.heldout_sentences)
+        accuracy = demo_classifier.read_accuracy(paths.classifier)
+        demo_classifier.judge(accuracy, share)
 
 
 def _say(text: str = "") -> None:
@@ -111,10 +125,12 @@ def _announce(title: str, script: str, config: object) -> None:
 
 def _make_corpus(paths: _Paths) -> None:
     _say("\n== Corpus: the documentation of Python and its packages")
-    if os.path.exists(paths.corpus) and os.path.exists(paths.heldout):
+    sentence_files = (paths.sentences, paths.heldout_sentences)
+    made = (paths.corpus, paths.heldout, *sentence_files)
+    if all(map(os.path.exists, made)):
         _say(f"   {paths.corpus} is there already.")
         return
-    docstring_corpus.write_corpus(paths.corpus, paths.heldout)
+    docstring_corpus.write_corpus(paths.corpus, paths.heldout, sentence_files)
 
 
 def _learn_vocabulary(paths: _Paths) -> None:
@@ -198,6 +214,27 @@ def _run_once(config: PretrainConfig) -> dict[str, float]:
     return read_eval_results(path)
 
 
+def _classify(paths: _Paths) -> str:
+    """Fine-tunes on sentences and their libraries; predicts some.
+
+    Returns:
+      The file of the predictions.
+    """
+    config = demo_classifier.configure(
+        paths.model, paths.sentences, paths.heldout_sentences, paths.classifier
+    )
+    title = "Fine-tuning: which library does this sentence document?"
+    _announce(title, "run/finetune_classifier.py", config)
+    if demo_classifier.is_done(paths.classifier):
+        _say(f"   {paths.classifier} is there already.")
+    else:
+        finetune.run(config, classification_flags.build_task)
+    prediction = demo_classifier.write_inputs(paths.classifier)
+    _announce("Prediction", "run/predict.py", prediction)
+    predict.run(prediction)
+    return prediction.output_file
+
+
 def read_eval_results(path: str) -> dict[str, float]:
     """Reads the original's form: a line `name = value` per result."""
     lines = files.read_bytes(path).decode("utf-8").splitlines()
@@ -240,18 +277,18 @@ def _show(
     seconds: float,
 ) -> None:
     """Writes the one screen that says what was made and how good it is."""
-    model_dir = os.path.join(paths.pretrained, "model")
     _say("\n" + "=" * 79)
     _say(f"Done in {seconds / 60:.1f} minutes. What was made:")
     for label, path in (
         ("corpus", paths.corpus),
         ("vocabulary", paths.vocabulary),
         ("records", paths.records),
-        ("model directory", model_dir),
+        ("model directory", paths.model),
         (
             "learning curves",
             os.path.join(paths.pretrained, "learning_curves.png"),
         ),
+        ("classifier", os.path.join(paths.classifier, "model")),
     ):
         _say(f"  {label:<16} {path}")
     _say(f"\nOn held-out text:{'before':>22}{'after':>10}{'guessing':>11}")
@@ -265,7 +302,7 @@ def _show(
         _say(row + (f"{guess[name]:>11.3f}" if name in guess else ""))
     _say("\nFilling in the [MASK]:")
     for text, masks in zip(
-        SENTENCES, FillMask(model_dir)(list(SENTENCES), top_k=4), strict=True
+        SENTENCES, FillMask(paths.model)(list(SENTENCES), top_k=4), strict=True
     ):
         candidates = ", ".join(
             f"{candidate.token} {candidate.probability:.0%}"
@@ -273,8 +310,17 @@ def _show(
         )
         _say(f"  {text}\n      {candidates}")
     text = json.dumps(SENTENCES[0])
-    _say(f"\nTry your own:\n  python run/fill_mask.py --model_dir={model_dir}")
-    _say(f"      --text={text}")
+    _say("\nTry your own:")
+    _say(f"  python run/fill_mask.py --model_dir={paths.model} --text={text}")
+
+
+def _show_classifier(paths: _Paths, predictions: str) -> None:
+    _say("-" * 79)
+    _say(
+        demo_classifier.describe(
+            paths.classifier, paths.heldout_sentences, predictions
+        )
+    )
     _say("=" * 79)
 
 

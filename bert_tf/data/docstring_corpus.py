@@ -21,6 +21,8 @@ from absl import logging
 
 from bert_tf import progress
 from bert_tf.data import docstring_prose
+from bert_tf.data import docstring_sentences
+from bert_tf.data.docstring_sentences import LabelledDocument
 from bert_tf.errors import UserError
 
 PACKAGES = ("numpy", "keras", "tensorflow")
@@ -47,6 +49,8 @@ _TOPICS = "pydoc_data.topics"
 _MIN_WORDS = 40
 _MIN_PARAGRAPHS = 2
 _FILES_PER_TASK = 16
+# The most to learn from and to measure on.
+_SENTENCES_OF_LIBRARY = (4000, 400)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +88,7 @@ class CorpusCounts:
 def write_corpus(
     output_file: str,
     heldout_file: str,
+    sentence_files: tuple[str, str] | None = None,
     *,
     packages: Sequence[str] = PACKAGES,
     heldout_fraction: float = 0.05,
@@ -97,8 +102,10 @@ def write_corpus(
 
     Args:
       output_file: Gets the documents to learn from; is complete once it exists,
-        and then so is the other.
+        and then so are the others.
       heldout_file: Gets the documents to measure on.
+      sentence_files: Two .csv files that get sentences of the one and the
+        other, and which library each of them documents.
       packages: Installed packages to read, beside the standard library.
       heldout_fraction: Share of documents to hold out.
       num_processes: Processes that parse; 0 means one a core.
@@ -110,14 +117,23 @@ def write_corpus(
 
     counts = CorpusCounts()
     texts: dict[bool, list[str]] = {True: [], False: []}
+    labelled: dict[bool, list[LabelledDocument]] = {True: [], False: []}
     documents = read_documents(packages, num_processes, counts)
     for document in _drop_repetition(documents):
         text = "\n".join(document.paragraphs) + "\n"
         is_heldout = hash_share(document.name) < heldout_fraction
         texts[is_heldout].append(text)
+        library = _library(document.name, packages)
+        labelled[is_heldout].append((library, document.paragraphs))
         counts.characters += len(text)
     counts.documents = len(texts[False])
     counts.heldout_documents = len(texts[True])
+    if sentence_files:
+        chosen = docstring_sentences.choose_sentences(
+            (labelled[False], labelled[True]), _SENTENCES_OF_LIBRARY
+        )
+        for path, rows in zip(sentence_files, chosen, strict=True):
+            files.write_text(path, docstring_sentences.to_csv(rows))
     files.write_text(heldout_file, "\n".join(texts[True]))
     files.write_text(output_file, "\n".join(texts[False]))
     logging.info(
@@ -131,6 +147,12 @@ def write_corpus(
         counts.unreadable,
     )
     return counts
+
+
+def _library(name: str, packages: Sequence[str]) -> str:
+    """Returns the package of a document; that of Python itself is "python"."""
+    package = name.split(".", maxsplit=1)[0]
+    return package if package in packages else "python"
 
 
 def read_documents(

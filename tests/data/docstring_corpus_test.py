@@ -1,3 +1,4 @@
+import csv
 import os
 import sys
 import unittest.mock
@@ -155,6 +156,39 @@ class WriteCorpusTest(tf.test.TestCase):
         self.write_source("one/a_new_one.py", _prose("news"))
         _, _, again = self.write_corpus(packages=["one"], heldout_fraction=0.3)
         self.assertContainsSubset(map(tuple, heldout), map(tuple, again))
+
+    def test_sentences_have_their_library(self):
+        names = [f"m{i:02}" for i in range(40)]
+        for package in ("one", "two"):
+            self.write_source(f"{package}/__init__.py", "")
+            for name in names:
+                prose = _prose(f"{name} of {package}")
+                self.write_source(f"{package}/{name}.py", prose)
+        paths = [os.path.join(self.folder, x) for x in ("a.csv", "b.csv")]
+        # Package "two" stands for Python, which is no package.
+        self.enter_context(
+            unittest.mock.patch.object(
+                docstring_corpus,
+                "_find_standard_library",
+                lambda: list(
+                    docstring_corpus._find_sources(f"{self.folder}/two", "two")
+                ),
+            )
+        )
+        _, *parts = self.write_corpus(
+            sentence_files=paths, packages=["one"], heldout_fraction=0.3
+        )
+        for path, documents in zip(paths, parts, strict=True):
+            paragraphs = {line for document in documents for line in document}
+            with open(path, encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            labels = [row["library"] for row in rows]
+            self.assertGreaterEqual(labels.count("one"), 4 * 6)
+            self.assertEqual(labels.count("one"), labels.count("python"))
+            for row in rows:
+                package = {"one": "one", "python": "two"}[row["library"]]
+                self.assertIn(f"of {package} what", row["sentence"])
+                self.assertIn(row["sentence"], paragraphs)
 
     def test_number_of_processes_does_not_matter(self):
         self.write_source("one/__init__.py", _prose("ones"))
