@@ -278,7 +278,6 @@ _FEATURE_BASED = {
     "seeds": 5,
     "approach": "feature_based",
     "learning_rate": 1e-3,
-    "num_train_epochs": 5,
 }
 # Chosen by what is usual for a model of this size, once, and not by trying.
 # Cheap ones first, so that much is known early.
@@ -343,7 +342,10 @@ TASKS = {
         num_train_epochs=2,
     ),
     "wikigold_features": Settings(
-        read=_read_wikigold, max_seq_length=256, **_FEATURE_BASED
+        read=_read_wikigold,
+        max_seq_length=256,
+        num_train_epochs=6,
+        **_FEATURE_BASED,
     ),
     "wnut17_features": Settings(
         read=_read_wnut17, max_seq_length=256, **_FEATURE_BASED
