@@ -9,89 +9,9 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.tasks import glue
 from bert_tf.tasks import glue_tasks
+from tests.glue_layouts import LAYOUTS
+from tests.glue_layouts import XNLI_HEADER
 from tests.shared_data import data
-
-_PARSES = (
-    "sentence1_binary_parse sentence2_binary_parse sentence1_parse "
-    "sentence2_parse"
-)
-_NLI_END = "sentence1 sentence2"
-
-
-def _header(*names):
-    return " ".join(names).split()
-
-
-_MNLI = _header("index promptID pairID genre", _PARSES, _NLI_END)
-_ANNOTATORS = [f"label{i}" for i in range(1, 6)]
-_MRPC_TEXTS = ["#1 ID", "#2 ID", "#1 String", "#2 String"]
-_STSB = _header(
-    "index genre filename year old_index source1 source2 sentence1 sentence2"
-)
-_SNLI = _header("index captionID pairID", _PARSES, _NLI_END)
-_XNLI = _header(
-    "language gold_label",
-    _PARSES,
-    _NLI_END,
-    "promptID pairID genre label1 label2 label3 label4 label5",
-    "sentence1_tokenized sentence2_tokenized match",
-)
-
-_INDEXED_PAIR = _header("index", _NLI_END)
-_DIAGNOSTIC = [
-    "Lexical Semantics",
-    "Predicate-Argument Structure",
-    "Logic",
-    "Knowledge",
-    "Domain",
-    "Premise",
-    "Hypothesis",
-    "Label",
-]
-
-# The official layout of each file: task, split, name, header (None where there
-# is none), columns of the texts, column of the label (or None).
-_LAYOUTS = [
-    ("cola", "train", "train.tsv", None, (3,), 1),
-    ("cola", "dev", "dev.tsv", None, (3,), 1),
-    ("cola", "test", "test.tsv", ["index", "sentence"], (1,), None),
-    ("sst-2", "train", "train.tsv", ["sentence", "label"], (0,), 1),
-    ("sst-2", "test", "test.tsv", ["index", "sentence"], (1,), None),
-    ("mrpc", "train", "train.tsv", ["Quality", *_MRPC_TEXTS], (3, 4), 0),
-    ("mrpc", "test", "test.tsv", ["index", *_MRPC_TEXTS], (3, 4), None),
-    ("mrpc", "test", "msr_paraphrase_test.txt",
-     ["Quality", *_MRPC_TEXTS], (3, 4), 0),
-    ("sts-b", "train", "train.tsv", [*_STSB, "score"], (7, 8), 9),
-    ("sts-b", "test", "test.tsv", _STSB, (7, 8), None),
-    ("qqp", "train", "train.tsv",
-     _header("id qid1 qid2 question1 question2 is_duplicate"), (3, 4), 5),
-    ("qqp", "test", "test.tsv",
-     _header("id question1 question2"), (1, 2), None),
-    ("mnli", "train", "train.tsv",
-     [*_MNLI, "label1", "gold_label"], (8, 9), 11),
-    ("mnli", "dev_mismatched", "dev_mismatched.tsv",
-     [*_MNLI, *_ANNOTATORS, "gold_label"], (8, 9), 15),
-    ("mnli", "test_matched", "test_matched.tsv", _MNLI, (8, 9), None),
-    ("qnli", "dev", "dev.tsv",
-     _header("index question sentence label"), (1, 2), 3),
-    ("qnli", "test", "test.tsv",
-     _header("index question sentence"), (1, 2), None),
-    ("rte", "train", "train.tsv", [*_INDEXED_PAIR, "label"], (1, 2), 3),
-    ("rte", "test", "test.tsv", _INDEXED_PAIR, (1, 2), None),
-    ("wnli", "dev", "dev.tsv", [*_INDEXED_PAIR, "label"], (1, 2), 3),
-    ("ax", "test", "AX.tsv", _INDEXED_PAIR, (1, 2), None),
-    ("ax", "test", "diagnostic.tsv", _INDEXED_PAIR, (1, 2), None),
-    ("ax", "test", "diagnostic-full.tsv", _DIAGNOSTIC, (5, 6), 7),
-    ("xnli", "train", "multinli/multinli.train.zh.tsv",
-     _header("premise hypo label"), (0, 1), 2),
-    ("xnli", "dev", "xnli.dev.tsv", _XNLI, (6, 7), 1),
-    ("xnli", "test", "XNLI-1.0/xnli.test.tsv", _XNLI, (6, 7), 1),
-    ("snli", "train", "train.tsv",
-     [*_SNLI, "label1", "gold_label"], (7, 8), 10),
-    ("snli", "test", "snli_1.0_test.txt",
-     _header("gold_label", _PARSES, _NLI_END, "captionID pairID label1"),
-     (5, 6), 0),
-]  # fmt: skip
 
 
 class GlueTest(tf.test.TestCase, parameterized.TestCase):
@@ -110,7 +30,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         path = glue.find_file(task, str(self.folder), split)
         return glue.read_split(task, path, split, **options)
 
-    @parameterized.parameters(*_LAYOUTS)
+    @parameterized.parameters(*LAYOUTS)
     def test_official_layouts(self, name, split, file, header, texts, label):
         task = glue_tasks.get_task(name)
         labels = task.labels or (0.0, 2.75, 5.0)
@@ -150,7 +70,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(task.is_pair, len(texts) == 2)
 
     def test_every_task_has_a_layout_here(self):
-        covered = {layout[0] for layout in _LAYOUTS}
+        covered = {layout[0] for layout in LAYOUTS}
         self.assertEqual(covered, set(glue_tasks.TASKS))
 
     @parameterized.parameters(
@@ -219,7 +139,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             )
             for language in ("en", "zh", "de", "zh")
         ]
-        self.write("xnli.dev.tsv", "\n".join(["\t".join(_XNLI), *lines]))
+        self.write("xnli.dev.tsv", "\n".join(["\t".join(XNLI_HEADER), *lines]))
         self.write(
             "multinli/multinli.train.de.tsv",
             "premise\thypo\tlabel\nA\tB\tcontradictory\n",
