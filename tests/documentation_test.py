@@ -1,0 +1,58 @@
+"""The commands in README.md and docs/: each is one that its script takes."""
+
+import contextlib
+import importlib
+import inspect
+import pathlib
+import re
+import shlex
+
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from bert_tf import cli
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PAGES = ("README.md", *(f"docs/{x.name}" for x in _ROOT.glob("docs/*.md")))
+# What docs/finetuning.md says that its dots stand for.
+_DOTS = " ..."
+_FLAGS = re.compile(r"`\.\.\.` stands for\n\n```\n(.*)\n```")
+
+
+def _commands(page):
+    """Returns script and arguments of each command of a page."""
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    common = _FLAGS.search(text)
+    commands = []
+    for command in re.findall(r"(?m)^python run/(\w+\.py .*)$", text):
+        if command.endswith(_DOTS):
+            command = command.removesuffix("...") + common[1]
+        commands.append(shlex.split(command))
+    return commands
+
+
+class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_PAGES)
+    def test_scripts_take_the_commands(self, page):
+        for command in _commands(page):
+            script = importlib.import_module(
+                f"run.{command[0].removesuffix('.py')}"
+            )
+            config_cls = inspect.get_annotations(script.main)["config"]
+            values = flags.FlagValues()
+            read_config = cli.define_flags(config_cls, values)
+            with (
+                self.subTest(" ".join(command)),
+                contextlib.chdir(_ROOT),  # Flag files are named from there.
+            ):
+                self.assertEqual(values(command), command[:1])
+                self.assertIsInstance(read_config(), config_cls)
+
+    def test_pages_have_commands(self):
+        self.assertGreater(len(_commands("docs/finetuning.md")), 25)
+        self.assertGreater(len(_commands("README.md")), 12)
+
+
+if __name__ == "__main__":
+    tf.test.main()
