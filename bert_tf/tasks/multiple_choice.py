@@ -156,14 +156,26 @@ class MultipleChoiceTask(task.Task):
     def describe(
         self, example: MultipleChoiceExample, prediction: Prediction
     ) -> dict[str, Any]:
-        """Returns the most probable choice by name and index, and all."""
+        """Returns the most probable choice by name and index, and all.
+
+        Indices and order are those of the file, whatever `read` made of them.
+        """
         values = prediction.probabilities.tolist()
+        indices = self._indices(example)
+        order = sorted(range(len(values)), key=indices.__getitem__)
         return {
             "label": example.names[prediction.index],
-            "index": prediction.index,
+            "index": indices[prediction.index],
             "probability": values[prediction.index],
-            "probabilities": dict(zip(example.names, values, strict=True)),
+            "probabilities": {example.names[i]: values[i] for i in order},
         }
+
+    def _indices(self, example: MultipleChoiceExample) -> list[int]:
+        """Returns where in its row of the file each choice stands."""
+        columns = self.columns.choices
+        if len(columns) > 1 and set(example.names) <= set(columns):
+            return [columns.index(name) for name in example.names]
+        return list(range(len(example.names)))
 
     def is_labelled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
         """Returns whether it is known which choices are right."""
@@ -191,22 +203,15 @@ class MultipleChoiceTask(task.Task):
         """Writes the confusion matrix, as picture and text."""
         if not self.is_labelled(examples):
             return
-        names = max((one.names for one in examples), key=len)
-        if len(self.columns.choices) > 1:
-            names = self.columns.choices[: len(names)]
-        ids = {name: number for number, name in enumerate(names)}
-        counts = metrics.confusion_matrix(
-            np.array([ids[one.names[one.label]] for one in examples]),
-            np.array(
-                [
-                    ids[one.names[predicted.index]]
-                    for one, predicted in zip(
-                        examples, predictions, strict=True
-                    )
-                ]
-            ),
-            len(names),
-        )
+        most = max(len(one.names) for one in examples)
+        names = self.columns.choices[:most]
+        if len(self.columns.choices) == 1:
+            names = tuple(map(str, range(most)))
+        pairs = []
+        for one, predicted in zip(examples, predictions, strict=True):
+            indices = self._indices(one)
+            pairs.append((indices[one.label], indices[predicted.index]))
+        counts = metrics.confusion_matrix(*np.array(pairs).T, most)
         prefix = "" if split == task.DEV else f"{split}_"
         path = os.path.join(output_dir, f"{prefix}confusion_matrix")
         result_plots.draw_confusion_matrix(f"{path}.png", names, counts)

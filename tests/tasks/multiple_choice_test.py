@@ -127,6 +127,22 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
+    def test_users_get_choices_in_the_order_of_the_file(self):
+        example = MultipleChoiceExample("", "q", ("z", "x", "y"), tuple("cab"))
+        described = self.task.describe(
+            example, Prediction(np.array([0.625, 0.25, 0.125], np.float32))
+        )
+        self.assertEqual((described["label"], described["index"]), ("c", 2))
+        self.assertEqual(
+            list(described["probabilities"].items()),
+            [("a", 0.25), ("b", 0.125), ("c", 0.625)],
+        )
+        general = MultipleChoiceExample("", "q", ("x", "y"), ("0", "1"))
+        described = self.task.describe(
+            general, Prediction(np.array([0.25, 0.75], np.float32))
+        )
+        self.assertEqual((described["label"], described["index"]), ("1", 1))
+
     def _predictions(self, *indices):
         return [
             Prediction(np.eye(len(example.choices))[index])
