@@ -17,18 +17,22 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PAGES = ("README.md", *(f"docs/{x.name}" for x in _ROOT.glob("docs/*.md")))
 # What docs/finetuning.md says that its dots stand for.
 _DOTS = " ..."
+# Which docs/adding_a_task.md shows how to write.
+_EXAMPLES = ("finetune_stars.py",)
 _FLAGS = re.compile(r"`\.\.\.` stands for\n\n```\n(.*)\n```")
 
 
 def _commands(page):
     """Returns script and arguments of each command of a page."""
-    text = (_ROOT / page).read_text(encoding="utf-8")
+    text = (_ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     common = _FLAGS.search(text)
     commands = []
     for command in re.findall(r"(?m)^python run/(\w+\.py .*)$", text):
         if command.endswith(_DOTS):
             command = command.removesuffix("...") + common[1]
-        commands.append(shlex.split(command))
+        words = shlex.split(command)
+        if words[0] not in _EXAMPLES:
+            commands.append(words)
     return commands
 
 
