@@ -128,6 +128,7 @@ def _evaluate_only(
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     if model_directory.recognizes(path) and not config.pretrained_model_dir:
         stored = formats.read(path)
+        start_model.check_length(stored, config)
     elif config.pretrained_model_dir or config.init_checkpoint:
         stored = start_model.read(config)
     else:

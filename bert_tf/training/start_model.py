@@ -41,13 +41,7 @@ def read(config: FinetuneConfig) -> StoredModel:
     stored = dataclasses.replace(
         stored, config=_override(stored.config, config)
     )
-    longest = stored.config.max_position_embeddings
-    if config.max_seq_length > longest:
-        raise UserError(
-            f"--max_seq_length must be at most {longest}, which is the longest "
-            f"that the model in {stored.path} can read. Received: "
-            f"{config.max_seq_length}."
-        )
+    check_length(stored, config)
     layers = stored.config.num_hidden_layers
     if config.num_frozen_layers > layers:
         raise UserError(
@@ -55,6 +49,17 @@ def read(config: FinetuneConfig) -> StoredModel:
             f"layers of {stored.path}. Received: {config.num_frozen_layers}."
         )
     return stored
+
+
+def check_length(stored: StoredModel, config: FinetuneConfig) -> None:
+    """Raises `UserError` if a model cannot read --max_seq_length pieces."""
+    longest = stored.config.max_position_embeddings
+    if config.max_seq_length > longest:
+        raise UserError(
+            f"--max_seq_length must be at most {longest}, which is the longest "
+            f"that the model in {stored.path} can read. Received: "
+            f"{config.max_seq_length}."
+        )
 
 
 def _check_case(stored: StoredModel, asked: bool | None) -> StoredModel:

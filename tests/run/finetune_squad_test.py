@@ -135,6 +135,12 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
                 [one["start"] for one in described],
             )
 
+        with self.subTest("windows that the model cannot read"):
+            with self.assertRaisesRegex(UserError, "at most 12, .*: 13"):
+                self.run_script(
+                    do_train=False, pretrained_model_dir=None, max_seq_length=13
+                )
+
         with self.subTest("predicting only, a file without answers"):
             path = self.write("test.json", _dataset(_DEV[:3], labelled=False))
             output = self.folder / "again"
