@@ -26,13 +26,14 @@ from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
-from bert_tf.training import finetuning_run
+from bert_tf.training import finetuning_setting
 from bert_tf.training import learning_curves
 from bert_tf.training import run_selection
 from bert_tf.training import start_model
 from bert_tf.training import task_evaluation
+from bert_tf.training import task_model
 from bert_tf.training.finetuning_run import FinetuningRun
-from bert_tf.training.finetuning_run import Setting
+from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.task_evaluation import Metrics
 from bert_tf.training.task_evaluation import SplitReader
@@ -73,7 +74,7 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
         stored=stored,
         reader=reader,
         devices=devices.prepare(config),
-        data_hashes=finetuning_run.hash_data(task),
+        data_hashes=finetuning_setting.hash_data(task),
     )
     runs = config.runs()
     if len(runs) == 1:
@@ -139,7 +140,7 @@ def _evaluate_only(
     task = build_task(config, stored.task)
     _require_split(config, task)
     computing = devices.prepare(config)
-    model = finetuning_run.build_model(stored, task, computing, keep_head=True)
+    model = task_model.build_model(stored, task, computing, keep_head=True)
     reader = SplitReader(task, stored.build_tokenizer())
     _, results = _evaluate(
         config,

@@ -14,8 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import length_buckets
+from bert_tf.features import INPUT_MASK
 from bert_tf.tasks.task import Features
 from bert_tf.training import loop as training_loop
+
+# Enough to know how long examples are.
+_SAMPLED_BATCHES = 32
 
 
 class FinetuneInput:
@@ -57,6 +61,15 @@ class FinetuneInput:
         first = step * self._batch_size
         index = np.arange(first, first + self._batch_size, dtype=np.int64)
         return batch | {"example_index": index}
+
+    def pieces_per_example(self) -> float:
+        """Returns how many pieces an example has, all of its choices counted.
+
+        It is a mean over some batches, for the log.
+        """
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        pieces = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        return float(np.mean(pieces) / self._batch_size)
 
     def dataset(self, step: int) -> tf.data.Dataset:
         """Returns endless batches with `dropout_seeds`, from a step on."""

@@ -1,156 +1,33 @@
 """One fine-tuning run: from the pretrained model to the best of its steps."""
 
-import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf import distribution
-from bert_tf import files
-from bert_tf import pretrained
-from bert_tf.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
-from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
-from bert_tf.tasks.task import Task
 from bert_tf.training import checkpoints
+from bert_tf.training import finetuning_setting
 from bert_tf.training import optimization
+from bert_tf.training import task_model
 from bert_tf.training import trained_variables
 from bert_tf.training import training_state
 from bert_tf.training.finetune_input import FinetuneInput
+from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.task_evaluation import Evaluator
-from bert_tf.training.task_evaluation import SplitReader
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
 
 BEST_FOLDER = "best"
-
-# On these neither weights nor their choice depend.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "dev_file",  # Its contents count, where dev chooses.
-        "do_eval",
-        "do_predict",
-        "do_train",
-        "eval_batch_size",
-        "gcp_project",
-        "iterations_per_loop",
-        "keep_checkpoint_max",
-        "master",
-        "num_restarts",
-        "num_tpu_cores",
-        "output_dir",
-        "predict_batch_size",
-        "predict_file",
-        "save_checkpoints_steps",
-        "tpu",
-        "tpu_name",
-        "tpu_zone",
-        "test_file",
-        # These are in the run's settings.
-        "learning_rate",
-        "num_train_epochs",
-        "seed",
-        "train_batch_size",
-    }
-)
-
-
-def build_model(
-    stored: StoredModel,
-    task: Task,
-    devices: Devices,
-    new_pooler: bool = False,
-    keep_head: bool = False,
-) -> keras.Model:
-    """Builds the model of a task with the weights of a stored one.
-
-    Args:
-      stored: The pretrained or fine-tuned model.
-      task: The task.
-      devices: Where it is to live.
-      new_pooler: Whether the pooler begins anew.
-      keep_head: Whether the head must be the stored one; else it is that if
-        the model was trained for a task with the same labels.
-
-    Raises:
-      UserError: If the head must be the stored one and there is none.
-    """
-    new_parts = ["pooler"] if new_pooler else []
-    if has_head_for(stored, task):
-        logging.info("The head is that of %s.", stored.path)
-    elif keep_head:
-        raise UserError(
-            f"The model in {stored.path} is no fine-tuned model for this task "
-            f"({describe_head(task.kind, task.to_json())}). Received: "
-            f"{describe_head(stored.task.get('kind'), stored.task)}; add "
-            "--do_train, or give the model that was trained for it."
-        )
-    else:
-        new_parts.append("head")
-    with devices.strategy.scope():
-        return pretrained.build_model(
-            stored,
-            task.kind,
-            new_parts=new_parts,
-            fuse=devices.fuse,
-            dtype=devices.precision.policy,
-            **task.model_arguments(),
-        )
-
-
-def has_head_for(stored: StoredModel, task: Task) -> bool:
-    """Returns whether a stored model has been trained for such a task."""
-    return describe_head(stored.task.get("kind"), stored.task) == describe_head(
-        task.kind, task.to_json()
-    )
-
-
-def describe_head(kind: str | None, values: Mapping[str, Any]) -> str:
-    """Returns what tells one head from another, to read."""
-    labels = values.get("labels")
-    parts = [str(values.get("variant") or kind)]
-    if labels:
-        shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-        parts.append(f"{len(labels)} labels: {shown}")
-    if values.get("problem_type", "single_label") != "single_label":
-        parts.append(values["problem_type"])
-    if values.get("head", "linear") != "linear":
-        parts.append(f"head {values['head']}")
-    return "; ".join(parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """What all runs of one command share.
-
-    Attributes:
-      config: The flags.
-      task: The task.
-      stored: The model that runs begin with.
-      reader: The data.
-      devices: Where to compute.
-      data_hashes: Split to SHA-256 of its file.
-    """
-
-    config: FinetuneConfig
-    task: Task
-    stored: StoredModel
-    reader: SplitReader
-    devices: Devices
-    data_hashes: Mapping[str, str]
 
 
 class FinetuningRun:
@@ -179,15 +56,17 @@ class FinetuningRun:
         self._best = checkpoints.CheckpointStore(
             os.path.join(output_dir, BEST_FOLDER), 1
         )
-        self._identity = describe(setting, settings)
+        self._identity = finetuning_setting.describe(setting, settings)
         checkpoint = self._store.restore_latest()
         if checkpoint is not None:
-            check_continuation(checkpoint, self._identity, output_dir)
+            finetuning_setting.check_continuation(
+                checkpoint, self._identity, output_dir
+            )
         _, self._features = setting.reader.read(TRAIN)
         self._last_step = count_steps(len(self._features), settings)
         self._evaluations: list[dict[str, float]] = []
         keras.utils.set_random_seed(settings.seed)
-        self.model = build_model(
+        self.model = task_model.build_model(
             setting.stored, setting.task, setting.devices, config.new_pooler
         )
         self._variables = bert_model.named_variables(self.model)
@@ -239,7 +118,7 @@ class FinetuningRun:
                 metrics_every=config.iterations_per_loop,
                 save_every=config.save_checkpoints_steps,
                 examples_per_step=settings.train_batch_size,
-                tokens_per_example=float(self._features.lengths.mean()),
+                tokens_per_example=self._input.pieces_per_example(),
                 doing="fine-tuning",
             ),
             self._output_dir,
@@ -432,84 +311,3 @@ def count_steps(num_rows: int, settings: RunSettings) -> int:
             "than one step; take a smaller batch or more epochs."
         )
     return steps
-
-
-def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
-    """Returns what must be the same for a run to go on; JSON values."""
-    flags = {
-        f"--{name}": value
-        for name, value in dataclasses.asdict(setting.config).items()
-        if name not in _WITHOUT_EFFECT
-    }
-    kinds = (TRAIN, DEV) if setting.config.selects_evaluation else (TRAIN,)
-    return (
-        flags
-        | {
-            f"--{name}": value
-            for name, value in dataclasses.asdict(settings).items()
-            if name != "name"
-        }
-        | {
-            f"the file of the {split} data": value
-            for split, value in setting.data_hashes.items()
-            if split.split("_")[0] in kinds
-        }
-        | {"the vocabulary": setting.stored.vocabulary.hash}
-    )
-
-
-def check_continuation(
-    checkpoint: checkpoints.Checkpoint,
-    identity: Mapping[str, Any],
-    output_dir: str,
-) -> None:
-    """Compares a run with its checkpoint.
-
-    Raises:
-      UserError: If the checkpoint is that of another run.
-    """
-    check_identity(
-        checkpoint.metadata.get("identity"),
-        identity,
-        f"{output_dir} (step {checkpoint.step})",
-    )
-
-
-def check_identity(
-    before: Mapping[str, Any] | None, now: Mapping[str, Any], where: str
-) -> None:
-    """Compares a run with what is left of one.
-
-    Args:
-      before: What `describe` returned when it was begun.
-      now: What it returns now.
-      where: The run's folder.
-
-    Raises:
-      UserError: If they differ, naming how.
-    """
-    if before is None:
-        raise UserError(
-            f"What is in {where} was not written by fine-tuning; give another "
-            "--output_dir."
-        )
-    changes = [
-        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if changes:
-        raise UserError(
-            f"The run in {where} cannot go on like this: "
-            f"{'; '.join(changes)}. Use what it was begun with, or another "
-            "--output_dir."
-        )
-
-
-def hash_data(task: Task) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a task, by split."""
-    return {
-        split: files.sha256(path)
-        for split, path in task.files.items()
-        if tf.io.gfile.exists(path)
-    }

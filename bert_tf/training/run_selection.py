@@ -5,6 +5,7 @@ epochs) of the paper.
 """
 
 import dataclasses
+import gc
 import os
 import statistics
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from bert_tf.finetune_config import RunSettings
 from bert_tf.tasks.task import DEV
 from bert_tf.training import checkpoints
 from bert_tf.training import finetuning_run
-from bert_tf.training.finetuning_run import Setting
+from bert_tf.training import finetuning_setting
+from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.task_evaluation import Metrics
 
 RUNS_FOLDER = "runs"
@@ -67,7 +69,7 @@ def run_all(
     finished = []
     for number, settings in enumerate(runs, start=1):
         folder = os.path.join(output_dir, RUNS_FOLDER, settings.name)
-        identity = finetuning_run.describe(setting, settings)
+        identity = finetuning_setting.describe(setting, settings)
         results = _read_finished(folder, identity)
         if results is None:
             logging.info("Run %d of %d: %s.", number, len(runs), settings.name)
@@ -77,6 +79,7 @@ def run_all(
                 {"identity": identity, "results": dict(results)},
             )
             _remove_checkpoints(folder)
+            gc.collect()  # The model and its graphs refer to each other.
         else:
             logging.info(
                 "Run %d of %d is done: %s.", number, len(runs), settings.name
@@ -109,7 +112,7 @@ def _read_finished(
     if not tf.io.gfile.exists(path):
         return None
     written = files.read_json_object(path)
-    finetuning_run.check_identity(written.get("identity"), identity, folder)
+    finetuning_setting.check_identity(written.get("identity"), identity, folder)
     return written["results"]
 
 

@@ -1,0 +1,151 @@
+"""What the runs of one command share, and what lets a run go on."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf import files
+from bert_tf.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.finetune_config import RunSettings
+from bert_tf.stored_model import StoredModel
+from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task import Task
+from bert_tf.training import checkpoints
+from bert_tf.training.task_evaluation import SplitReader
+
+# On these neither weights nor their choice depend.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "dev_file",  # Its contents count, where dev chooses.
+        "do_eval",
+        "do_predict",
+        "do_train",
+        "eval_batch_size",
+        "gcp_project",
+        "iterations_per_loop",
+        "keep_checkpoint_max",
+        "master",
+        "num_restarts",
+        "num_tpu_cores",
+        "output_dir",
+        "predict_batch_size",
+        "predict_file",
+        "save_checkpoints_steps",
+        "tpu",
+        "tpu_name",
+        "tpu_zone",
+        "test_file",
+        # These are in the run's settings.
+        "learning_rate",
+        "num_train_epochs",
+        "seed",
+        "train_batch_size",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all runs of one command share.
+
+    Attributes:
+      config: The flags.
+      task: The task.
+      stored: The model that runs begin with.
+      reader: The data.
+      devices: Where to compute.
+      data_hashes: Split to SHA-256 of its file.
+    """
+
+    config: FinetuneConfig
+    task: Task
+    stored: StoredModel
+    reader: SplitReader
+    devices: Devices
+    data_hashes: Mapping[str, str]
+
+
+def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
+    """Returns what must be the same for a run to go on; JSON values."""
+    flags = {
+        f"--{name}": value
+        for name, value in dataclasses.asdict(setting.config).items()
+        if name not in _WITHOUT_EFFECT
+    }
+    kinds = (TRAIN, DEV) if setting.config.selects_evaluation else (TRAIN,)
+    return (
+        flags
+        | {
+            f"--{name}": value
+            for name, value in dataclasses.asdict(settings).items()
+            if name != "name"
+        }
+        | {
+            f"the file of the {split} data": value
+            for split, value in setting.data_hashes.items()
+            if split.split("_")[0] in kinds
+        }
+        | {"the vocabulary": setting.stored.vocabulary.hash}
+    )
+
+
+def check_continuation(
+    checkpoint: checkpoints.Checkpoint,
+    identity: Mapping[str, Any],
+    output_dir: str,
+) -> None:
+    """Compares a run with its checkpoint.
+
+    Raises:
+      UserError: If the checkpoint is that of another run.
+    """
+    check_identity(
+        checkpoint.metadata.get("identity"),
+        identity,
+        f"{output_dir} (step {checkpoint.step})",
+    )
+
+
+def check_identity(
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], where: str
+) -> None:
+    """Compares a run with what is left of one.
+
+    Args:
+      before: What `describe` returned when it was begun.
+      now: What it returns now.
+      where: The run's folder.
+
+    Raises:
+      UserError: If they differ, naming how.
+    """
+    if before is None:
+        raise UserError(
+            f"What is in {where} was not written by fine-tuning; give another "
+            "--output_dir."
+        )
+    changes = [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise UserError(
+            f"The run in {where} cannot go on like this: "
+            f"{'; '.join(changes)}. Use what it was begun with, or another "
+            "--output_dir."
+        )
+
+
+def hash_data(task: Task) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a task, by split."""
+    return {
+        split: files.sha256(path)
+        for split, path in task.files.items()
+        if tf.io.gfile.exists(path)
+    }
