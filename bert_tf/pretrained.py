@@ -21,6 +21,8 @@ from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import registry
+from bert_tf.tasks.row_predictor import RowPredictor
 from bert_tf.text.tokenizer import BertTokenizer
 
 _MODELS = {
@@ -70,6 +72,8 @@ def load_model(
       `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
       All but the first have the encoder in `bert`, and those for
       classification and tagging the names of the labels, or None, in `labels`.
+      The `predict` of those with the head of a task takes also a list of raw
+      rows, such as texts, and returns what run/predict.py writes for them.
 
     Raises:
       UserError: If there is no model, it is damaged, its weights are not
@@ -78,6 +82,8 @@ def load_model(
     Example:
       >>> model = load_model("uncased_L-12_H-768_A-12", "classification",
       ...                    labels=["negative", "positive"])
+      >>> load_model("output/sst-2/model").predict(["A fine film."])
+      [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
     """
     return build_model(
         formats.read(path),
@@ -151,7 +157,26 @@ def build_model(
             stored.path,
             ", ".join(sorted(lacking)),
         )
+    if chosen in registry.TASKS:
+        model.row_predictor = _row_predictor(
+            model, stored, chosen, is_stored_head="head" not in new_parts
+        )
     return model
+
+
+def _row_predictor(
+    model: keras.Model, stored: StoredModel, kind: str, is_stored_head: bool
+) -> RowPredictor:
+    """Returns what predicts raw rows with the model."""
+    values: dict[str, Any] = {}
+    if is_stored_head and stored.task["kind"] == kind:
+        values = dict(stored.task)
+    labels = getattr(model, "labels", None)
+    values |= {"kind": kind, "labels": None if labels is None else list(labels)}
+    nothing = Tensors.from_arrays({})
+    # The weights are in the model now.
+    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
+    return RowPredictor(model, values, rest.build_tokenizer)
 
 
 def _check(kind, labels, num_labels, new_parts) -> None:

@@ -27,12 +27,57 @@ _RETURN_FLAGS = (
 
 
 class _ConfiguredModel(layers.Configured, keras.Model):
-    """What all models share: a `BertConfig`, and weights from the start."""
+    """What all models share: a `BertConfig`, and weights from the start.
+
+    Attributes:
+      row_predictor: Whoever has the tokenizer sets it, for `predict`: a
+        function of a list of raw rows, a batch size (or None) and whether to
+        show progress.
+    """
+
+    row_predictor = None
 
     def __init__(self, config, fuse=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
+
+    def predict(
+        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
+    ):
+        """Predicts raw rows, or what `keras.Model.predict` takes.
+
+        Args:
+          x: A list of raw rows, for models of `bert_tf.load_model`: texts,
+            pairs of texts, or dictionaries with the columns of the task. Or
+            the model's inputs as arrays, or a data set.
+          batch_size: Rows computed at once, by default 32.
+          verbose: Whether to show progress; 0 means no.
+          steps: As for Keras; not for raw rows.
+          callbacks: As for Keras; not for raw rows.
+
+        Returns:
+          For each raw row the object that run/predict.py writes, else the
+          model's outputs.
+
+        Raises:
+          UserError: If a row is none of the task, or the model has no task
+            or no vocabulary.
+        """
+        if not isinstance(x, list):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        if self.row_predictor is None:
+            raise UserError(
+                "Only a model that bert_tf.load_model returned, with the head "
+                "of a task, predicts lists, of raw rows. Received: a list for "
+                f"{type(self).__name__}; give the model's inputs as a "
+                "dictionary of arrays."
+            )
+        if steps is not None or callbacks is not None:
+            raise UserError(
+                "Raw rows are predicted without steps= and callbacks=."
+            )
+        return self.row_predictor(x, batch_size, verbose not in (0, "0"))
 
     def build_from_config(self, config):
         """Does nothing: the constructor has made all variables."""

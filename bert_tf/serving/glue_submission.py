@@ -22,6 +22,7 @@ from bert_tf.serving import predict
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import glue
 from bert_tf.tasks import glue_tasks
+from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import InputExample
@@ -233,7 +234,7 @@ def _answer(predictor: Predictor, part: _Part) -> str:
     examples = part.read()
     answers = []
     with progress.bar(len(examples), part.name, "example") as bar:
-        for chunk in predict.chunks(predictor.task, examples):
+        for chunk in predictors.chunks(predictor.task, examples):
             predictions = predictor.predict(chunk, bar.update)
             answers += map(answer, predictions)
     return glue.submission_text(part.task, answers)

@@ -2,9 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -19,13 +17,10 @@ from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.run_config import PredictConfig
 from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks import registry
 from bert_tf.tasks.predictor import Predictor
 from bert_tf.tasks.task import Task
-
-# So many examples are read, computed and written at a time: enough for
-# batches of like length, and few enough for any memory.
-EXAMPLES_PER_CHUNK = 4096
 
 
 def run(config: PredictConfig) -> None:
@@ -111,7 +106,7 @@ def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
         something else than numbers of it.
     """
     task = predictor.task
-    for examples in chunks(task, task.read_inputs(path)):
+    for examples in predictors.chunks(task, task.read_inputs(path)):
         for described in predictor.describe(examples, on_examples):
             try:
                 line = json.dumps(
@@ -124,28 +119,6 @@ def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
                     f"{described}."
                 ) from error
             yield f"{line}\n"
-
-
-def chunks(
-    task: Task, examples: Iterable[Any], size: int | None = None
-) -> Iterator[list[Any]]:
-    """Cuts examples into lists that can be predicted one after the other.
-
-    Args:
-      task: Says which examples must not be parted.
-      examples: The examples.
-      size: How many make a list, more where they must not be parted; by
-        default `EXAMPLES_PER_CHUNK`.
-    """
-    size = size or EXAMPLES_PER_CHUNK
-    chunk: list[Any] = []
-    for example in examples:
-        if len(chunk) >= size and not task.belong_together(chunk[-1], example):
-            yield chunk
-            chunk = []
-        chunk.append(example)
-    if chunk:
-        yield chunk
 
 
 def _check_paths(config: PredictConfig) -> None:

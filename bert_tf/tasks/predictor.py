@@ -1,6 +1,8 @@
 """Predicts examples with a fine-tuned model: tokenizer, model and task."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,10 @@ from bert_tf.tasks import prediction
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
+
+# So many examples are featurized and computed at a time: enough for batches of
+# like length, and few enough for any memory.
+EXAMPLES_PER_CHUNK = 4096
 
 
 class Predictor:
@@ -121,3 +127,25 @@ class _Share:
         if self._on_examples is not None and done > self._told:
             self._on_examples(done - self._told)
         self._told = done
+
+
+def chunks(
+    task: Task, examples: Iterable[Any], size: int | None = None
+) -> Iterator[list[Any]]:
+    """Cuts examples into lists that can be predicted one after the other.
+
+    Args:
+      task: Says which examples must not be parted.
+      examples: The examples.
+      size: How many make a list, more where they must not be parted; by
+        default `EXAMPLES_PER_CHUNK`.
+    """
+    size = size or EXAMPLES_PER_CHUNK
+    chunk: list[Any] = []
+    for example in examples:
+        if len(chunk) >= size and not task.belong_together(chunk[-1], example):
+            yield chunk
+            chunk = []
+        chunk.append(example)
+    if chunk:
+        yield chunk

@@ -17,6 +17,7 @@ from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.run_config import PredictConfig
 from bert_tf.serving import predict
+from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
 from tests import logical_devices
@@ -93,7 +94,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def test_each_row_in_order_whatever_the_chunks(self, **flags):
         texts = _texts(23)
         path = self._write("texts.jsonl", self._rows(texts))
-        with mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 7):
+        with mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7):
             rows = self._run(path, **flags)
         self.assertLen(rows, 23)
         probabilities = np.array(
@@ -136,7 +137,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             return describe(predictor, examples, on_examples)
 
         with (
-            mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 10),
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 10),
             mock.patch.object(predict.Predictor, "describe", spy),
         ):
             self._run(path)
@@ -156,7 +157,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write("texts.txt", "cat\ndog")
         before = self._run(path)
         with (
-            mock.patch.object(predict, "EXAMPLES_PER_CHUNK", 1),
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 1),
             mock.patch.object(
                 predict.Predictor, "describe", side_effect=[[{}], OSError]
             ),
@@ -240,18 +241,6 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             self._expected(texts),
             atol=1e-5,
         )
-
-
-class ChunksTest(tf.test.TestCase):
-    def test_what_belongs_together_is_not_parted(self):
-        task = mock.Mock()
-        task.belong_together = lambda first, second: first[0] == second[0]
-        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
-        self.assertEqual(
-            list(predict.chunks(task, examples, 2)),
-            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
-        )
-        self.assertEqual(list(predict.chunks(task, [], 2)), [])
 
 
 if __name__ == "__main__":

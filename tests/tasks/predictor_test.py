@@ -1,5 +1,7 @@
 """Tests for bert_tf.tasks.predictor."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from scipy import special
@@ -88,6 +90,18 @@ class PredictorTest(tf.test.TestCase):
 
     def test_no_examples(self):
         self.assertEqual(self._predictor(_task()).predict([]), [])
+
+
+class ChunksTest(tf.test.TestCase):
+    def test_what_belongs_together_is_not_parted(self):
+        task = mock.Mock()
+        task.belong_together = lambda first, second: first[0] == second[0]
+        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
+        self.assertEqual(
+            list(predictor.chunks(task, examples, 2)),
+            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
+        )
+        self.assertEqual(list(predictor.chunks(task, [], 2)), [])
 
 
 if __name__ == "__main__":
