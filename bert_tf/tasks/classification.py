@@ -312,11 +312,7 @@ class ClassificationTask(task.Task):
     def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
         """Returns the task of a model directory."""
         labels = values.get("labels")
-        problem_type = values.get("problem_type")
-        if problem_type is None:
-            # As Hugging Face has it.
-            is_score = labels is not None and len(labels) == 1
-            problem_type = "regression" if is_score else "single_label"
+        problem_type = stored_problem_type(values) or "single_label"
         if problem_type == "regression":
             labels = None
         elif labels is None:
@@ -344,3 +340,14 @@ class ClassificationTask(task.Task):
             language=values.get("language", "zh"),
             head=values.get("head", "linear"),
         )
+
+
+def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
+    """Returns what task.json says of the labels; None if it says nothing.
+
+    A model with one label that does not say more gives scores, as Hugging
+    Face has it.
+    """
+    labels = values.get("labels")
+    is_score = labels is not None and len(labels) == 1
+    return values.get("problem_type") or ("regression" if is_score else None)

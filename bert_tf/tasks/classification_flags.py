@@ -11,6 +11,7 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.tasks import classification
 from bert_tf.tasks import classification_examples
 from bert_tf.tasks import glue
 from bert_tf.tasks import glue_tasks
@@ -177,7 +178,8 @@ def _custom_files(config: ClassifierConfig) -> dict[str, str]:
 
 
 def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
-    asked, known = config.problem_type, stored.get("problem_type")
+    asked = config.problem_type
+    known = classification.stored_problem_type(stored)
     if asked and known and asked != known:
         raise UserError(
             f"The model is one for --problem_type={known}. Received: "

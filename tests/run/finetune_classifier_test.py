@@ -30,12 +30,12 @@ def _texts(rng, is_pair):
     return (texts[0], texts[1] if is_pair else None)
 
 
-def _pack(texts):
+def _pack(texts, tokens=tiny_model.TOKENS):
     """Returns ids and segments, of words that are pieces by themselves."""
-    ids, segments = [tiny_model.TOKENS.index("[CLS]")], [0]
+    ids, segments = [tokens.index("[CLS]")], [0]
     for segment, text in enumerate(text for text in texts if text):
-        pieces = [tiny_model.TOKENS.index(word) for word in text.split()]
-        ids += [*pieces, tiny_model.TOKENS.index("[SEP]")]
+        pieces = [tokens.index(word) for word in text.split()]
+        ids += [*pieces, tokens.index("[SEP]")]
         segments += [segment] * (len(pieces) + 1)
     return ids, segments
 
@@ -125,7 +125,7 @@ class OfficialFilesTest(
             name = "test" if split == tests[0] else split
             expected, _ = self._expect(official, model, rows[split])
             self.assertAllClose(
-                self.test_results(f"{name}_results.tsv"), expected, atol=1e-4
+                self.result_rows(f"{name}_results.tsv"), expected, atol=1e-4
             )
 
     def _check_scores(self, official, rows, ids, suffix, results):
@@ -238,7 +238,7 @@ class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
         logits = _logits(trained, [_pack([row, None]) for row in windows])
         values = special.softmax(logits, axis=-1)
         expected = [values[:2].mean(0), values[2]]
-        self.assertAllClose(self.test_results(), expected, atol=1e-4)
+        self.assertAllClose(self.result_rows(), expected, atol=1e-4)
         before = self.lines("test_predictions.jsonl")
         self.assertNotIn(
             "test_accuracy", "".join(self.lines("eval_results.txt"))
@@ -374,13 +374,35 @@ class OriginalsFlagsTest(
         )
         self.assertEqual(results["global_step"], 2)
         self.run_script(**flags, do_predict=True)
-        expected = self.test_results()
+        expected = self.result_rows()
         self.assertEqual(expected.shape, (3, 2))
         self.assertAllClose(expected.sum(-1), [1, 1, 1], atol=1e-6)
         checkpoint = str(self.output / "model.ckpt-2")
         self.output = self.folder / "predicted"
         self.run_script(**flags, do_predict=True, init_checkpoint=checkpoint)
-        self.assertAllClose(self.test_results(), expected, atol=1e-6)
+        self.assertAllClose(self.result_rows(), expected, atol=1e-6)
+
+    def test_predicting_with_a_checkpoint_of_the_original(self):
+        """Which does not name its labels, three of them."""
+        rows = [("the of and", "in", None), ("was", "the of in in", None)]
+        glue_layouts.write(str(self.folder), "mnli", "test_matched", rows)
+        checkpoint = golden("model/classifier.ckpt.index")
+        checkpoint = checkpoint.removesuffix(".index")
+        vocabulary = golden("model/vocab.txt")
+        self.run_script(
+            task_name="MNLI",
+            data_dir=str(self.folder),
+            vocab_file=vocabulary,
+            bert_config_file=golden("model/bert_config.json"),
+            init_checkpoint=checkpoint,
+            do_predict=True,
+        )
+        with open(vocabulary, encoding="utf-8") as file:
+            tokens = file.read().splitlines()
+        logits = _logits(checkpoint, [_pack(row[:2], tokens) for row in rows])
+        self.assertAllClose(
+            self.result_rows(), special.softmax(logits, -1), atol=1e-5
+        )
 
 
 if __name__ == "__main__":

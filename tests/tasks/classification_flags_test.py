@@ -177,6 +177,18 @@ class CustomTest(_CustomCase):
             problem_type="regression",
         )
 
+    def test_a_model_of_another_program_that_gives_scores(self):
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
+        task = self.build({"labels": ["LABEL_0"]}, **flags)
+        self.assertEqual(task.problem_type, "regression")
+        self.assertIsNone(task.labels)
+        self.assert_refused(
+            "one for --problem_type=regression",
+            {"labels": ["LABEL_0"]},
+            **flags,
+            problem_type="single_label",
+        )
+
     def test_a_model_that_does_not_say_its_labels(self):
         dev = self.write("dev.csv", "")
         for stored in (None, {}, {"labels": None}):

@@ -1,0 +1,87 @@
+"""Tests for bert_tf.training.task_model: which stored heads fit a task."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.interop import formats
+from bert_tf.interop import initialization
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.training import task_model
+from tests import tiny_model
+from tests.shared_data import golden
+
+# More than a message shows.
+_LABELS = tuple("abcdefgh")
+
+
+def _task(labels=_LABELS, **values):
+    return ClassificationTask(
+        name="custom", labels=labels, metric_names=("accuracy",), **values
+    )
+
+
+def _regression():
+    return _task(None, problem_type="regression")
+
+
+class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
+    def stored(self, task, **values):
+        path = f"{self.create_tempdir().full_path}/model"
+        tiny_model.write_task(path, task)
+        stored = formats.read(path)
+        task = {
+            n: x for n, x in (stored.task | values).items() if x is not None
+        }
+        return dataclasses.replace(stored, task=task)
+
+    def assert_head(self, expected, stored, task):
+        self.assertEqual(
+            task_model.has_head_for(stored, task), expected, stored.task
+        )
+
+    def test_labels_and_their_order(self):
+        stored = self.stored(_task())
+        self.assert_head(True, stored, _task())
+        self.assert_head(False, stored, _task((*"abcdefg", "x")))
+        self.assert_head(False, stored, _task((*"abcdef", "h", "g")))
+        self.assert_head(False, stored, _task(tuple("abcdefg")))
+
+    def test_heads_of_another_form(self):
+        stored = self.stored(_task())
+        self.assert_head(False, stored, SquadTask())
+        self.assert_head(False, stored, _task(problem_type="multi_label"))
+        self.assert_head(False, stored, _task(head="bilstm"))
+        self.assert_head(False, stored, _regression())
+        self.assert_head(True, self.stored(SquadTask()), SquadTask())
+        self.assert_head(False, self.stored(SquadTask()), _task())
+
+    def test_scores(self):
+        stored = self.stored(_regression())
+        self.assert_head(True, stored, _regression())
+        self.assert_head(False, stored, _task())
+        # As Hugging Face has it.
+        stored = self.stored(
+            _regression(), labels=["LABEL_0"], problem_type=None
+        )
+        self.assert_head(True, stored, _regression())
+
+    def test_models_that_do_not_name_their_labels(self):
+        stored = self.stored(_task(), labels=None, problem_type=None)
+        self.assert_head(True, stored, _task())
+        self.assert_head(False, stored, _task(("a", "b")))
+        self.assert_head(False, stored, _regression())
+
+    def test_checkpoints_of_the_original(self):
+        path = golden("model/classifier.ckpt.index").removesuffix(".index")
+        stored = initialization.read(path)
+        self.assert_head(True, stored, _task(("no", "maybe", "yes")))
+        self.assert_head(False, stored, _task(("no", "yes")))
+        self.assertEqual(np.shape(stored.weights["output_bias"]), (3,))
+
+
+if __name__ == "__main__":
+    tf.test.main()
