@@ -1,4 +1,4 @@
-"""The demo's classifier: which library does this sentence document?
+"""The demo's classifier: which library a sentence documents.
 
 The labels are real and on the machine: a docstring belongs to the library in
 whose sources it stands.

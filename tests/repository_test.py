@@ -180,8 +180,10 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(_SCRIPTS)
     def test_holds_no_logic(self, name):
         text = (_ROOT / "run" / name).read_text(encoding="utf-8")
-        self.assertLessEqual(len(text.splitlines()), 32)
-        self.assertIn(f"python run/{name}", ast.get_docstring(ast.parse(text)))
+        tree = ast.parse(text)
+        code = text.splitlines()[tree.body[0].end_lineno :]
+        self.assertLessEqual(len(code), 16)
+        self.assertIn(f"python run/{name}", ast.get_docstring(tree))
 
     def test_readme_shows_each_script_and_nothing_else(self):
         readme = (_ROOT / "README.md").read_text(encoding="utf-8")
@@ -273,7 +275,9 @@ class SourceTest(tf.test.TestCase):
     def test_modules_stay_small(self):
         for path in _files(".py"):
             lines = (_ROOT / path).read_text(encoding="utf-8").count("\n")
-            if path.parts[0] == "bert_tf" and path.name != "run_config.py":
+            # Those with the flags of all scripts are tables.
+            is_table = path.name in ("run_config.py", "finetune_config.py")
+            if path.parts[0] == "bert_tf" and not is_table:
                 self.assertLessEqual(lines, 400, str(path))
 
 

@@ -72,7 +72,7 @@ def _die_at(step):
     return mock.patch.object(TrainingLoop, "run", run_or_die)
 
 
-class _Case(parameterized.TestCase, tf.test.TestCase):
+class _TestCase(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -90,7 +90,7 @@ class _Case(parameterized.TestCase, tf.test.TestCase):
         return os.path.join(self.folder, name)
 
 
-class OneRunTest(_Case):
+class OneRunTest(_TestCase):
     def test_learns_and_leaves_what_it_says(self):
         config = self.config(num_train_epochs="6", do_predict=True)
         results = _run(config)
@@ -279,7 +279,7 @@ class OneRunTest(_Case):
         self.assertFalse(os.path.exists(self.out("output/model")))
 
 
-class ResumeTest(_Case):
+class ResumeTest(_TestCase):
     @parameterized.parameters(
         ({},),
         ({"keep_best": True, "evaluate_every_steps": 6},),
@@ -334,7 +334,7 @@ class ResumeTest(_Case):
         self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
 
 
-class SelectionTest(_Case):
+class SelectionTest(_TestCase):
     def _scores(self, values):
         """Lets dev score what the test says."""
         scores = iter(values)
@@ -476,7 +476,7 @@ class SelectionTest(_Case):
         )
 
 
-class FlagsTest(_Case):
+class FlagsTest(_TestCase):
     @parameterized.parameters(
         ({"learning_rate": "5e-5,x"}, "--learning_rate must be a number"),
         ({"train_batch_size": "4.5"}, "--train_batch_size must be a whole"),
