@@ -80,6 +80,7 @@ def build_predictor(
         model = pretrained.build_model(
             stored,
             task.kind,
+            fuse=_should_fuse(computing),
             dtype=computing.precision.policy,
             **task.model_arguments(),
         )
@@ -91,6 +92,16 @@ def build_predictor(
         num_length_buckets,
         computing.strategy,
     )
+
+
+def _should_fuse(computing: Devices) -> bool:
+    """Whether compiling the chains between the matrix products pays.
+
+    In bfloat16 on CPUs it saves a sixth of the time, and costs a fifth of a
+    second for each length. In float32 it saves nothing there, and GPUs take
+    long to compile.
+    """
+    return computing.kind == "CPU" and computing.precision.name == "bfloat16"
 
 
 def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:

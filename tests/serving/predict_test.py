@@ -1,5 +1,6 @@
 """Tests for bert_tf.serving.predict and run/predict.py."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,6 +21,10 @@ from bert_tf.serving import predict
 from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.multiple_choice_examples import Columns as ChoiceColumns
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.tagging import TaggingTask
 from tests import logical_devices
 from tests import tiny_model
 
@@ -73,6 +78,22 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with open(self.output, encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
+    @contextlib.contextmanager
+    def _chunks_of(self, size):
+        """Makes chunks small; yields the list of their sizes as they come."""
+        sizes = []
+        describe = predict.Predictor.describe
+
+        def spy(predictor, examples, on_examples):
+            sizes.append(len(examples))
+            return describe(predictor, examples, on_examples)
+
+        with (
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", size),
+            mock.patch.object(predict.Predictor, "describe", spy),
+        ):
+            yield sizes
+
     def _expected(self, texts):
         model = pretrained.load_model(self.model)
         tokenizer = pretrained.load_tokenizer(self.model)
@@ -113,6 +134,76 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             )
         self.assertGreater(len({row["label"] for row in rows}), 1)
 
+    @parameterized.parameters(
+        (
+            SquadTask(
+                max_seq_length=12,
+                doc_stride=3,
+                max_query_length=5,
+                version_2_with_negative=True,
+            ),
+            "questions.json",
+            json.dumps({"version": "v2.0", "data": [{"paragraphs": [{
+                "context": "the dog sat on the mat, the cat on dogs .",
+                "qas": [
+                    {"id": "x", "question": "cat ?", "answers": []},
+                    {"id": "y", "question": "on"},
+                ],
+            }]}]}),
+            [
+                {
+                    "id": name,
+                    "question": question,
+                    "context": "the dog sat on the mat, the cat on dogs .",
+                }
+                for name, question in (("x", "cat ?"), ("y", "on"))
+            ],
+            ["id", "answer", "start", "end", "score", "no_answer_score"],
+        ),
+        (
+            TaggingTask(
+                name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
+            ),
+            "words.conll",
+            "the DT O\ncats NN B-X\n\ndog NN O\n",
+            [["the", "cats"], ["dog"]],
+            ["words", "tags", "offsets"],
+        ),
+        (
+            MultipleChoiceTask(
+                name="custom",
+                max_seq_length=12,
+                columns=ChoiceColumns(("a", "b"), "c"),
+            ),
+            "choices.tsv",
+            "b\ta\tlabel\tc\non a mat\tsat\t?\tthe cat\n",
+            [{"c": "the cat", "a": "sat", "b": "on a mat"}],
+            ["label", "index", "probability", "probabilities"],
+        ),
+    )  # fmt: skip
+    def test_a_file_gives_what_predict_gives(
+        self, task, name, contents, rows, keys
+    ):
+        path = tiny_model.write_task(f"{self.folder}/{task.kind}", task)
+        received = self._run(self._write(name, contents), model_dir=path)
+        expected = pretrained.load_model(path).predict(rows, verbose=0)
+        self.assertEqual(received, expected)
+        self.assertEqual(list(received[0]), keys)
+
+    def test_chunks_leave_documents_whole(self):
+        task = TaggingTask(
+            name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
+        )
+        model = tiny_model.write_task(f"{self.folder}/tagger", task)
+        sentences = "\n\n".join("\n".join(t.split()) for t in _texts(9))
+        path = self._write(
+            "words.conll", f"-DOCSTART-\n\n{sentences}\n\n-DOCSTART-\n\ncat\n"
+        )
+        with self._chunks_of(2) as sizes:
+            rows = self._run(path, model_dir=model)
+        self.assertEqual(sizes, [9, 1])
+        self.assertEqual(self._run(path, model_dir=model), rows)
+
     def test_formats_say_the_same(self):
         texts = _texts(5)
         rows = [
@@ -129,17 +220,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_no_more_than_a_chunk_is_in_memory(self):
         path = self._write("texts.jsonl", self._rows(_texts(23)))
-        sizes = []
-        describe = predict.Predictor.describe
-
-        def spy(predictor, examples, on_examples):
-            sizes.append(len(examples))
-            return describe(predictor, examples, on_examples)
-
-        with (
-            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 10),
-            mock.patch.object(predict.Predictor, "describe", spy),
-        ):
+        with self._chunks_of(10) as sizes:
             self._run(path)
         self.assertEqual(sizes, [10, 10, 3])
 

@@ -1,0 +1,215 @@
+"""Tests for bert_tf.tasks.row_predictor: `predict` of loaded models."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf import model_directory
+from bert_tf.errors import UserError
+from bert_tf.interop import formats
+from bert_tf.modeling.model import named_variables
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.classification_examples import Columns
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.multiple_choice_examples import Columns as ChoiceColumns
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.tagging import TaggingTask
+from tests import tiny_model
+
+_CLASSIFICATION = ClassificationTask(
+    name="custom",
+    max_seq_length=12,
+    labels=("no", "maybe", "yes"),
+    metric_names=("accuracy",),
+    columns=Columns("first", "second"),
+)
+_PAIRS = [("the cat sat", "on the mat"), ("dogs", "sat, the cat sat .")]
+_SQUAD = SquadTask(
+    max_seq_length=12, doc_stride=3, max_query_length=5, max_answer_length=4
+)
+_QUESTIONS = [
+    {"id": "a", "question": "cat ?", "context": "the dog sat on the mat ."},
+    {"id": "b", "question": "on", "context": "東 dogs . The cat, the cat"},
+]
+_TAGGING = TaggingTask(
+    name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
+)
+_SENTENCES = ["The cat sat on the mat.", "dogs"]
+_CHOICES = MultipleChoiceTask(
+    name="custom", max_seq_length=12, columns=ChoiceColumns(("a", "b"), "c")
+)
+_CHOICE_ROWS = [
+    {"c": "the cat", "a": "sat", "b": "sat on a mat"},
+    {"c": "dogs", "a": "the dog", "b": "cat"},
+]
+
+
+@contextlib.contextmanager
+def _standard_error():
+    with contextlib.redirect_stderr(io.StringIO()) as stream:
+        yield stream
+
+
+class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
+    def _load(self, task, *arguments, weights=None, **options):
+        path = tiny_model.write_task(
+            self.create_tempdir().full_path, task, weights
+        )
+        return bert_tf.load_model(path, *arguments, **options)
+
+    @parameterized.parameters(
+        (
+            _CLASSIFICATION,
+            _PAIRS,
+            [list(pair) for pair in _PAIRS],
+            [{"second": b, "first": a, "x": 1} for a, b in _PAIRS],
+        ),
+        (
+            _SQUAD,
+            _QUESTIONS,
+            [{"answers": [], **question} for question in _QUESTIONS],
+        ),
+        (
+            _TAGGING,
+            _SENTENCES,
+            [{"text": sentence} for sentence in _SENTENCES],
+        ),
+        (
+            _CHOICES,
+            _CHOICE_ROWS,
+            [{**row, "label": 1} for row in _CHOICE_ROWS],
+        ),
+    )
+    def test_rows_of_every_form_give_the_same(self, task, rows, *others):
+        model = self._load(task)
+        expected = model.predict(rows, verbose=0)
+        self.assertLen(expected, len(rows))
+        # One at a time, which pads nothing.
+        for row, alone in zip(rows, expected, strict=True):
+            self._assert_same(model.predict([row], 1, verbose=0), [alone])
+        for other in others:
+            self.assertEqual(model.predict(other, verbose=0), expected)
+        json.dumps(expected)
+
+    def _assert_same(self, received, expected):
+        """Asserts that all but the last digits are equal."""
+
+        def rounded(value):
+            if isinstance(value, dict):
+                return {name: rounded(x) for name, x in value.items()}
+            return round(value, 4) if isinstance(value, float) else value
+
+        self.assertEqual(
+            [rounded(row) for row in received],
+            [rounded(row) for row in expected],
+        )
+
+    def test_keras_predicts_what_it_does_elsewhere(self):
+        model = self._load(_CLASSIFICATION)
+        ids = np.array([[2, 6, 8, 3], [2, 7, 3, 0], [2, 5, 6, 3]])
+        inputs = {"input_ids": ids, "input_mask": (ids > 0).astype(np.int32)}
+        expected = model(inputs)["logits"]
+        received = model.predict(inputs, batch_size=2, verbose=0)["logits"]
+        self.assertAllClose(received, expected, atol=1e-5)
+        dataset = tf.data.Dataset.from_tensor_slices(inputs).batch(2)
+        received = model.predict(dataset, verbose=0)["logits"]
+        self.assertAllClose(received, expected, atol=1e-5)
+
+    def test_sees_weights_that_change(self):
+        model = self._load(_CLASSIFICATION)
+        before = model.predict(_PAIRS, verbose=0)
+        for name, variable in named_variables(model).items():
+            if name == "output_bias":
+                variable.assign_add([9.0, 0.0, 0.0])
+        after = model.predict(_PAIRS, verbose=0)
+        self.assertNotEqual(before, after)
+        self.assertEqual({row["label"] for row in after}, {"no"})
+
+    def test_progress_on_request(self):
+        model = self._load(_CLASSIFICATION)
+        with _standard_error() as stream:
+            model.predict(_PAIRS, verbose=0)
+        self.assertNotIn("predicting", stream.getvalue())
+        with _standard_error() as stream:
+            model.predict(_PAIRS)
+        self.assertIn("predicting: 100%", stream.getvalue())
+
+    def test_no_rows(self):
+        self.assertEqual(self._load(_TAGGING).predict([], verbose=0), [])
+
+    def test_text_without_a_piece(self):
+        rows = self._load(_TAGGING).predict(["\u200b", " "], verbose=0)
+        self.assertEqual([len(row["tags"]) for row in rows], [1, 0])
+
+    def test_a_new_head_with_other_labels(self):
+        model = self._load(
+            _CLASSIFICATION,
+            "classification",
+            labels=["good", "bad"],
+            new_parts=["head"],
+        )
+        # Nothing is known of its columns.
+        (row,) = model.predict(["the cat"], verbose=0)
+        self.assertEqual(list(row["probabilities"]), ["good", "bad"])
+        named = self._load(_CLASSIFICATION, labels=["a", "b", "c"])
+        (row,) = named.predict([("cat", "dog")], verbose=0)
+        self.assertEqual(list(row["probabilities"]), ["a", "b", "c"])
+        nameless = self._load(
+            _CLASSIFICATION,
+            "classification",
+            num_labels=2,
+            new_parts=["head"],
+        )
+        (row,) = nameless.predict(["the cat"], verbose=0)
+        self.assertEqual(list(row["probabilities"]), ["0", "1"])
+
+    def test_rows_that_are_none(self):
+        model = self._load(_CLASSIFICATION)
+        with self.assertRaisesRegex(UserError, "Row 1 of the list: .*pair"):
+            model.predict([("cat", "dog"), "cat"])
+        with self.assertRaisesRegex(UserError, "without steps= and callbacks="):
+            model.predict([("cat", "dog")], steps=2)
+
+    def test_models_that_read_no_rows(self):
+        path = self.create_tempdir().full_path
+        model = bert_tf.load_model(tiny_model.write(path))
+        with self.assertRaisesRegex(
+            UserError, "with the head of a task, .*BertForPretraining"
+        ):
+            model.predict(["the cat"])
+        own = bert_tf.BertForClassification(tiny_model.CONFIG, num_labels=2)
+        with self.assertRaisesRegex(UserError, "bert_tf.load_model returned"):
+            own.predict(["the cat"])
+
+    def test_a_model_without_vocabulary(self):
+        path = tiny_model.write_task(
+            self.create_tempdir().full_path, _CLASSIFICATION
+        )
+        stored = formats.read(path)
+        stored = dataclasses.replace(
+            stored, vocabulary=None, tokenizer_settings=None
+        )
+        path = os.path.join(path, "bare")
+        os.mkdir(path)
+        model_directory.write_model(path, stored)
+        model = bert_tf.load_model(path)
+        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
+            model.predict([("cat", "dog")])
+
+    def test_models_can_be_saved_with_it(self):
+        model = self._load(_CLASSIFICATION)
+        expected = model.predict(_PAIRS, verbose=0)
+        path = os.path.join(self.create_tempdir().full_path, "model.keras")
+        model.save(path)
+        self.assertEqual(model.predict(_PAIRS, verbose=0), expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()
