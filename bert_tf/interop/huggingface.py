@@ -186,7 +186,7 @@ def _num_labels(weights: Tensors, kind: str) -> int:
     return next(
         shape[0]
         for name, shape in weights.shapes.items()
-        if weight_map.part_of(name) == head
+        if weight_map.part_of(name) == head and name.endswith("output_bias")
     )
 
 

@@ -128,7 +128,10 @@ def arguments(
     if kind == "tagging":
         found["approach"] = task.get("approach", "fine_tuning")
     if found.get("approach") == "feature_based":
-        found["layer_combination"] = task["layer_combination"]
+        found |= {
+            "head": "linear",
+            "layer_combination": task["layer_combination"],
+        }
     if number:
         shape = shapes[f"{prefix}bilstm_0/forward/recurrent_kernel"]
         found["lstm_size"] = shape[0]

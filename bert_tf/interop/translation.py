@@ -3,6 +3,7 @@
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
@@ -22,7 +23,18 @@ def translate(
     Returns:
       The format's name to value, each contiguous and made when it is asked
       for; and the canonical names of weights that the format does not have.
+
+    Raises:
+      UserError: If there are BiLSTMs, without which the head over them would
+        be another in a format that has none.
     """
+    is_ours = weights_format in ("bert_tf", "tf1")
+    if not is_ours and any(map(recurrent_heads.belongs, weights)):
+        raise UserError(
+            "The model has BiLSTMs under its head, and the format "
+            f"{weights_format} has no such models; convert it to bert_tf, or "
+            "another model."
+        )
     named = [
         (row, weight_map.name_in(row, weights_format))
         for row in recurrent_heads.rows(config, weights.shapes)

@@ -9,12 +9,18 @@ from bert_tf.stored_model import StoredModel
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tasks.task import Task
 
 # By variant, else by the kind of head.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
-    for task in (ClassificationTask, SquadTask, MultipleChoiceTask)
+    for task in (
+        ClassificationTask,
+        SquadTask,
+        MultipleChoiceTask,
+        TaggingTask,
+    )
 }
 
 

@@ -17,7 +17,9 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import text_lines
 
 OUTSIDE = "O"
-_DOCUMENT_START = "-DOCSTART-"
+# The document of a sentence that shares none with any other.
+ALONE = -1
+DOCUMENT_START = "-DOCSTART-"
 _TAG = re.compile(r"O|[BI]-\S+")
 _SPACES = re.compile(" +")
 
@@ -30,14 +32,17 @@ class TaggingExample:
       words: As they are in the file.
       tags: Their tags in IOB2, or None where there are none.
       document: Sentences of one document have the same number, and follow
-        each other.
+        each other; `ALONE` for a document of one sentence.
       line: Where in the file the first word is, from 1; 0 if in no file.
+      offsets: Of words of raw text, where in it they begin and end, in
+        characters; else None.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
-    document: int = 0
+    document: int = ALONE
     line: int = 0
+    offsets: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +83,7 @@ def read_examples(
     path: str,
     word_column: int | str = 0,
     tag_column: int | str | None = -1,
+    may_lack_tags: bool = False,
 ) -> TaggingData:
     """Reads a file of columns.
 
@@ -89,6 +95,8 @@ def read_examples(
       word_column: Which column has the words: its number from 0, or from -1
         backwards, or its name in the first line, which is then a header.
       tag_column: The same for the tags; None leaves all other columns unread.
+      may_lack_tags: Whether a file without that column has no tags; else that
+        is an error.
 
     Raises:
       UserError: If there is no word, a line has more or fewer columns than the
@@ -104,6 +112,10 @@ def read_examples(
             f"{path} has no sentence: expected a word and its tag on each line,"
             " and an empty line after each sentence."
         )
+    if may_lack_tags and _lacks_tags(
+        word_column, tag_column, sentences, header
+    ):
+        tag_column = None
     columns = [
         None
         if column is None
@@ -128,6 +140,11 @@ def read_examples(
         ),
         has_documents,
     )
+
+
+def is_tag(text: str) -> bool:
+    """Returns whether a text is O, B-type or I-type."""
+    return _TAG.fullmatch(text) is not None
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
@@ -218,7 +235,7 @@ def _read_sentences(path: str) -> tuple[list[_Sentence], bool]:
         if not line.strip(" \t"):
             at_start = True
             continue
-        if line.startswith(_DOCUMENT_START):
+        if line.startswith(DOCUMENT_START):
             has_documents = at_start = True
             document += 1
             continue
@@ -256,6 +273,15 @@ def _take_header(sentences: list[_Sentence]) -> list[str]:
     return header.fields
 
 
+def _lacks_tags(word_column, tag_column, sentences, header) -> bool:
+    """Returns whether there is no column of tags beside that of the words."""
+    if isinstance(tag_column, str):
+        return tag_column not in header
+    width = len(sentences[0].rows[0].fields)
+    places = [x + width if x < 0 else x for x in (word_column, tag_column)]
+    return places[0] == places[1] or not 0 <= places[1] < width
+
+
 def _find_column(column, sentences, header, path) -> int:
     """Returns the number of a column from 0."""
     if isinstance(column, str):
@@ -289,7 +315,7 @@ def _to_example(
         if tag_column is None:
             continue
         tag = fields[tag_column].strip()
-        if not _TAG.fullmatch(tag):
+        if not is_tag(tag):
             raise UserError(
                 f"{path}, line {line}: expected a tag O, B-type or I-type in "
                 f"column {tag_column}. Received: {tag!r}."

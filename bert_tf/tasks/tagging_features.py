@@ -22,6 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks.tagging_examples import ALONE
 from bert_tf.tasks.tagging_examples import OUTSIDE
 from bert_tf.tasks.tagging_examples import TaggingExample
 from bert_tf.text.tokenizer import BertTokenizer
@@ -264,9 +265,12 @@ def _units(examples, example_splits, context) -> Iterator[tuple[int, int]]:
     if context == "sentence":
         yield from itertools.pairwise(example_splits.tolist())
         return
-    documents = itertools.groupby(
-        range(len(examples)), key=lambda number: examples[number].document
-    )
+
+    def document_of(number):
+        document = examples[number].document
+        return (document, number if document == ALONE else ALONE)
+
+    documents = itertools.groupby(range(len(examples)), key=document_of)
     for _, group in documents:
         members = list(group)
         yield (

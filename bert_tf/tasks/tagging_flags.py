@@ -1,0 +1,123 @@
+"""From the flags of run/finetune_tagger.py to the task they mean."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import TaggerConfig
+from bert_tf.tasks import tagging_examples
+from bert_tf.tasks import task as task_lib
+from bert_tf.tasks.tagging import TaggingTask
+
+# What files in --data_dir may be called, the original CoNLL-2003 first.
+_STEMS = {
+    task_lib.TRAIN: ("train",),
+    task_lib.DEV: ("dev", "valid", "validation", "devel"),
+    task_lib.TEST: ("test",),
+}
+_CONLL_NAMES = {
+    task_lib.TRAIN: "eng.train",
+    task_lib.DEV: "eng.testa",
+    task_lib.TEST: "eng.testb",
+}
+_ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
+
+
+def build_task(
+    config: TaggerConfig, stored_task: Mapping[str, Any] | None
+) -> TaggingTask:
+    """Returns the task that the flags mean.
+
+    Args:
+      config: The flags.
+      stored_task: When nothing is trained, what task.json of the model says;
+        its labels, head and approach count.
+
+    Raises:
+      UserError: If a file is missing or not what it should be, or the model
+        is no tagger.
+    """
+    files = _files(config)
+    columns = {
+        "word_column": config.parse_column("word_column"),
+        "tag_column": config.parse_column("tag_column"),
+    }
+    form = {
+        name: getattr(config, name)
+        for name in ("head", "approach", "layer_combination", "lstm_size")
+    }
+    if stored_task is None:
+        data = tagging_examples.read_examples(files[task_lib.TRAIN], **columns)
+        labels = tagging_examples.collect_labels(data.examples)
+        _warn_of_context(config, data, files[task_lib.TRAIN])
+    else:
+        labels = stored_task.get("labels")
+        if stored_task.get("kind") != TaggingTask.kind or not labels:
+            raise UserError(
+                "Without --do_train a tagger is needed that says what its tags "
+                "are called. Received: a model of kind="
+                f"{stored_task.get('kind')!r} with labels={labels!r}."
+            )
+        form = {name: stored_task[name] for name in form if name in stored_task}
+    return TaggingTask(
+        name="tagging",
+        max_seq_length=config.max_seq_length,
+        files=files,
+        labels=tuple(labels),
+        context=config.context,
+        doc_stride=config.doc_stride,
+        head_dropout_prob=config.head_dropout_prob,
+        **columns,
+        **form,
+    )
+
+
+def _warn_of_context(
+    config: TaggerConfig, data: tagging_examples.TaggingData, path: str
+) -> None:
+    if config.context == "document" and not data.has_documents:
+        logging.info(
+            "%s has no -DOCSTART- lines, so each sentence is a document and "
+            "its own context.",
+            path,
+        )
+
+
+def _files(config: TaggerConfig) -> dict[str, str]:
+    """Returns split to file, of the splits that are asked for."""
+    files = {}
+    for kind, asked in (
+        (task_lib.TRAIN, config.do_train),
+        (task_lib.DEV, config.do_eval),
+        (task_lib.TEST, config.do_predict),
+    ):
+        if not asked:
+            continue
+        given = getattr(config, f"{kind}_file")
+        files[kind] = given or _find(config.data_dir, kind)
+    return files
+
+
+def _find(folder: str, kind: str) -> str:
+    """Returns the one file of a split in a folder."""
+    names = [_CONLL_NAMES[kind]]
+    names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
+    paths = [
+        os.path.join(folder, name + packed)
+        for name in names
+        for packed in ("", ".gz")
+    ]
+    found = [path for path in paths if tf.io.gfile.exists(path)]
+    if len(found) != 1:
+        raise UserError(
+            f"--data_dir must have one file of the {kind} set, for instance "
+            f"{names[0]}, {names[1]} or {names[2]}. Received: "
+            f"{', '.join(found) or 'none of them'} in {folder}; or name it "
+            f"with --{kind}_file."
+        )
+    return found[0]

@@ -1,0 +1,138 @@
+"""Tests for bert_tf.tasks.tagging_flags and the flags themselves."""
+
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import TaggerConfig
+from bert_tf.tasks import tagging_flags
+
+_TRAIN = "a\tO\nb\tI-PER\n\nc\tB-LOC\n"
+_STORED = {
+    "kind": "tagging",
+    "labels": ["O", "B-x"],
+    "approach": "feature_based",
+    "layer_combination": "embeddings",
+    "lstm_size": 5,
+    "head": "linear",
+}
+
+
+def _config(**flags):
+    flags = {
+        "output_dir": "out",
+        "pretrained_model_dir": "model",
+        "do_eval": True,
+        "dev_file": "dev.conll",
+    } | flags
+    return TaggerConfig(**{k: x for k, x in flags.items() if x is not None})
+
+
+class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"do_train": True}, "--do_train needs --train_file, or --data_dir"),
+        ({"dev_file": None}, "--do_eval needs --dev_file"),
+        ({"data_dir": "x"}, "takes the place of .*--data_dir and --dev_file"),
+        ({"word_column": "w"}, "two different names. Received: w and -1"),
+        ({"word_column": "-1"}, "two different numbers"),
+        ({"doc_stride": 127}, "at most --max_seq_length - 2.*127 with"),
+        ({"doc_stride": -1}, "doc_stride"),
+        ({"max_seq_length": 2}, "at least 3"),
+        ({"lstm_size": 5}, "--lstm_size is for"),
+        ({"lstm_size": 0, "head": "bilstm"}, "lstm_size"),
+        (
+            {"layer_combination": "embeddings"},
+            "is for --approach=feature_based",
+        ),
+        (
+            {"approach": "feature_based", "head": "bilstm"},
+            "has its own two BiLSTMs",
+        ),
+        (
+            {"approach": "feature_based", "num_frozen_layers": 2},
+            "--num_frozen_layers has no effect",
+        ),
+        (
+            {"approach": "feature_based", "layer_decay": 0.9},
+            "--layer_decay has no effect",
+        ),
+        ({"head_dropout_prob": 1.0}, "below 1"),
+    )
+    def test_what_cannot_be(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            _config(**flags)
+
+    def test_learning_rate(self):
+        for approach, given, rate in (
+            ("fine_tuning", None, 5e-5),
+            ("feature_based", None, 1e-3),
+            ("feature_based", "2e-3", 2e-3),
+        ):
+            config = _config(approach=approach, learning_rate=given)
+            self.assertEqual(config.runs()[0].learning_rate, rate)
+
+    def test_columns(self):
+        config = _config(word_column="-2", tag_column="3")
+        self.assertEqual(config.parse_column("word_column"), -2)
+        self.assertEqual(config.parse_column("tag_column"), 3)
+
+
+class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
+    def _folder(self, *names):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        for name in names:
+            (folder / name).write_text(_TRAIN)
+        return folder
+
+    @parameterized.parameters(
+        ("eng.train", "eng.testa", "eng.testb"),
+        ("train.txt", "valid.txt", "test.txt"),
+        ("train.conll", "dev.conll", "test.conll"),
+        ("train.tsv", "devel.tsv", "test.tsv"),
+    )
+    def test_folders(self, *names):
+        folder = self._folder(*names)
+        config = _config(
+            data_dir=str(folder), dev_file=None, do_train=True, do_predict=True
+        )
+        task = tagging_flags.build_task(config, None)
+        self.assertEqual(
+            task.files,
+            {
+                split: str(folder / name)
+                for split, name in zip(
+                    ("train", "dev", "test"), names, strict=True
+                )
+            },
+        )
+        self.assertEqual(task.labels, ("O", "B-LOC", "I-LOC", "B-PER", "I-PER"))
+
+    @parameterized.parameters(
+        ((), "Received: none of them in"),
+        (("dev.txt", "valid.txt"), r"Received: \S*dev.txt, \S*valid.txt in"),
+    )
+    def test_no_file_or_two(self, names, message):
+        config = _config(data_dir=str(self._folder(*names)), dev_file=None)
+        with self.assertRaisesRegex(UserError, message):
+            tagging_flags.build_task(config, _STORED)
+
+    def test_what_is_not_trained_is_as_it_was_stored(self):
+        task = tagging_flags.build_task(_config(), _STORED)
+        self.assertEqual(task.labels, ("O", "B-x"))
+        arguments = task.model_arguments()
+        for name in ("approach", "layer_combination", "lstm_size", "head"):
+            self.assertEqual(arguments[name], _STORED[name])
+        self.assertEqual(task.files, {"dev": "dev.conll"})
+
+    @parameterized.parameters(
+        ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
+    )
+    def test_no_tagger(self, stored):
+        with self.assertRaisesRegex(UserError, "Without --do_train a tagger"):
+            tagging_flags.build_task(_config(), stored)
+
+
+if __name__ == "__main__":
+    tf.test.main()
