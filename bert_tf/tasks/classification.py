@@ -22,6 +22,7 @@ from scipy import special
 from bert_tf.errors import UserError
 from bert_tf.tasks import classification_examples
 from bert_tf.tasks import classification_features
+from bert_tf.tasks import classification_inputs
 from bert_tf.tasks import classification_report
 from bert_tf.tasks import glue
 from bert_tf.tasks import glue_tasks
@@ -277,7 +278,7 @@ class ClassificationTask(task.Task):
         """Yields the texts of a file with the columns of the training data."""
         if self.official is not None:
             return glue.read_texts(self.official, path)
-        return classification_examples.read_texts(path, self._column_choices)
+        return classification_inputs.read_texts(path, self._column_choices)
 
     def parse(self, row: Any) -> InputExample:
         """Returns the example of a text, a pair, or a mapping of columns."""
@@ -285,12 +286,12 @@ class ClassificationTask(task.Task):
             choices = self.official.texts
         else:
             choices = [columns.texts for columns in self._column_choices]
-        return classification_examples.parse_row(row, choices)
+        return classification_inputs.parse_row(row, choices)
 
     @property
     def _column_choices(self) -> Sequence[Columns]:
         if self.columns is None:
-            return classification_examples.USUAL_COLUMNS
+            return classification_inputs.USUAL_COLUMNS
         return (self.columns,)
 
     def to_json(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +18,6 @@ ProblemType = Literal["single_label", "multi_label", "regression"]
 Label = str | tuple[str, ...] | float
 
 _MAX_LABELS_SHOWN = 10
-# By how many texts a row has.
-_NAMES_OF_ROWS = {1: "a text", 2: "a pair of texts"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,34 +59,6 @@ class Columns:
         return (self.text, self.text_pair) if self.text_pair else (self.text,)
 
 
-# Of models that do not say it.
-USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
-
-
-def read_texts(
-    path: str, choices: Sequence[Columns] = USUAL_COLUMNS
-) -> Iterator[InputExample]:
-    """Yields the texts of a file, row by row, whatever its labels are.
-
-    Args:
-      path: A file that `tables.read_table` reads.
-      choices: What its columns may be called; the first that are there count.
-
-    Raises:
-      UserError: If the file cannot be read as a table, lacks a column, or if
-        a text is empty or no string.
-    """
-    table = tables.read_table(path)
-    columns = next(
-        (c for c in choices if set(c.texts) <= set(table.columns)),
-        # What is missing is said of the fewest.
-        min(choices, key=lambda columns: len(columns.texts)),
-    )
-    texts = _text_columns(table, columns)
-    for row in table.rows:
-        yield make_example(path, row, texts)
-
-
 def read_examples(
     path: str,
     columns: Columns,
@@ -120,7 +89,7 @@ def read_examples(
         missing, unknown or not what the problem wants.
     """
     table = tables.read_table(path)
-    texts = _text_columns(table, columns)
+    texts = text_columns(table, columns)
     known = None if labels is None else frozenset(labels)
     is_labelled = set(columns.labels) <= set(table.columns)
     if not may_lack_labels:
@@ -140,43 +109,12 @@ def read_examples(
             if known is not None and label is not None:
                 check_known(path, row.line, label, known)
         examples.append(make_example(path, row, texts, label))
+    is_empty = all(example.label == () for example in examples)
+    if may_lack_labels and is_empty and len(columns.labels) == 1:
+        # An empty column, not examples without any of several labels.
+        examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
-
-
-def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:
-    """Returns the example that a value of a Python program means.
-
-    Args:
-      row: A text; a pair of texts; or a mapping with the columns of one of
-        `choices`, of which other columns do not count.
-      choices: What the columns may be called, one of a text, two of a pair.
-
-    Raises:
-      UserError: If it is none of these, or a text is empty.
-    """
-    if isinstance(row, Mapping):
-        columns = next((c for c in choices if set(c) <= set(row)), None)
-        if columns is None:
-            names = " and ".join(map(repr, min(choices, key=len)))
-            raise UserError(
-                f"A row that is a mapping must have the keys {names}. "
-                f"Received: {', '.join(map(repr, row)) or 'none'}."
-            )
-        texts = [row[column] for column in columns]
-    else:
-        texts = [row] if isinstance(row, str) else row
-    counts = sorted({len(columns) for columns in choices})
-    if (
-        not isinstance(texts, list | tuple)
-        or len(texts) not in counts
-        or not all(isinstance(text, str) and text.strip() for text in texts)
-    ):
-        expected = " or ".join(_NAMES_OF_ROWS[count] for count in counts)
-        raise UserError(
-            f"A row must be {expected}, not empty. Received: {row!r}."
-        )
-    return InputExample("", *texts)
 
 
 def gather_labels(
@@ -249,7 +187,12 @@ def make_example(
     return InputExample(guid, *texts, label=label)
 
 
-def _text_columns(table: tables.Table, columns: Columns) -> tuple[str, ...]:
+def text_columns(table: tables.Table, columns: Columns) -> tuple[str, ...]:
+    """Returns the columns of a table that hold the texts.
+
+    Raises:
+      UserError: If it lacks one of them.
+    """
     if tables.file_ending(table.path) != ".txt":
         table.require(columns.texts)
         return columns.texts

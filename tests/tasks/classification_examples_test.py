@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.classification_examples."""
+"""Tests for classification_examples and classification_inputs of tasks."""
 
 import gzip
 import json
@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import classification_examples
+from bert_tf.tasks import classification_inputs
 from bert_tf.tasks.classification_examples import Columns
 from bert_tf.tasks.classification_examples import InputExample
 from tests.shared_data import data
@@ -208,9 +209,19 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             may_lack_labels=True,
         )
 
+    def test_a_test_file_with_an_empty_column_of_several_labels(self):
+        options = {"problem_type": "multi_label", "may_lack_labels": True}
+        self.assertEqual(
+            self.labels("a.csv", "text,label\nx,\ny,\n", **options), [None] * 2
+        )
+        self.assertEqual(
+            self.labels("a.csv", "text,label\nx,\ny,a\n", **options),
+            [(), ("a",)],
+        )
+
     def test_texts_only(self):
         path = self.write("a.tsv", "label\tb\ta\n?\tB\tA\n\tD\tC\n\t\tE\n")
-        texts = classification_examples.read_texts(
+        texts = classification_inputs.read_texts(
             path, [Columns("a", "b", ("label",))]
         )
         self.assertEqual(next(texts), InputExample("a.tsv:2", "A", "B"))
@@ -226,7 +237,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             InputExample("a.txt:2", "C"),
         ]
         self.assertEqual(
-            list(classification_examples.read_texts(path, [columns])), expected
+            list(classification_inputs.read_texts(path, [columns])), expected
         )
         self.assertEqual(
             self.read("a.txt", "A b\nC\n", columns, may_lack_labels=True),
