@@ -78,12 +78,14 @@ class OfficialFilesTest(
     @parameterized.parameters(*glue_tasks.TASKS)
     def test_scores_and_predictions(self, name):
         official = glue_tasks.get_task(name)
+        # The diagnostic set has no model of its own.
+        trained = glue_tasks.get_task("mnli" if name == "ax" else name)
         task = ClassificationTask(
-            name=name,
-            labels=official.labels,
-            problem_type=official.problem_type,
-            metric_names=official.metrics,
-            official=official,
+            name=trained.name,
+            labels=trained.labels,
+            problem_type=trained.problem_type,
+            metric_names=trained.metrics,
+            official=trained,
         )
         model = self.write_model(task)
         rows = {
