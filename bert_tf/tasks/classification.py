@@ -304,6 +304,7 @@ class ClassificationTask(task.Task):
             "metrics": list(self.metric_names),
             "columns": self.columns and dataclasses.asdict(self.columns),
             "label_separator": self.label_separator,
+            "class_weights": self.class_weights and list(self.class_weights),
             "doc_stride": self.doc_stride,
             "language": self.language,
             "head": self.head,
@@ -336,6 +337,7 @@ class ClassificationTask(task.Task):
                 **columns | {"labels": tuple(columns.get("labels", ()))}
             ),
             label_separator=values.get("label_separator", ","),
+            class_weights=stored_class_weights(values),
             doc_stride=values.get("doc_stride"),
             official=glue_tasks.TASKS.get(name),
             language=values.get("language", "zh"),
@@ -352,3 +354,11 @@ def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
     labels = values.get("labels")
     is_score = labels is not None and len(labels) == 1
     return values.get("problem_type") or ("regression" if is_score else None)
+
+
+def stored_class_weights(
+    values: Mapping[str, Any],
+) -> tuple[float, ...] | None:
+    """Returns the weights of labels in task.json, for the loss on dev."""
+    weights = values.get("class_weights")
+    return weights and tuple(weights)

@@ -45,11 +45,9 @@ def build_task(
         task = _official_task(config, stored_task)
     if stored_task is not None:
         _warn_of_length(config, stored_task)
-    if config.do_train and config.class_weights is not None:
-        return dataclasses.replace(
-            task, class_weights=_class_weights(config.class_weights, task)
-        )
-    return task
+    return dataclasses.replace(
+        task, class_weights=_class_weights(config, task, stored_task)
+    )
 
 
 def _needed_kinds(config: ClassifierConfig) -> dict[str, str]:
@@ -279,36 +277,46 @@ def _warn_of_length(
 # === Weights of labels ===
 
 
-def _class_weights(text: str, task: ClassificationTask) -> tuple[float, ...]:
-    """Returns the weight of each label.
-
-    Args:
-      text: "balanced", which makes all labels count as much in sum:
-        examples / (labels * examples of the label); or label:weight pairs with
-        commas between, where all other labels have 1.
-      task: The task, with labels.
-
-    Raises:
-      UserError: If the task has no single labels, a label is unknown or a
-        weight is no number above 0.
-    """
+def _class_weights(
+    config: ClassifierConfig,
+    task: ClassificationTask,
+    stored_task: Mapping[str, Any] | None,
+) -> tuple[float, ...] | None:
+    """Returns the weights to train with, or those of the model."""
+    if stored_task is not None:
+        return classification.stored_class_weights(stored_task)
+    if config.class_weights is None or not config.do_train:
+        return None
     if task.problem_type != "single_label":
         raise UserError(
             "--class_weights is for tasks with one label of several. Received: "
             f"a task with --problem_type={task.problem_type}."
         )
-    if text == _BALANCED:
+    if config.class_weights == _BALANCED:
         return _balanced_weights(task)
-    weights = dict.fromkeys(task.labels, 1.0)
+    return _given_weights(config.class_weights, task.labels)
+
+
+def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each label.
+
+    Args:
+      text: label:weight pairs with commas between; all other labels have 1.
+      labels: The labels, at least two.
+
+    Raises:
+      UserError: If a label is unknown or a weight is no number above 0.
+    """
+    weights = dict.fromkeys(labels, 1.0)
     given = set()
     for pair in text.split(","):
         label, _, number = (part.strip() for part in pair.rpartition(":"))
         if label not in weights or label in given:
             raise UserError(
                 f"--class_weights must be {_BALANCED!r} or name labels once "
-                f"each, as {task.labels[0]}:2.5,{task.labels[1]}:0.5. "
-                f"Received: {pair!r}, and the labels are "
-                f"{classification_examples.name_some(task.labels)}."
+                f"each, as {labels[0]}:2.5,{labels[1]}:0.5. Received: "
+                f"{pair!r}, and the labels are "
+                f"{classification_examples.name_some(labels)}."
             )
         weights[label] = _parse_weight(number, pair)
         given.add(label)
@@ -329,6 +337,11 @@ def _parse_weight(number: str, pair: str) -> float:
 
 
 def _balanced_weights(task: ClassificationTask) -> tuple[float, ...]:
+    """Returns weights with which all labels count as much in sum.
+
+    Raises:
+      UserError: If there are no examples of a label.
+    """
     examples = task.read(task_lib.TRAIN)
     counts = Counter(example.label for example in examples)
     missing = [label for label in task.labels if not counts[label]]

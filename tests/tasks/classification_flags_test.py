@@ -272,6 +272,16 @@ class ClassWeightsTest(_CustomCase):
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 
+    def test_the_loss_of_a_model_is_that_of_its_training(self):
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
+        trained = self.build(
+            **self.flags, do_train=True, class_weights="balanced"
+        )
+        task = self.build(trained.to_json(), **flags)
+        self.assertEqual(task.class_weights, trained.class_weights)
+        trained = self.build(**self.flags, do_train=True)
+        self.assertIsNone(self.build(trained.to_json(), **flags).class_weights)
+
     def test_given(self):
         self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
 

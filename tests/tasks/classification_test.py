@@ -379,6 +379,7 @@ class JsonTest(tf.test.TestCase):
     def test_all_that_prediction_needs_is_kept(self):
         for task in (
             _single(doc_stride=3, head="bilstm", max_seq_length=9),
+            _single(class_weights=(0.5, 2.25, 1.0)),
             _multi(columns=Columns("a", "b", ("x", "y", "z"))),
             _multi(columns=Columns("a", None, ("l",)), label_separator="|"),
             _regression(),
