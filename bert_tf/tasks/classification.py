@@ -146,10 +146,13 @@ class ClassificationTask(task.Task):
         if features.texts.num_truncated:
             logging.warning(
                 "%d of %d texts have more than --max_seq_length=%d pieces and "
-                "were truncated.",
+                "were truncated%s.",
                 features.texts.num_truncated,
                 len(examples),
                 self.max_seq_length,
+                ""
+                if self.doc_stride is None
+                else ": both of a pair have more than half of them",
             )
         return features
 
