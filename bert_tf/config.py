@@ -28,6 +28,8 @@ LAYER_COMBINATIONS = (
     "concat_last_four_hidden",
     "weighted_sum_all_layers",
 )
+# The best of them there.
+DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
 # No encoder is as deep; a slip of the keyboard would fill the memory.
 MAX_HIDDEN_LAYERS = 1000

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import APPROACHES
+from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
 from bert_tf.modeling import layer_combinations
@@ -20,8 +21,6 @@ from bert_tf.modeling.output_head import BertWithOutputHead
 
 # Fixed in the original, whatever the config says (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
-# Of Table 7.
-_BEST_COMBINATION = "concat_last_four_hidden"
 
 
 class _LabelModel(BertWithOutputHead):
@@ -186,7 +185,7 @@ class BertForTagging(_LabelModel):
             self.combination = self.add_layer(
                 layer_combinations.LayerCombination,
                 "layer_combination",
-                combination=layer_combination or _BEST_COMBINATION,
+                combination=layer_combination or DEFAULT_LAYER_COMBINATION,
             )
         num_lstms = 2 if is_feature_based else None
         self.add_head(self.num_labels, head_dropout_prob, num_lstms)

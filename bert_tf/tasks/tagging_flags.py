@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import TaggerConfig
 from bert_tf.tasks import tagging_examples
@@ -51,6 +52,8 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "layer_combination", "lstm_size")
     }
+    if config.approach == "feature_based" and not config.layer_combination:
+        form["layer_combination"] = DEFAULT_LAYER_COMBINATION
     if stored_task is None:
         data = tagging_examples.read_examples(files[task_lib.TRAIN], **columns)
         labels = tagging_examples.collect_labels(data.examples)

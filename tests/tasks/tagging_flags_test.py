@@ -118,6 +118,23 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             tagging_flags.build_task(config, _STORED)
 
+    def test_the_layer_combination_is_named_in_any_case(self):
+        path = str(self._folder("eng.train") / "eng.train")
+        for flags, expected in (
+            ({"approach": "feature_based"}, "concat_last_four_hidden"),
+            (
+                {
+                    "approach": "feature_based",
+                    "layer_combination": "embeddings",
+                },
+                "embeddings",
+            ),
+            ({}, None),
+        ):
+            config = _config(do_train=True, train_file=path, **flags)
+            task = tagging_flags.build_task(config, None)
+            self.assertEqual(task.to_json()["layer_combination"], expected)
+
     def test_what_is_not_trained_is_as_it_was_stored(self):
         task = tagging_flags.build_task(_config(), _STORED)
         self.assertEqual(task.labels, ("O", "B-x"))
