@@ -101,6 +101,10 @@ class ChunksTest(tf.test.TestCase):
             list(predictor.chunks(task, examples, 2)),
             [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
         )
+        self.assertEqual(
+            list(predictor.chunks(task, ["a1", "b1", "c1"], 2)),
+            [["a1", "b1"], ["c1"]],
+        )
         self.assertEqual(list(predictor.chunks(task, [], 2)), [])
 
 
