@@ -21,7 +21,9 @@ from bert_tf.training.task_evaluation import SplitReader
 # On these neither weights nor their choice depend.
 _WITHOUT_EFFECT = frozenset(
     {
-        "dev_file",  # Its contents count, where dev chooses.
+        # Contents of files count, not where they lie.
+        "data_dir",
+        "dev_file",
         "do_eval",
         "do_predict",
         "do_train",
@@ -40,6 +42,7 @@ _WITHOUT_EFFECT = frozenset(
         "tpu_name",
         "tpu_zone",
         "test_file",
+        "train_file",
         # These are in the run's settings.
         "learning_rate",
         "num_train_epochs",

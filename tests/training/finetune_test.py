@@ -324,8 +324,11 @@ class ResumeTest(_TestCase):
     def test_what_no_weight_depends_on_may_change(self):
         config = self.config(num_train_epochs="0.5")
         results = _run(config)
+        moved = self.out("moved.csv")
+        os.rename(self.out("train.csv"), moved)
         again = self.config(
             num_train_epochs="0.5",
+            train_file=moved,
             do_predict=True,
             eval_batch_size=3,
             iterations_per_loop=5,
