@@ -15,8 +15,8 @@ nothing outside, so it can be moved or copied as it is:
 Models trained on records whose vocabulary nobody knows lack the vocabulary
 and tokenizer.json.
 
-The output directory of a training run counts as the model directory in it,
-with the weights and the optimizer's state of the newest checkpoint.
+The output directory of a training run counts as the model directory in it; of
+pretraining with the weights and the optimizer's state of the newest checkpoint.
 """
 
 import dataclasses
@@ -228,15 +228,24 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     else:
         folder, name = os.path.split(path.removesuffix(".index"))
         names = [f"{name}.index"]
-    if not any(
+    directory = os.path.join(folder, MODEL_FOLDER)
+    if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
+        return None
+    # Of fine-tuning no step but the chosen one is of use, which may not be the
+    # last.
+    if folder == path and _was_fine_tuned(directory):
+        return directory, None
+    has_checkpoint = any(
         _CHECKPOINT.fullmatch(name)
         and tf.io.gfile.exists(os.path.join(folder, name))
         for name in names
-    ):
-        return None
-    directory = os.path.join(folder, MODEL_FOLDER)
-    is_ours = tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE))
-    return (directory, path) if is_ours else None
+    )
+    return (directory, path) if has_checkpoint else None
+
+
+def _was_fine_tuned(directory: str) -> bool:
+    task = files.read_json_object(os.path.join(directory, TASK_FILE))
+    return task.get("kind") != "pretraining"
 
 
 def _check_files(path: str) -> frozenset[str]:

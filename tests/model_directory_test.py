@@ -289,9 +289,9 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
 
     # === The output directory of a training run ===
 
-    def _write_run(self, steps=(7, 12)):
+    def _write_run(self, steps=(7, 12), **task):
         run = os.path.dirname(self.path)
-        self._write(task=_TASK | {"global_step": 7})
+        self._write(task=_TASK | {"global_step": 7} | task)
         state = self._state()
         for step in steps:
             tensors = {n: x + np.float32(step) for n, x in self.weights.items()}
@@ -327,6 +327,15 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(found.optimizer_state)
         name = "bert/pooler/dense/bias"
         self.assertAllEqual(found.weights[name], self.weights[name])
+
+    @parameterized.parameters(((),), ((7, 12),))
+    def test_of_fine_tuning_the_chosen_model_counts(self, steps):
+        run = self._write_run(steps, kind="encoder")
+        self.assertTrue(model_directory.recognizes(run))
+        found = model_directory.read_model(run)
+        self.assertEqual(found.task["global_step"], 7)
+        for name, value in self.weights.items():
+            self.assertAllEqual(found.weights[name], value, name)
 
     def test_what_is_no_output_directory(self):
         run = self._write_run(steps=())
