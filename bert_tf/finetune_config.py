@@ -82,7 +82,11 @@ class FinetuneConfig:
         0.1, "Share of the steps in which the learning rate rises."
     )
     save_checkpoints_steps: int = option(1000, "Steps between checkpoints.")
-    iterations_per_loop: int = option(1000, "Steps between metrics lines.")
+    iterations_per_loop: int | None = option(
+        None,
+        "Steps between metrics lines (default: a hundredth of the run; the "
+        "original's 1000 is more than many runs have).",
+    )
     use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
     tpu_name: str | None = option(None, "Same as --tpu.")
     tpu_zone: str | None = option(None, "Of the original; has no meaning now.")

@@ -147,11 +147,12 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
                 not isinstance(task, ClassificationTask)
                 or task.name not in wanted
             ):
-                raise UserError(
-                    "--model_dirs must name models that were fine-tuned for "
-                    f"{', '.join(wanted)}. Received: {path}, which is for "
-                    f"{task.name!r}."
+                logging.warning(
+                    "%s is left out: the leaderboard asks for no model for %s.",
+                    path,
+                    task.name,
                 )
+                continue
             if task.name in models:
                 raise UserError(
                     "--model_dirs must name one model for each task. Received "

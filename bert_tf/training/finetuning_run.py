@@ -29,6 +29,9 @@ from bert_tf.training.training_run import TrainingRun
 
 BEST_FOLDER = "best"
 
+# Of a run, unless --iterations_per_loop says otherwise.
+_METRICS_LINES = 100
+
 
 class FinetuningRun:
     """One run, which continues where its last checkpoint is.
@@ -115,7 +118,10 @@ class FinetuningRun:
             self._loop,
             Course(
                 last_step=self._last_step,
-                metrics_every=config.iterations_per_loop,
+                metrics_every=(
+                    config.iterations_per_loop
+                    or max(1, self._last_step // _METRICS_LINES)
+                ),
                 save_every=config.save_checkpoints_steps,
                 examples_per_step=settings.train_batch_size,
                 tokens_per_example=self._input.pieces_per_example(),

@@ -118,8 +118,10 @@ def _read_finished(
 
 def _remove_checkpoints(folder: str) -> None:
     """Removes what only going on with a run would need."""
-    for name in (folder, os.path.join(folder, finetuning_run.BEST_FOLDER)):
-        checkpoints.CheckpointStore(name).remove_all()
+    checkpoints.CheckpointStore(folder).remove_all()
+    best = os.path.join(folder, finetuning_run.BEST_FOLDER)
+    if tf.io.gfile.exists(best):
+        tf.io.gfile.rmtree(best)
 
 
 def _choose(setting: Setting, runs: Sequence[FinishedRun]) -> FinishedRun:
@@ -163,7 +165,7 @@ def format_table(
     means = [
         (
             *(f"{number:g}" for number in cell),
-            f"{len(values)} runs",
+            _count(values),
             f"{statistics.mean(values):.4f}",
             f"+- {statistics.stdev(values):.4f}" if len(values) > 1 else "",
         )
@@ -173,7 +175,7 @@ def format_table(
     means.append(
         (
             *("all",) * 3,
-            f"{len(every)} runs",
+            _count(every),
             f"{statistics.mean(every):.4f}",
             f"+- {statistics.stdev(every):.4f}",
         )
@@ -183,6 +185,10 @@ def format_table(
         + "\nMean and standard deviation:\n"
         + _align([header, *means])
     )
+
+
+def _count(values: Sequence[float]) -> str:
+    return "1 run" if len(values) == 1 else f"{len(values)} runs"
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -210,8 +210,13 @@ class GlueSubmissionTest(tf.test.TestCase):
         own = tiny_model.write_task(
             f"{folder}/own", _task("rte", name="custom", official=None)
         )
-        with self.assertRaisesRegex(UserError, "own, which is for 'custom'"):
+        # One that nobody asked for is left out; then all others are missing.
+        with (
+            self.assertLogs(level="WARNING") as logs,
+            self.assertRaisesRegex(UserError, "a model for CoLA"),
+        ):
             self._run(model_dirs=own)
+        self.assertIn("own is left out", "".join(logs.output))
         encoder = tiny_model.write(f"{folder}/encoder", kind="encoder")
         with self.assertRaisesRegex(
             UserError, "--model_dirs must name .*encod"

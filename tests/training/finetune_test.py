@@ -474,7 +474,7 @@ class SelectionTest(_TestCase):
             "Mean and standard deviation:\n"
             "learning_rate  batch  epochs    seed      f1\n"
             "        5e-05     16       2  2 runs  0.6000  +- 0.1414\n"
-            "        3e-05     16       2  1 runs  0.6500\n"
+            "        3e-05     16       2   1 run  0.6500\n"
             "          all    all     all  3 runs  0.6167  +- 0.1041\n",
         )
 
