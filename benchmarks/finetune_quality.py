@@ -173,11 +173,10 @@ def _row(task, metric, ours, theirs):
         reached = difference >= -_POINTS or (
             difference >= -_STANDARD_ERRORS * error
         )
-        cells += [
-            f"{difference:+.2f}",
-            f"{error:.2f}",
-            "reached" if reached else "missed",
-        ]
+        verdict = "reached" if reached else "missed"
+        if min(len(ours), len(theirs)) < finetune_tasks.TASKS[task].seeds:
+            verdict = f"{verdict} so far"
+        cells += [f"{difference:+.2f}", f"{error:.2f}", verdict]
     else:
         cells += ["-", "-", "-"]
     return f"| {' | '.join(cells)} |"
