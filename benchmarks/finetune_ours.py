@@ -34,6 +34,7 @@ def run(request, name):
     command = [sys.executable, os.path.join(_ROOT, "run", script)]
     command += [f"--{key}={value}" for key, value in flags.items()]
     threads = str(request["threads"])
+    versions = {"commit": _commit()}  # Of now: it may change meanwhile.
     start = time.monotonic()
     with open(f"{name}.log", "w", encoding="utf-8") as log:
         subprocess.run(
@@ -52,7 +53,7 @@ def run(request, name):
         "predictions": read_predictions(request, output_dir),
         "seconds": {"all": time.monotonic() - start},
         "command": command,
-        "versions": {"commit": _commit()},
+        "versions": versions,
     }
     shutil.rmtree(folder)
     return answer

@@ -59,8 +59,7 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """Returns what both frameworks are told."""
         values = dataclasses.asdict(self)
-        del values["read"], values["seeds"]
-        return values
+        return {k: v for k, v in values.items() if k not in ("read", "seeds")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +94,10 @@ def _open(*path):
 def _classification(train, test):
     labels = sorted({label for _, _, label in train})
     keys = ("text", "text_pair", "label")
-    train, test = (
-        [dict(zip(keys, row, strict=True)) for row in rows]
-        for rows in (train, test)
-    )
-    return Data(train, test, labels)
+    splits = [
+        [dict(zip(keys, row, strict=True)) for row in x] for x in (train, test)
+    ]
+    return Data(*splits, labels)
 
 
 def _read_clinc150(folder):
@@ -262,13 +260,10 @@ def _read_squad(with_negative):
 
 def _question(question, context):
     answer = next(iter(question["answers"]), None)
-    return {
-        "id": question["id"],
-        "question": question["question"],
-        "context": context,
-        "answer": answer
-        and {"start": answer["answer_start"], "text": answer["text"]},
-    }
+    if answer:
+        answer = {"start": answer["answer_start"], "text": answer["text"]}
+    kept = {key: question[key] for key in ("id", "question")}
+    return kept | {"context": context, "answer": answer}
 
 
 _SQUAD = {"kind": "squad", "max_seq_length": 384, "num_train_epochs": 2}
@@ -279,8 +274,7 @@ _FEATURE_BASED = {
     "approach": "feature_based",
     "learning_rate": 1e-3,
 }
-# Chosen by what is usual for a model of this size, once, and not by trying.
-# Cheap ones first, so that much is known early.
+# Chosen by what is usual, once, and not by trying. Cheap ones first.
 TASKS = {
     "codah": Settings(
         kind="choice",
