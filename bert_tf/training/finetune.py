@@ -119,6 +119,7 @@ def _run_once(
         f"Fine-tuning for {task.name}",
     )
     _write_model(setting, settings, task, run, results, output_dir)
+    run.release()
     return results
 
 

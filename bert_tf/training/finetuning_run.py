@@ -3,6 +3,7 @@
 import os
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from bert_tf import distribution
@@ -157,6 +158,23 @@ class FinetuningRun:
             self._setting.config.num_length_buckets,
             self._setting.devices.strategy,
         )
+
+    def release(self) -> None:
+        """Gives the memory of weights and slots back; the run is over then.
+
+        TensorFlow keeps the gradient functions of every graph for good, and
+        with them the variables they refer to, so these are emptied.
+        """
+        variables = [*self._variables.values(), *self._optimizer.variables]
+        for variable in variables:
+            for (
+                part
+            ) in self._setting.devices.strategy.experimental_local_results(
+                variable.value
+            ):
+                tf.raw_ops.AssignVariableOp(
+                    resource=part.handle, value=tf.zeros([0], part.dtype)
+                )
 
     def _build_loop(self) -> tuple[optimization.BertOptimizer, TrainingLoop]:
         config, settings = self._setting.config, self._settings

@@ -17,6 +17,7 @@ from bert_tf.training import finetune
 from bert_tf.training import metrics_log
 from bert_tf.training import run_selection
 from bert_tf.training.finetune_input import FinetuneInput
+from bert_tf.training.finetuning_run import FinetuningRun
 from bert_tf.training.loop import TrainingLoop
 from tests import logical_devices
 from tests import tiny_finetuning
@@ -272,6 +273,22 @@ class OneRunTest(_TestCase):
             _run(config)
             losses.append(_lines(config.output_dir)[0]["loss"])
         self.assertLen(set(losses), 4)
+
+    def test_a_run_gives_its_memory_back(self):
+        models = []
+        release = FinetuningRun.release
+
+        def note(run):
+            models.append(run.model)
+            release(run)
+
+        with mock.patch.object(FinetuningRun, "release", note):
+            _run(self.config(num_train_epochs="0.1"))
+        for weight in models[0].trainable_weights:
+            value = tf.raw_ops.ReadVariableOp(
+                resource=weight.value.handle, dtype=tf.float32
+            )
+            self.assertEqual(value.shape, (0,), weight.path)
 
     def test_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
