@@ -130,7 +130,6 @@ def write_model(
     Raises:
       UserError: If it could not be written.
     """
-    path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     task = {
         "kind": "pretraining",
         "max_seq_length": config.max_seq_length,
@@ -138,16 +137,30 @@ def write_model(
         "use_next_sentence": config.use_next_sentence,
         "global_step": step,
     }
+    write_model_directory(
+        config.output_dir,
+        bert_config,
+        weights,
+        text.vocabulary if text else None,
+        text.tokenizer_settings() if text else None,
+        task,
+        card,
+    )
+
+
+def write_model_directory(output_dir: str, *contents: Any) -> None:
+    """Writes the model directory of a run.
+
+    Args:
+      output_dir: The run's directory.
+      *contents: As for `model_directory.write`.
+
+    Raises:
+      UserError: If it could not be written.
+    """
+    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
     try:
-        model_directory.write(
-            path,
-            bert_config,
-            weights,
-            text.vocabulary if text else None,
-            text.tokenizer_settings() if text else None,
-            task,
-            card,
-        )
+        model_directory.write(path, *contents)
     except _WRITE_ERRORS as error:
         raise UserError(
             f"The trained model could not be written to {path} "

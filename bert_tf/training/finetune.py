@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from bert_tf import devices
 from bert_tf import keras_backend
@@ -41,8 +40,6 @@ from bert_tf.training.task_evaluation import SplitReader
 # Makes the task of the flags; when nothing is trained it gets the task.json
 # of the model.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
-
-_WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
 def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
@@ -203,7 +200,6 @@ def _write_model(
 ) -> None:
     """Writes the model directory, without which a run has failed."""
     stored = setting.stored
-    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
     task_json = {"kind": task.kind} | task.to_json()
     task_json |= {"global_step": run.step, "results": dict(results)}
     flags = dataclasses.asdict(setting.config) | dataclasses.asdict(settings)
@@ -223,20 +219,12 @@ def _write_model(
         "python run/predict.py --model_dir=. --input_file=... "
         "--output_file=...",
     )
-    try:
-        model_directory.write(
-            path,
-            stored.config,
-            run.weights(),
-            stored.vocabulary,
-            stored.tokenizer_settings,
-            task_json,
-            card,
-        )
-    except _WRITE_ERRORS as error:
-        raise UserError(
-            f"The trained model could not be written to {path} "
-            f"({str(error).splitlines()[0]}); make room and start the same "
-            "command again."
-        ) from error
-    logging.info("The model is in %s.", path)
+    deliverables.write_model_directory(
+        output_dir,
+        stored.config,
+        run.weights(),
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        task_json,
+        card,
+    )
