@@ -16,6 +16,7 @@ import tensorflow as tf
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks import padded_rows
 from bert_tf.tasks import text_windows
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -63,23 +64,10 @@ class PackedTexts:
         Raises:
           ValueError: If one of the texts is longer.
         """
-        starts = self.row_splits[indices][:, np.newaxis]
-        lengths = self.row_splits[indices + 1][:, np.newaxis] - starts
-        if lengths.size and lengths.max() > length:
-            raise ValueError(
-                f"`length` must be at least that of the longest text, "
-                f"{lengths.max()}. Received: {length}."
-            )
-        position = np.arange(length)
-        mask = position < lengths
-        ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.input_ids[(starts + position)[mask]]
-        in_second = position >= self.first_lengths[indices][:, np.newaxis]
-        return {
-            INPUT_IDS.name: ids,
-            INPUT_MASK.name: mask.astype(np.int32),
-            SEGMENT_IDS.name: (mask & in_second).astype(np.int32),
-        }
+        rows = padded_rows.choose(self.row_splits, indices, length)
+        return rows.inputs(
+            self.input_ids, self.pad_id, self.first_lengths[indices]
+        )
 
 
 def pack_texts(

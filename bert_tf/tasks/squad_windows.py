@@ -16,9 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.features import INPUT_IDS
-from bert_tf.features import INPUT_MASK
-from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks import padded_rows
 from bert_tf.tasks import squad_features
 from bert_tf.tasks.squad_features import InputFeatures
 
@@ -81,23 +79,10 @@ class SquadFeatures:
         Raises:
           ValueError: If one of the windows is longer.
         """
-        starts = self.row_splits[indices][:, np.newaxis]
-        lengths = self.row_splits[indices + 1][:, np.newaxis] - starts
-        if lengths.size and lengths.max() > length:
-            raise ValueError(
-                "`length` must be at least that of the longest window, "
-                f"{lengths.max()}. Received: {length}."
-            )
-        position = np.arange(length)
-        mask = position < lengths
-        ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.input_ids[(starts + position)[mask]]
-        in_doc = position >= self.doc_offsets[indices][:, np.newaxis]
-        batch = {
-            INPUT_IDS.name: ids,
-            INPUT_MASK.name: mask.astype(np.int32),
-            SEGMENT_IDS.name: (mask & in_doc).astype(np.int32),
-        }
+        rows = padded_rows.choose(self.row_splits, indices, length)
+        batch = rows.inputs(
+            self.input_ids, self.pad_id, self.doc_offsets[indices]
+        )
         if self.positions is not None:
             batch[START_POSITIONS] = self.positions[indices, 0]
             batch[END_POSITIONS] = self.positions[indices, 1]

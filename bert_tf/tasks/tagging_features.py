@@ -19,9 +19,7 @@ from typing import Literal
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.features import INPUT_IDS
-from bert_tf.features import INPUT_MASK
-from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks import padded_rows
 from bert_tf.tasks.tagging_examples import ALONE
 from bert_tf.tasks.tagging_examples import OUTSIDE
 from bert_tf.tasks.tagging_examples import TaggingExample
@@ -88,25 +86,10 @@ class TaggingFeatures:
         Raises:
           ValueError: If one of the windows is longer.
         """
-        starts = self.row_splits[indices][:, np.newaxis]
-        lengths = self.row_splits[indices + 1][:, np.newaxis] - starts
-        if lengths.size and lengths.max() > length:
-            raise ValueError(
-                "`length` must be at least that of the longest window, "
-                f"{lengths.max()}. Received: {length}."
-            )
-        mask = np.arange(length) < lengths
-        source = (starts + np.arange(length))[mask]
-        ids = np.full(mask.shape, self.pad_id, np.int32)
-        ids[mask] = self.input_ids[source]
-        batch = {
-            INPUT_IDS.name: ids,
-            INPUT_MASK.name: mask.astype(np.int32),
-            SEGMENT_IDS.name: np.zeros_like(ids),
-        }
+        rows = padded_rows.choose(self.row_splits, indices, length)
+        batch = rows.inputs(self.input_ids, self.pad_id)
         if self.label_ids is not None:
-            labels = np.full(mask.shape, _NONE, np.int32)
-            labels[mask] = self.label_ids[source]
+            labels = rows.place(self.label_ids, _NONE)
             batch[LABEL_IDS] = np.maximum(labels, 0)
             batch[LABEL_WEIGHTS] = (labels != _NONE).astype(np.float32)
         return batch

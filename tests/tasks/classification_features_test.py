@@ -129,7 +129,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_a_batch_that_would_cut(self):
         packed = packed_texts.pack_texts(["a", "a b"], None, self.tokenizer, 9)
         packed.batch(np.array([0]), 3)
-        with self.assertRaisesRegex(ValueError, "longest text, 4. Received: 3"):
+        with self.assertRaisesRegex(ValueError, "longest row, 4. Received: 3"):
             packed.batch(np.array([0, 1]), 3)
 
     def test_refuses_lengths_without_room(self):

@@ -113,7 +113,7 @@ class SquadWindowsTest(tf.test.TestCase):
 
     def test_too_short_a_batch(self):
         packed = squad_windows.pack_windows(_windows(_examples()), 0, False)
-        with self.assertRaisesRegex(ValueError, "longest window, 9.*: 8"):
+        with self.assertRaisesRegex(ValueError, "longest row, 9.*: 8"):
             packed.batch(np.array([0, 1]), 8)
 
     def test_no_window(self):

@@ -195,7 +195,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_batch_too_short(self):
         features = _convert(_EXAMPLES, doc_stride=1)
-        with self.assertRaisesRegex(ValueError, "longest window, 10.*: 9"):
+        with self.assertRaisesRegex(ValueError, "longest row, 10.*: 9"):
             features.batch(np.array([0]), 9)
 
     def test_wikigold(self):
