@@ -1,24 +1,13 @@
 """The devices of a run and the precision that suits them."""
 
 import dataclasses
-from typing import Protocol
 
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import distribution
 from bert_tf import precision as precisions
-
-
-class DeviceFlags(Protocol):
-    """What run configurations that compute have in common."""
-
-    use_tpu: bool
-    distribution_strategy: str
-    num_gpus: int
-    tpu: str | None
-    tpu_name: str | None
-    mixed_precision: str
+from bert_tf.run_config import DeviceConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +31,7 @@ class Devices:
         return self.kind != "TPU"
 
 
-def prepare(flags: DeviceFlags) -> Devices:
+def prepare(flags: DeviceConfig) -> Devices:
     """Chooses devices and precision, says which, and makes runs repeatable.
 
     Raises:

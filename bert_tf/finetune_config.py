@@ -14,8 +14,7 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.run_config import OPTIMIZERS
-from bert_tf.run_config import PRECISIONS
-from bert_tf.run_config import STRATEGIES
+from bert_tf.run_config import TrainingDeviceConfig
 from bert_tf.run_config import require
 from bert_tf.run_config import require_at_least
 from bert_tf.run_config import require_rate
@@ -43,7 +42,7 @@ class RunSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
+class FinetuneConfig(TrainingDeviceConfig):
     """The flags that all tasks have; those of the original first."""
 
     output_dir: str = option(help_text="Where everything made is kept.")
@@ -87,16 +86,6 @@ class FinetuneConfig:
         "Steps between metrics lines (default: a hundredth of the run; the "
         "original's 1000 is more than many runs have).",
     )
-    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = option(None, "Same as --tpu.")
-    tpu_zone: str | None = option(None, "Of the original; has no meaning now.")
-    gcp_project: str | None = option(
-        None, "Of the original; has no meaning now."
-    )
-    master: str | None = option(None, "Of the original; has no meaning now.")
-    num_tpu_cores: int | None = option(
-        None, "Of the original; has no meaning now."
-    )
 
     pretrained_model_dir: str | None = option(
         None,
@@ -113,17 +102,6 @@ class FinetuneConfig:
         "Lengths that batches are padded to: 0 takes every multiple of 8, 1 "
         "pads all to --max_seq_length as the original does, others choose the "
         "lengths with the least padding (for TPUs, which compile each).",
-    )
-    distribution_strategy: str = option(
-        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
-    )
-    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
-    tpu: str | None = option(None, "Address of the TPU.")
-    mixed_precision: str = option(
-        "float32",
-        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
-        "has it. Weights stay float32.",
-        choices=PRECISIONS,
     )
     micro_batch_size: int = option(
         0, "Examples computed at once in training; 0 means all of a step."

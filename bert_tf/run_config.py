@@ -254,8 +254,41 @@ class CreatePretrainingDataConfig:
                 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """The flags of all scripts that choose devices, and how precisely."""
+
+    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
+    tpu_name: str | None = option(None, "Same as --tpu.")
+    tpu: str | None = option(None, "Address of the TPU.")
+    distribution_strategy: str = option(
+        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
+    )
+    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
+    mixed_precision: str = option(
+        "float32",
+        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
+        "has it. Weights stay float32.",
+        choices=PRECISIONS,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingDeviceConfig(DeviceConfig):
+    """The same for scripts whose originals ran on the TPUs of their time."""
+
+    tpu_zone: str | None = option(None, "Of the original; has no meaning now.")
+    gcp_project: str | None = option(
+        None, "Of the original; has no meaning now."
+    )
+    master: str | None = option(None, "Of the original; has no meaning now.")
+    num_tpu_cores: int | None = option(
+        None, "Of the original; has no meaning now."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(TrainingDeviceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
     bert_config_file: str = option(
@@ -282,16 +315,6 @@ class PretrainConfig:
     save_checkpoints_steps: int = option(1000, "Steps between checkpoints.")
     iterations_per_loop: int = option(1000, "Steps between metrics lines.")
     max_eval_steps: int = option(100, "Most evaluation steps.")
-    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = option(None, "Same as --tpu.")
-    tpu_zone: str | None = option(None, "Of the original; has no meaning now.")
-    gcp_project: str | None = option(
-        None, "Of the original; has no meaning now."
-    )
-    master: str | None = option(None, "Of the original; has no meaning now.")
-    num_tpu_cores: int | None = option(
-        None, "Of the original; has no meaning now."
-    )
 
     eval_input_file: str | None = option(
         None, "Records to evaluate on (default: --input_file)."
@@ -301,17 +324,6 @@ class PretrainConfig:
     )
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is lower case (default: the manifest's)."
-    )
-    distribution_strategy: str = option(
-        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
-    )
-    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
-    tpu: str | None = option(None, "Address of the TPU.")
-    mixed_precision: str = option(
-        "float32",
-        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
-        "has it. Weights stay float32.",
-        choices=PRECISIONS,
     )
     seed: int = option(12345, "Seed of weights, order, masks and dropout.")
     optimizer: str = option(
@@ -547,7 +559,7 @@ class ExtendVocabularyConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _PredictionConfig:
+class _PredictionConfig(DeviceConfig):
     """What scripts that predict with fine-tuned models have in common."""
 
     batch_size: int = option(32, "Rows computed at once.")
@@ -557,19 +569,6 @@ class _PredictionConfig:
         "pads all to the model's max_seq_length as the original does, others "
         "choose the lengths with the least padding (for TPUs, which compile "
         "each).",
-    )
-    distribution_strategy: str = option(
-        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
-    )
-    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
-    tpu: str | None = option(None, "Address of the TPU.")
-    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = option(None, "Same as --tpu.")
-    mixed_precision: str = option(
-        "float32",
-        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
-        "has it.",
-        choices=PRECISIONS,
     )
 
     def __post_init__(self) -> None:
