@@ -266,7 +266,12 @@ def _question(question, context):
     return kept | {"context": context, "answer": answer}
 
 
-_SQUAD = {"kind": "squad", "max_seq_length": 384, "num_train_epochs": 2}
+_SQUAD = {
+    "kind": "squad",
+    "max_seq_length": 384,
+    "train_batch_size": 16,
+    "num_train_epochs": 1,
+}
 _FINE_TUNING = {"kind": "tagging", "seeds": 5, "num_train_epochs": 5}
 _FEATURE_BASED = {
     "kind": "tagging",
@@ -306,7 +311,6 @@ TASKS = {
         kind="classification",
         read=_read_banking77,
         learning_rate=2e-4,
-        num_train_epochs=5,
     ),
     "snli": Settings(
         kind="classification",
@@ -315,6 +319,7 @@ TASKS = {
             ("snli", "dev.tsv.gz"),
             ("snli", "test.tsv.gz"),
         ),
+        num_train_epochs=2,
     ),
     "qnli": Settings(
         kind="classification",
@@ -323,16 +328,6 @@ TASKS = {
             ("qnli", "train_part.tsv.gz"),
             ("qnli", "dev.tsv.gz"),
         ),
-        num_train_epochs=2,
-    ),
-    "comve_b": Settings(
-        kind="choice",
-        read=_read_comve(
-            ["Right Reason1", "Confusing Reason1", "Confusing Reason2"],
-            "Incorrect Statement",
-            "Right Reason1",
-        ),
-        seeds=5,
         num_train_epochs=2,
     ),
     "wikigold_features": Settings(
@@ -346,6 +341,17 @@ TASKS = {
     ),
     "squad1.1": Settings(read=_read_squad(False), **_SQUAD),
     "squad2.0": Settings(read=_read_squad(True), with_negative=True, **_SQUAD),
+    "comve_b": Settings(
+        kind="choice",
+        read=_read_comve(
+            ["Right Reason1", "Confusing Reason1", "Confusing Reason2"],
+            "Incorrect Statement",
+            "Right Reason1",
+        ),
+        seeds=5,
+        train_batch_size=16,
+        num_train_epochs=1,
+    ),
 }
 
 
