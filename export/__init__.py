@@ -1,0 +1,1 @@
+"""Writes trained models in the forms that servers and phones load."""

@@ -1,0 +1,1 @@
+"""Strings in, predictions out, in graph: one module for each kind of head."""
