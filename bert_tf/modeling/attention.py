@@ -62,6 +62,12 @@ class SelfAttention(layers.BertLayer):
         config = self.bert_config
         self.head_size = config.hidden_size // config.num_attention_heads
         width, stddev = config.hidden_size, config.initializer_range
+        if self.for_inference:
+            self.query_key_value = self.project(
+                3 * width, stddev, "query_key_value"
+            )
+            self.query_key_value.build(hidden_states_shape)
+            return
         self.query = self.project(width, stddev, "query")
         self.key = self.project(width, stddev, "key")
         self.value = self.project(width, stddev, "value")
@@ -69,6 +75,8 @@ class SelfAttention(layers.BertLayer):
             projection.build(hidden_states_shape)
 
     def call(self, hidden_states, adder, dropout_seeds=None):
+        if self.for_inference:
+            return self._infer(hidden_states, adder)
         query = self._project_heads(self.query, hidden_states)  # [B, N, S, D]
         key = self._project_heads(self.key, hidden_states)  # [B, N, S, D]
         value = self._project_heads(self.value, hidden_states)  # [B, N, S, D]
@@ -80,6 +88,26 @@ class SelfAttention(layers.BertLayer):
             rate=self.bert_config.attention_probs_dropout_prob,
             jit=self.fuse,
         )  # [B, N, S, S]
+        return fused.merge_heads(tf.matmul(probs, value)), probs
+
+    def _infer(self, hidden_states, adder):
+        """Returns what `call` does, all of it in the compute dtype.
+
+        TensorFlow's optimizer makes one operation of the product of queries
+        and keys, the scale and the adder.
+        """
+        batch, length, _ = fused.shape_of(hidden_states)
+        heads = self.bert_config.num_attention_heads
+        parts = tf.reshape(
+            self.query_key_value.affine(hidden_states),
+            [batch, length, 3, heads, self.head_size],
+        )
+        query, key, value = tf.unstack(
+            tf.transpose(parts, [2, 0, 3, 1, 4]), num=3
+        )  # [B, N, S, D] each
+        scores = tf.matmul(query, key, transpose_b=True)
+        scale = tf.constant(self.head_size**-0.5, scores.dtype)
+        probs = tf.nn.softmax(scores * scale + tf.cast(adder, scores.dtype))
         return fused.merge_heads(tf.matmul(probs, value)), probs
 
     def _project_heads(self, projection, hidden_states):

@@ -81,18 +81,22 @@ class Embeddings(layers.BertLayer):
             name,
             (rows, self.bert_config.hidden_size),
             layers.truncated_normal(self.bert_config.initializer_range),
+            self.variable_dtype,
         )
 
     def call(self, input_ids, segment_ids, dropout_seeds=None):
-        words = lookup(tf.convert_to_tensor(self.word_embeddings), input_ids)
+        table = tf.convert_to_tensor(self.word_embeddings)
+        # Where there is no gradient no server need know how it is computed.
+        look_up = tf.gather if self.for_inference else lookup
+        words = tf.cast(look_up(table, input_ids), tf.float32)
         # A product with one-hot rows: for so few segments it is faster than
         # gathering, above all backwards.
         segments = tf.matmul(
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
-            tf.convert_to_tensor(self.token_type_embeddings),
+            tf.cast(self.token_type_embeddings, tf.float32),
         )
-        positions = tf.convert_to_tensor(self.position_embeddings)
-        embedded = words + segments + positions[: self._length(input_ids)]
+        positions = self.position_embeddings[: self._length(input_ids)]
+        embedded = words + segments + tf.cast(positions, tf.float32)
         keys = dropout.draw_keys(dropout_seeds, self.salt)
         return self.layer_norm(embedded, keys)
 

@@ -59,12 +59,7 @@ class Pooler(layers.BertLayer):
             token = take_last_token(sequence_output, input_mask)
         else:
             token = sequence_output[:, 0]
-        return fused.bias_activation(
-            self.dense(token),
-            tf.convert_to_tensor(self.dense.bias),
-            "tanh",
-            jit=self.fuse,
-        )
+        return self.activate(self.dense, token, "tanh")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -91,13 +86,9 @@ class Transform(layers.BertLayer):
         self.layer_norm.build(input_shape)
 
     def call(self, inputs):
-        activated = fused.bias_activation(
-            self.dense(inputs),
-            tf.convert_to_tensor(self.dense.bias),
-            self.bert_config.hidden_act,
-            jit=self.fuse,
+        return self.layer_norm(
+            self.activate(self.dense, inputs, self.bert_config.hidden_act)
         )
-        return self.layer_norm(activated)
 
 
 def _tied_product(rows, table, bfloat16_gradient):
@@ -143,7 +134,7 @@ class MaskedLMHead(layers.BertLayer):
 
     Call arguments:
       sequence_output: <float>[B, S, H].
-      word_embeddings: <float32>[V, H].
+      word_embeddings: <float>[V, H].
       masked_lm_positions: <int32>[B, P], or None for every position.
 
     Returns:
@@ -167,9 +158,14 @@ class MaskedLMHead(layers.BertLayer):
         transformed = self.transform(chosen)
         shape = fused.shape_of(transformed)
         rows = tf.cast(tf.reshape(transformed, [-1, shape[-1]]), tf.float32)
-        # Of half precisions only bfloat16 has the range for these gradients.
-        bfloat16 = self.compute_dtype == "bfloat16"
-        logits = _tied_product(rows, word_embeddings, bfloat16)
+        word_embeddings = tf.cast(word_embeddings, tf.float32)
+        if self.for_inference:
+            logits = tf.matmul(rows, word_embeddings, transpose_b=True)
+        else:
+            # Of half precisions only bfloat16 has the range for these
+            # gradients.
+            bfloat16 = self.compute_dtype == "bfloat16"
+            logits = _tied_product(rows, word_embeddings, bfloat16)
         logits += tf.convert_to_tensor(self.output_bias)
         return tf.reshape(logits, [*shape[:-1], self.bert_config.vocab_size])
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.modeling import activations
 from bert_tf.modeling import fused
 
 
@@ -38,6 +39,7 @@ class Configured:
             self.bert_config,
             salt=salt,
             fuse=self.fuse,
+            for_inference=self.for_inference,
             dtype=self.dtype_policy,
             name=name,
             **kwargs,
@@ -47,6 +49,7 @@ class Configured:
         return super().get_config() | {
             "config": self.bert_config.to_dict(),
             "fuse": self.fuse,
+            "for_inference": self.for_inference,
         }
 
 
@@ -63,10 +66,14 @@ class BasicLayer(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)
 
-    def add_variable(self, name, shape, initializer):
-        """Adds a variable that is read in its own dtype, float32."""
+    def add_variable(self, name, shape, initializer, dtype="float32"):
+        """Adds a variable that is read in its own dtype."""
         return self.add_weight(
-            name=name, shape=shape, initializer=initializer, autocast=False
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=dtype,
+            autocast=False,
         )
 
     def project(self, width, initializer_range, name="dense"):
@@ -84,14 +91,29 @@ class BertLayer(Configured, BasicLayer):
       salt: Tells this layer's dropout from that of others; a layer with
         several dropouts takes the salts that follow as well.
       fuse: Whether to compile the elementwise chains, see `fused`.
+      for_inference: Whether to have the form of `inference.prepare`.
       **kwargs: As for `keras.layers.Layer`.
     """
 
-    def __init__(self, config, salt=0, fuse=False, **kwargs):
+    def __init__(
+        self, config, salt=0, fuse=False, for_inference=False, **kwargs
+    ):
         super().__init__(**kwargs)
         self.bert_config = as_config(config)
         self.salt = salt
         self.fuse = fuse
+        self.for_inference = for_inference
+
+    def activate(self, projection, inputs, activation):
+        """Returns activation(inputs . kernel + bias) of a projection."""
+        if self.for_inference:
+            return projection.affine(inputs, activation)
+        return fused.bias_activation(
+            projection(inputs),
+            tf.convert_to_tensor(projection.bias),
+            activation,
+            jit=self.fuse,
+        )
 
     def get_config(self):
         return super().get_config() | {"salt": self.salt}
@@ -102,8 +124,8 @@ class Projection(BasicLayer):
     """A matrix product whose bias the caller adds.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
-    this layer only multiplies, and holds the bias. The kernel is
-    [input width, width] as in `keras.layers.Dense`.
+    this layer only multiplies, and holds the bias; `affine` does both. The
+    kernel is [input width, width] as in `keras.layers.Dense`.
 
     Args:
       width: Columns of the kernel.
@@ -126,19 +148,46 @@ class Projection(BasicLayer):
             "kernel",
             (input_shape[-1], self.width),
             truncated_normal(self.initializer_range),
+            self.variable_dtype,
         )
-        self.bias = self.add_variable("bias", (self.width,), "zeros")
+        self.bias = self.add_variable(
+            "bias", (self.width,), "zeros", self.variable_dtype
+        )
 
     def call(self, inputs):
+        return self._with_width(self._multiply(inputs), inputs)
+
+    def affine(self, inputs, activation="linear"):
+        """Returns activation(inputs . kernel + bias), for inference.
+
+        All is computed in the compute dtype. TensorFlow's optimizer makes one
+        operation of product, bias and activation where nothing stands between
+        them.
+
+        Args:
+          inputs: <float>[..., input width].
+          activation: One of `bert_tf.config.HIDDEN_ACTS`.
+
+        Returns:
+          <float>[..., width] in the compute dtype.
+        """
+        bias = tf.cast(self.bias, self.compute_dtype)
+        rows = tf.nn.bias_add(self._multiply(inputs), bias)
+        return self._with_width(activations.get(activation)(rows), inputs)
+
+    def _multiply(self, inputs):
+        """Returns <float>[rows, width]."""
         # One product of two matrices: a batch of products with the same
         # kernel is slower, and its gradient sums over the batch afterwards.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        product = tf.matmul(
+        return tf.matmul(
             tf.cast(rows, self.compute_dtype),
             tf.cast(self.kernel, self.compute_dtype),
         )
+
+    def _with_width(self, rows, inputs):
         shape = [*fused.shape_of(inputs)[:-1], self.width]
-        return tf.reshape(product, shape)
+        return tf.reshape(rows, shape)
 
     def get_config(self):
         return super().get_config() | {
@@ -217,12 +266,7 @@ class Intermediate(BertLayer):
         self.dense.build(input_shape)
 
     def call(self, inputs):
-        return fused.bias_activation(
-            self.dense(inputs),
-            tf.convert_to_tensor(self.dense.bias),
-            self.bert_config.hidden_act,
-            jit=self.fuse,
-        )
+        return self.activate(self.dense, inputs, self.bert_config.hidden_act)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -245,13 +289,16 @@ class ResidualOutput(BertLayer):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, config.initializer_range)
         self.dense.build(inputs_shape)
-        # It holds the weights only: the chain in `call` normalises.
+        # In training it holds the weights only: the chain in `call`
+        # normalises.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )
         self.layer_norm.build((*inputs_shape[:-1], config.hidden_size))
 
     def call(self, inputs, residual, keys=None):
+        if self.for_inference:
+            return self.layer_norm(self.dense.affine(inputs) + residual)
         return fused.bias_dropout_residual_layer_norm(
             self.dense(inputs),
             tf.convert_to_tensor(self.dense.bias),

@@ -37,10 +37,11 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 
     row_predictor = None
 
-    def __init__(self, config, fuse=False, **kwargs):
+    def __init__(self, config, fuse=False, for_inference=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
+        self.for_inference = for_inference
 
     def predict(
         self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
@@ -227,6 +228,7 @@ class BertWithHead(_ConfiguredModel):
                 return_all_layers,
                 return_embeddings,
                 return_attention_probs,
+                for_inference=self.for_inference,
                 dtype=self.dtype_policy,
             )
 

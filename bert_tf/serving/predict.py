@@ -15,6 +15,7 @@ from bert_tf import progress
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
+from bert_tf.modeling import inference
 from bert_tf.run_config import PredictConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import predictor as predictors
@@ -77,12 +78,9 @@ def build_predictor(
     """
     tokenizer = stored.build_tokenizer()
     with computing.strategy.scope():
-        model = pretrained.build_model(
-            stored,
-            task.kind,
-            fuse=_should_fuse(computing),
-            dtype=computing.precision.policy,
-            **task.model_arguments(),
+        model = inference.prepare(
+            pretrained.build_model(stored, task.kind, **task.model_arguments()),
+            computing.precision.name,
         )
     return Predictor(
         model,
@@ -92,16 +90,6 @@ def build_predictor(
         num_length_buckets,
         computing.strategy,
     )
-
-
-def _should_fuse(computing: Devices) -> bool:
-    """Whether compiling the chains between the matrix products pays.
-
-    In bfloat16 on CPUs it saves a sixth of the time, and costs a fifth of a
-    second for each length. In float32 it saves nothing there, and GPUs take
-    long to compile.
-    """
-    return computing.kind == "CPU" and computing.precision.name == "bfloat16"
 
 
 def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
