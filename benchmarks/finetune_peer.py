@@ -267,11 +267,15 @@ def train(model, rows, request):
     return means
 
 
-def predict(model, rows, batch_size=_PREDICT_BATCH_SIZE, length=None):
-    """Returns the outputs of each row; rows of like length go together."""
+def predict(
+    model, rows, batch_size=_PREDICT_BATCH_SIZE, length=None, by_length=True
+):
+    """Returns the outputs of each row; rows of like length may go together."""
     model.eval()
     outputs = [None] * len(rows)
-    order = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
+    order = list(range(len(rows)))
+    if by_length:
+        order.sort(key=lambda i: _length(rows[i]))
     for start in range(0, len(rows), batch_size):
         indices = order[start : start + batch_size]
         batch = collate([rows[i] for i in indices], length)

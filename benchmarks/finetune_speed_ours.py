@@ -23,6 +23,7 @@ class _Work:
         from bert_tf import distribution
         from bert_tf.config import BertConfig
         from bert_tf.interop import formats
+        from bert_tf.modeling import inference
         from bert_tf.modeling.task_models import BertForClassification
         from bert_tf.tasks import prediction
         from bert_tf.tasks.classification import ClassificationTask
@@ -58,6 +59,7 @@ class _Work:
             )
             optimizer = build_optimizer("adamw", 1e-4, 1000, 100)
             optimizer.build(model.trainable_variables)
+            prepared = inference.prepare(model, "bfloat16")
         self._loop = loop.TrainingLoop(
             self._strategy,
             model,
@@ -66,7 +68,7 @@ class _Work:
             loop.StepPlan(settings["batch_size"]),
         )
         self._computer = prediction.OutputComputer(
-            model, self._task, settings["batch_size"], self._strategy
+            prepared, self._task, settings["batch_size"], self._strategy
         )
 
     def _lengths(self, padded):
@@ -149,8 +151,9 @@ class _Work:
         self._loop.run(iterator, len(plan))
         return time.perf_counter() - start
 
-    def run(self, do, padded, turn):
+    def run(self, do, way, turn):
         """Returns seconds, and pieces without padding."""
+        padded = way == "padded"
         if do == "train":
             plan = self._plan(padded, turn)
             seconds = self._train(plan)

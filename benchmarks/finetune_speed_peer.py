@@ -48,10 +48,10 @@ class _Work:
             model, request, 2 * turns * settings["batches"]
         )
 
-    def run(self, do, padded, turn):
+    def run(self, do, way, turn):
         """Returns seconds, and pieces without padding."""
         size = self._settings["batch_size"]
-        length = self._settings["max_seq_length"] if padded else None
+        length = self._settings["max_seq_length"] if way == "padded" else None
         rng = np.random.default_rng(turn + 1)
         chosen = rng.choice(
             len(self._rows), size * self._settings["batches"], replace=False
@@ -67,8 +67,7 @@ class _Work:
                 )
                 self._training.step(batch)
         else:
-            # Sorted by length, as this project does it, unless padded.
-            finetune_peer.predict(model, rows, size, length)
+            finetune_peer.predict(model, rows, size, length, way == "sorted")
         return {
             "seconds": time.perf_counter() - start,
             "pieces": sum(len(row["input_ids"]) for row in rows),
