@@ -1,11 +1,158 @@
 """What the scripts in export/ can be told: one frozen dataclass per script.
 
-As in `run_config`; nothing here imports TensorFlow.
+Nothing here imports TensorFlow.
 """
 
 import dataclasses
+import itertools
+import os
 
 from bert_tf.config import option
+from bert_tf.errors import UserError
+from bert_tf.run_config import require
+from bert_tf.run_config import require_at_least
+
+HEADS = (
+    "classification",
+    "question_answering",
+    "multiple_choice",
+    "tagging",
+    "fill_mask",
+    "next_sentence",
+    "embeddings",
+)
+POOLINGS = ("mean", "cls", "max")
+# Lengths that rows are padded to, unless told otherwise: few, and none more
+# than half again as long as the one before.
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModelConfig:
+    """Flags of export/savedmodel.py."""
+
+    model_dir: str = option(
+        help_text="A model of any format, with its vocabulary."
+    )
+    output_dir: str = option(
+        help_text="Where the versions of the model are: 1, 2, ..."
+    )
+    version: int | None = option(
+        None, "The version to write (default: the next number)."
+    )
+    max_seq_length: int | None = option(
+        None, "The most pieces of a row (default: as the model was trained)."
+    )
+    buckets: str | None = option(
+        None,
+        "Lengths that a batch may be padded to, such as 16,32,64; "
+        "--max_seq_length is always one (default: "
+        f"{','.join(map(str, BUCKETS))}).",
+    )
+    precision: str = option(
+        "float32",
+        "Precision of the arithmetic; auto takes bfloat16 where this machine "
+        "computes in it.",
+        choices=("float32", "bfloat16", "auto"),
+    )
+    ids_only: bool = option(
+        False,
+        "Whether to write also a SavedModel that takes ids and needs no "
+        "TF-Text, into <output_dir>_ids.",
+    )
+    model_name: str | None = option(
+        None, "What servers call the model (default: the name of --output_dir)."
+    )
+    head: str = option(
+        "auto",
+        "What to answer (default: what the model was trained for; of a "
+        "pretrained model fill_mask, of a bare encoder embeddings).",
+        choices=("auto", *HEADS),
+    )
+    pair: bool | None = option(
+        None,
+        "Whether a classifier takes text_pair beside text (default: as the "
+        "model was trained; where that is not known, no).",
+    )
+    pooling: str = option(
+        "mean",
+        "What of a layer is the embedding of a text: the mean or the maximum "
+        "over its pieces, or the piece [CLS].",
+        choices=POOLINGS,
+    )
+    layer: int = option(
+        -1, "Which layer's output embeddings are made of, from 0 or from -1."
+    )
+    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
+    doc_stride: int | None = option(
+        None,
+        "How far windows of a long text begin after each other, in pieces "
+        "(default: as the model was trained).",
+    )
+    max_query_length: int | None = option(
+        None, "The most pieces of a question (default: as trained)."
+    )
+    n_best_size: int | None = option(
+        None, "How many starts and ends are tried (default: as trained)."
+    )
+    max_answer_length: int | None = option(
+        None, "The most pieces of an answer (default: as trained)."
+    )
+
+    def __post_init__(self) -> None:
+        require_at_least(
+            self,
+            1,
+            "version",
+            "top_k",
+            "doc_stride",
+            "max_query_length",
+            "n_best_size",
+            "max_answer_length",
+        )
+        require_at_least(self, 3, "max_seq_length")
+        # A version is an <int64> to a server.
+        require(
+            self.version is None or self.version < 2**63,
+            f"--version must be below 2**63. Received: {self.version}.",
+        )
+        name = self.served_name
+        require(
+            bool(name) and "/" not in name and ":" not in name,
+            "--model_name must be a name without / and :, as it stands in "
+            f"addresses. Received: {name!r}.",
+        )
+        self.bucket_lengths()
+
+    @property
+    def served_name(self) -> str:
+        """What servers call the model."""
+        if self.model_name is not None:
+            return self.model_name
+        return os.path.basename(os.path.abspath(self.output_dir))
+
+    def bucket_lengths(self) -> tuple[int, ...] | None:
+        """Returns the lengths of --buckets; None if they are not given.
+
+        Raises:
+          UserError: If they are no rising numbers.
+        """
+        if self.buckets is None:
+            return None
+        try:
+            lengths = tuple(int(part) for part in self.buckets.split(","))
+        except ValueError as error:
+            raise UserError(
+                "--buckets must be whole numbers separated by commas, such as "
+                f"16,32,64. Received: {self.buckets!r}."
+            ) from error
+        pairs = itertools.pairwise((0, *lengths))
+        if not all(first < second for first, second in pairs):
+            raise UserError(
+                "--buckets must be positive and rise from one to the next. "
+                f"Received: {self.buckets!r}."
+            )
+        return lengths
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,37 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import ClassVar
 from typing import Literal
+from typing import Self
 
 import tensorflow as tf
 
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.features import SEGMENT_IDS
+from bert_tf.stored_model import StoredModel
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
+
+_MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a head is built from.
+
+    Attributes:
+      stored: The model.
+      config: What the user asks for.
+      max_seq_length: The most pieces of a row.
+      buckets: Lengths that rows may have, rising; the last is
+        `max_seq_length`.
+    """
+
+    stored: StoredModel
+    config: SavedModelConfig
+    max_seq_length: int
+    buckets: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +78,9 @@ class Head(abc.ABC):
     # TensorFlow Serving's other interfaces, where they fit: `answer` then
     # returns `classes` and `scores` ("classify") or `outputs` ("regress") too.
     method: Literal["classify", "regress"] | None = None
+    # The fields of `SavedModelConfig` that this head reads, of those that not
+    # all heads do.
+    flags: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -63,12 +92,44 @@ class Head(abc.ABC):
         self.max_seq_length = max_seq_length
         self.buckets = tuple(buckets)
 
+    @classmethod
+    @abc.abstractmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a stored model.
+
+        Raises:
+          UserError: If the model or the flags do not fit the head.
+        """
+
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns what `pack` takes: by default vectors of strings, [B]."""
         return {
             name: tf.TensorSpec([None], tf.string, name=name)
             for name in self.inputs
         }
+
+    def ids_specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns what the model takes: by default <int32>[R, T] each."""
+        return {
+            name: tf.TensorSpec([None, None], tf.int32, name=name)
+            for name in _MODEL_INPUTS
+        }
+
+    def attention_rows(
+        self, strings: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor] | None:
+        """Returns the rows whose attention can be looked at, one of each text.
+
+        By default one text or a pair, truncated.
+
+        Args:
+          strings: As for `pack`.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T]; or
+          None where there is no such row.
+        """
+        return self.pack_texts(*(strings[name] for name in self.inputs))
 
     @abc.abstractmethod
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:

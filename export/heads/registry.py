@@ -1,0 +1,53 @@
+"""All heads, and which models have them."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_tf.errors import UserError
+from bert_tf.stored_model import StoredModel
+from export.heads.classification import Classification
+from export.heads.head import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A head that can be exported.
+
+    Attributes:
+      head: The class.
+      kinds: Kinds of stored models that have it, keys of `weight_map.HEADS`.
+      model_kind: The kind of model that computes for it, where that is not
+        the stored one.
+    """
+
+    head: type[Head]
+    kinds: tuple[str, ...]
+    model_kind: str | None = None
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "classification": Entry(Classification, ("classification",)),
+}
+
+
+def choose(name: str, stored: StoredModel) -> str:
+    """Returns the name of the head that is meant.
+
+    Args:
+      name: One of `ENTRIES`, or "auto" for the first that the model has.
+      stored: The model.
+
+    Raises:
+      UserError: If the model has no such head.
+    """
+    kind = stored.task["kind"]
+    of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
+    if name == "auto":
+        return of_model[0]
+    if name not in of_model:
+        raise UserError(
+            f"The model in {stored.path} is of kind={kind!r} and can be "
+            f"exported with --head={' or '.join(of_model)}. Received: "
+            f"--head={name}."
+        )
+    return name

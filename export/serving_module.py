@@ -1,0 +1,194 @@
+"""What is saved: a head around a model, as signatures.
+
+Shapes:
+  B: batch size.
+  P: pieces of a text.
+  T: pieces of a row.
+  L: layers.
+  N: attention heads.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf.text.tokenizer import BertTokenizer
+from export import examples
+from export.heads.head import Head
+
+SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+FROM_IDS = "from_ids"
+FROM_EXAMPLES = "from_examples"
+TOKENIZE = "tokenize"
+ATTENTION = "attention"
+# What `Head.answer` returns for TensorFlow Serving's other interfaces alone.
+_OUTPUTS_OF_METHOD = {
+    "classify": ("classes", "scores"),
+    "regress": ("outputs",),
+}
+
+_Tensors = Mapping[str, tf.Tensor]
+
+
+class ServingModule:
+    """The signatures of a model, and each of the weights that they read once.
+
+    Args:
+      head: What turns strings into the model's input and back.
+      model: The model; its attention probabilities are among its outputs.
+      ids_only: Whether to leave out all that reads strings.
+
+    Attributes:
+      signatures: By name.
+      weights: The variables that they read.
+    """
+
+    def __init__(
+        self, head: Head, model: keras.Model, ids_only: bool = False
+    ) -> None:
+        self._head = head
+        self._model = model
+        functions = self._ids_functions() if ids_only else self._functions()
+        self.signatures = {
+            name: _trace(function, specs)
+            for name, (function, specs) in functions.items()
+        }
+        self.weights = _variables(self.signatures.values())
+
+    def save(self, directory: str) -> None:
+        """Writes the SavedModel into a directory that need not be there."""
+        saved = tf.Module()
+        saved.weights = self.weights
+        tf.saved_model.save(
+            saved,
+            directory,
+            signatures=self.signatures,
+            options=tf.saved_model.SaveOptions(
+                # Of layers that are trained; nothing is here.
+                experimental_custom_gradients=False
+            ),
+        )
+
+    def _ids_functions(self):
+        return {SERVING: (self._from_ids, self._head.ids_specs())}
+
+    def _functions(self):
+        head = self._head
+        strings = head.input_specs()
+        functions = {
+            SERVING: (self._serve, strings),
+            FROM_IDS: (self._from_ids, head.ids_specs()),
+            FROM_EXAMPLES: (
+                self._from_examples,
+                {"examples": examples.spec("examples")},
+            ),
+            TOKENIZE: (
+                self._tokenize,
+                {"text": tf.TensorSpec([None], tf.string, "text")},
+            ),
+        }
+        if self._has_attention():
+            functions[ATTENTION] = (self._attention, strings)
+        if head.method:
+            functions[head.method] = (
+                self._serve_method,
+                {"inputs": examples.spec("inputs")},
+            )
+        return functions
+
+    def _answer(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+        rows = self._head.pack(strings)
+        return self._head.answer(self._compute(rows.inputs), rows)
+
+    def _compute(self, inputs: _Tensors) -> dict[str, tf.Tensor]:
+        return self._model(dict(inputs), training=False)
+
+    def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
+        answer = self._answer(strings)
+        for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
+            del answer[name]
+        return answer
+
+    def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        answer = self._head.answer_ids(self._compute(inputs))
+        for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
+            del answer[name]
+        return answer
+
+    def _from_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._serve(
+            **examples.parse(inputs["examples"], self._head.input_specs())
+        )
+
+    def _serve_method(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        answer = self._answer(
+            examples.parse(inputs["inputs"], self._head.input_specs())
+        )
+        return {x: answer[x] for x in _OUTPUTS_OF_METHOD[self._head.method]}
+
+    def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return tokenize(self._head.tokenizer, text)
+
+    def _has_attention(self) -> bool:
+        strings = {
+            name: tf.zeros([0] * spec.shape.rank, tf.string)
+            for name, spec in self._head.input_specs().items()
+        }
+        return self._head.attention_rows(strings) is not None
+
+    def _attention(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns `tokens` <string>[B, T] and `attention` [B, L, N, T, T]."""
+        inputs = self._head.attention_rows(strings)
+        tokens = self._head.tokenizer.tokens(inputs["input_ids"])
+        return {
+            "tokens": tf.where(inputs["input_mask"] > 0, tokens, ""),
+            "attention": tf.cast(
+                tf.stack(self._compute(inputs)["attention_probs"], 1),
+                tf.float32,
+            ),
+        }
+
+
+def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the pieces of texts, without special ones, for debugging.
+
+    Args:
+      tokenizer: The tokenizer.
+      text: <string>[B].
+
+    Returns:
+      `input_ids` <int32>[B, P], padded with [PAD]; `tokens` <string>[B, P],
+      padded with ""; `starts` and `ends` <int32>[B, P], bytes of the text,
+      padded with -1.
+    """
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    return {
+        "input_ids": ids.to_tensor(tokenizer.vocabulary.pad_id),
+        "tokens": tokenizer.tokens(ids).to_tensor(""),
+        "starts": starts.to_tensor(-1),
+        "ends": ends.to_tensor(-1),
+    }
+
+
+def _trace(
+    function: Callable[..., dict[str, tf.Tensor]],
+    specs: Mapping[str, tf.TensorSpec],
+):
+    """Returns the graph of a function, whose outputs have their names."""
+
+    def named(**inputs):
+        outputs = function(**inputs)
+        return {name: tf.identity(x, name) for name, x in outputs.items()}
+
+    return tf.function(named, autograph=False).get_concrete_function(**specs)
+
+
+def _variables(functions) -> list[tf.Variable]:
+    """Returns the variables that functions read, each once."""
+    found = {}
+    for function in functions:
+        for variable in function.graph.variables:
+            found[id(variable)] = variable
+    return list(found.values())
