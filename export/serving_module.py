@@ -112,7 +112,8 @@ class ServingModule:
         return answer
 
     def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = self._head.answer_ids(self._compute(inputs))
+        rows = self._head.ids_rows(inputs)
+        answer = self._head.answer_ids(self._compute(rows.inputs), rows)
         for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
             del answer[name]
         return answer

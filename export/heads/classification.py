@@ -72,9 +72,10 @@ class Classification(head.Head):
         return self._answer(outputs["logits"])
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor]
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns what `answer` does, and `logits`."""
+        del rows
         return self._answer(outputs["logits"]) | {"logits": outputs["logits"]}
 
     def _answer(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:

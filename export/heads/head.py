@@ -55,7 +55,8 @@ class Rows:
 
     Attributes:
       inputs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T];
-        [B, choices, T] of multiple choice.
+        [B, choices, T] of multiple choice; `masked_lm_positions` <int32>[B, P]
+        beside them where pieces are predicted.
       state: What `answer` must know beside; dense tensors by name.
     """
 
@@ -81,6 +82,9 @@ class Head(abc.ABC):
     # The fields of `SavedModelConfig` that this head reads, of those that not
     # all heads do.
     flags: ClassVar[tuple[str, ...]] = ()
+    # The most rows for the model to compute at once, where one text can have
+    # any number of them; None where rows are as many as texts.
+    max_rows_at_once: ClassVar[int | None] = None
 
     def __init__(
         self,
@@ -150,14 +154,23 @@ class Head(abc.ABC):
           rows: What `pack` returned.
         """
 
+    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+        """Returns the model's input for ids that users send: by default these.
+
+        Args:
+          inputs: A tensor of `ids_specs` for each of their names.
+        """
+        return Rows(dict(inputs))
+
     @abc.abstractmethod
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor]
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns what users get who send ids: nothing that needs strings.
 
         Args:
-          outputs: What the model returns for them.
+          outputs: What the model returns for `rows.inputs`.
+          rows: What `ids_rows` returned.
         """
 
     def trim(self, packed: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
