@@ -1,8 +1,13 @@
 """The course of an export: from a model directory to a version of it."""
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
 import keras
 from absl import logging
 
+from bert_tf import cli
 from bert_tf import keras_backend
 from bert_tf import precision as precisions
 from bert_tf import pretrained
@@ -10,14 +15,53 @@ from bert_tf.errors import UserError
 from bert_tf.export_config import BUCKETS
 from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import initialization
+from bert_tf.modeling import inference
 from bert_tf.stored_model import StoredModel
 from export import version_directory
-from export.heads import head as heads
+from export.artifact import Artifact
 from export.heads import registry
+from export.heads.head import Head
+from export.heads.head import Source
 from export.serving_module import ServingModule
 
 _SCRIPT = "export/savedmodel.py"
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+_IDS_SUFFIX = "_ids"
+# Of models that do not say how long the rows were that they were trained on.
+_USUAL_LENGTH = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """A model that is ready to be saved.
+
+    Attributes:
+      config: What the user asks for.
+      name: The head's, a key of `registry.ENTRIES`.
+      head: The head.
+      model: The model, in its fastest form.
+      precision: "float32" or "bfloat16".
+    """
+
+    config: SavedModelConfig
+    name: str
+    head: Head
+    model: keras.Model
+    precision: str
+
+    def artifact(self, version: int, ids_only: bool) -> Artifact:
+        """Returns what becomes of it."""
+        name = self.config.served_name
+        return Artifact(
+            model_name=f"{name}{_IDS_SUFFIX}" if ids_only else name,
+            version=version,
+            head=self.name,
+            precision=self.precision,
+            ids_only=ids_only,
+            max_seq_length=self.head.max_seq_length,
+            buckets=self.head.buckets,
+            settings=self.head.settings(),
+            command=cli.command_line(_SCRIPT, self.config),
+        )
 
 
 def run(config: SavedModelConfig) -> None:
@@ -27,44 +71,76 @@ def run(config: SavedModelConfig) -> None:
       UserError: For whatever the user can mend.
     """
     keras_backend.require_tensorflow()
-    version_directory.check(config.output_dir)
+    targets = {config.output_dir: False}
+    if config.ids_only:
+        targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
+    for output_dir in targets:
+        version_directory.check(output_dir)
+    version = version_directory.choose(config.version, list(targets))
+    export = prepare(config)
+    # All are complete before the first of them appears.
+    with contextlib.ExitStack() as stack:
+        for output_dir, ids_only in targets.items():
+            temporary = stack.enter_context(
+                version_directory.write(output_dir, version)
+            )
+            with _warnings_only():
+                ServingModule(export.head, export.model, ids_only).save(
+                    temporary
+                )
+    for output_dir in targets:
+        logging.info("Wrote %s/%d.", output_dir.rstrip("/"), version)
+
+
+def prepare(config: SavedModelConfig) -> Export:
+    """Loads the model, and chooses the head and all that is not told.
+
+    Raises:
+      UserError: If the flags do not fit the model.
+    """
     stored = initialization.read(config.model_dir, flag="--model_dir")
     name = registry.choose(config.head, stored)
     entry = registry.ENTRIES[name]
-    source = _source(config, stored)
-    head = entry.head.build(source)
-    precision = _precision(config.precision)
-    model = build_model(stored, entry.model_kind, precision)
-    version = version_directory.choose(config.version, [config.output_dir])
-    with version_directory.write(config.output_dir, version) as temporary:
-        ServingModule(head, model).save(temporary)
-    logging.info("Wrote %s/%d.", config.output_dir, version)
-
-
-def build_model(
-    stored: StoredModel, kind: str | None, precision: str
-) -> keras.Model:
-    """Returns the model that computes for a head."""
-    return pretrained.build_model(
+    _check_flags(config, name)
+    head = entry.head.build(_source(config, stored))
+    precision = config.precision
+    if precision == "auto":
+        precision = precisions.resolve("auto", "CPU").name
+    model = pretrained.build_model(
         stored,
-        kind,
-        dtype=_POLICIES[precision],
+        entry.model_kind,
         return_all_layers=True,
         return_attention_probs=True,
     )
+    return Export(
+        config, name, head, inference.prepare(model, precision), precision
+    )
 
 
-def _precision(asked: str) -> str:
-    """Returns "float32" or "bfloat16"; "auto" asks this machine's CPU."""
-    # Asked for by name it is for another machine, maybe.
-    return precisions.resolve(asked, "CPU").name if asked == "auto" else asked
+def _check_flags(config: SavedModelConfig, name: str) -> None:
+    """Raises `UserError` for flags that have no effect on the head."""
+    of_heads = {
+        flag: [
+            key for key, one in registry.ENTRIES.items() if flag in one.flags
+        ]
+        for entry in registry.ENTRIES.values()
+        for flag in entry.flags
+    }
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        allowed = of_heads.get(field.name, [name])
+        if name not in allowed and value != field.default:
+            raise UserError(
+                f"--{field.name} is for --head={' or '.join(allowed)}. "
+                f"Received: {value!r} with the head {name}; drop it."
+            )
 
 
-def _source(config: SavedModelConfig, stored: StoredModel) -> heads.Source:
+def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
     longest = stored.config.max_position_embeddings
     length = config.max_seq_length
     if length is None:
-        length = min(stored.task.get("max_seq_length", 128), longest)
+        length = min(stored.task.get("max_seq_length", _USUAL_LENGTH), longest)
     if length > longest:
         raise UserError(
             "--max_seq_length must not exceed `max_position_embeddings` of "
@@ -77,8 +153,19 @@ def _source(config: SavedModelConfig, stored: StoredModel) -> heads.Source:
         raise UserError(
             f"--buckets must not exceed the most pieces of a row, {length}. "
             f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
-            "the longer ones."
+            "those that are longer."
         )
     if not buckets or buckets[-1] < length:
         buckets = (*buckets, length)
-    return heads.Source(stored, config, length, buckets)
+    return Source(stored, config, length, buckets)
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Keeps TensorFlow from telling of each step of saving."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

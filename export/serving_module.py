@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from bert_tf.text.tokenizer import BertTokenizer
 from export import examples
+from export import saved_graph
+from export.computing import compute
 from export.heads.head import Head
 
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -24,6 +26,10 @@ FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
 ATTENTION = "attention"
 # What `Head.answer` returns for TensorFlow Serving's other interfaces alone.
+_METHODS = {
+    "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
+    "regress": tf.saved_model.REGRESS_METHOD_NAME,
+}
 _OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
@@ -70,9 +76,17 @@ class ServingModule:
                 experimental_custom_gradients=False
             ),
         )
+        saved_graph.set_methods(
+            directory,
+            {
+                name: _METHODS[name]
+                for name in self.signatures
+                if name in _METHODS
+            },
+        )
 
     def _ids_functions(self):
-        return {SERVING: (self._from_ids, self._head.ids_specs())}
+        return {SERVING: (self._from_ids_to_numbers, self._head.ids_specs())}
 
     def _functions(self):
         head = self._head
@@ -103,7 +117,7 @@ class ServingModule:
         return self._head.answer(self._compute(rows.inputs), rows)
 
     def _compute(self, inputs: _Tensors) -> dict[str, tf.Tensor]:
-        return self._model(dict(inputs), training=False)
+        return compute(self._model, inputs, self._head.max_rows_at_once)
 
     def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         answer = self._answer(strings)
@@ -117,6 +131,11 @@ class ServingModule:
         for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
             del answer[name]
         return answer
+
+    def _from_ids_to_numbers(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns no strings, which other readers of SavedModels lack."""
+        answer = self._from_ids(**inputs)
+        return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
     def _from_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._serve(
@@ -146,7 +165,7 @@ class ServingModule:
         return {
             "tokens": tf.where(inputs["input_mask"] > 0, tokens, ""),
             "attention": tf.cast(
-                tf.stack(self._compute(inputs)["attention_probs"], 1),
+                tf.stack(compute(self._model, inputs)["attention_probs"], 1),
                 tf.float32,
             ),
         }

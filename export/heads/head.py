@@ -14,6 +14,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import ClassVar
 from typing import Literal
 from typing import Self
@@ -80,7 +81,7 @@ class Head(abc.ABC):
     # returns `classes` and `scores` ("classify") or `outputs` ("regress") too.
     method: Literal["classify", "regress"] | None = None
     # The fields of `SavedModelConfig` that this head reads, of those that not
-    # all heads do.
+    # all heads do; each is an attribute, too.
     flags: ClassVar[tuple[str, ...]] = ()
     # The most rows for the model to compute at once, where one text can have
     # any number of them; None where rows are as many as texts.
@@ -104,6 +105,10 @@ class Head(abc.ABC):
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what the head was built with: `flags` and their values."""
+        return {name: getattr(self, name) for name in self.flags}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns what `pack` takes: by default vectors of strings, [B]."""

@@ -4,9 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_tf.errors import UserError
+from bert_tf.interop import weight_map
 from bert_tf.stored_model import StoredModel
 from export.heads.classification import Classification
+from export.heads.embeddings import Embeddings
 from export.heads.head import Head
+from export.heads.multiple_choice import MultipleChoice
+from export.heads.next_sentence import NextSentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +28,18 @@ class Entry:
     kinds: tuple[str, ...]
     model_kind: str | None = None
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that the head reads."""
+        return self.head.flags
 
+
+# Of several heads of a model the first is meant unless told otherwise.
 ENTRIES: Mapping[str, Entry] = {
     "classification": Entry(Classification, ("classification",)),
+    "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
+    "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
+    "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
 }
 
 
