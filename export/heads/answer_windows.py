@@ -1,0 +1,175 @@
+"""Questions with paragraphs of any length as rows of the model's length.
+
+Shapes:
+  B: number of questions.
+  P: pieces of all paragraphs.
+  R: number of windows; a paragraph without pieces has none.
+  T: most pieces of a window.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.text.vocabulary import Vocabulary
+
+# [CLS], and [SEP] after the question and after the paragraph.
+NUM_SPECIAL_TOKENS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """[CLS] question [SEP] window of the paragraph [SEP].
+
+    Attributes:
+      questions: <int64>[R], rising, the question that each window is of.
+      offsets: <int32>[R], where the paragraph's pieces begin in the row.
+      lengths: <int32>[R], how many there are.
+      first_pieces: <int32>[R], which piece, of those of all paragraphs, is the
+        first of them.
+    """
+
+    questions: tf.Tensor
+    offsets: tf.Tensor
+    lengths: tf.Tensor
+    first_pieces: tf.Tensor
+
+    @classmethod
+    def cut(
+        cls,
+        query_lengths: tf.Tensor,
+        piece_splits: tf.Tensor,
+        max_seq_length: int,
+        doc_stride: int,
+    ) -> Self:
+        """Returns the windows, each `doc_stride` pieces after the last.
+
+        Source: run_squad.py:371-390 of the original.
+
+        Args:
+          query_lengths: <int32>[B], pieces of each question, so few that the
+            paragraph has room.
+          piece_splits: <int64>[B + 1], where the pieces of each paragraph
+            begin, and P.
+          max_seq_length: T.
+          doc_stride: How far one window begins after the other.
+        """
+        splits = tf.cast(piece_splits, tf.int32)
+        lengths = splits[1:] - splits[:-1]
+        room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths
+        stride = tf.minimum(room, doc_stride)
+        # Rounded up: as many steps as it takes to see the last piece.
+        steps = -tf.math.floordiv(room - lengths, stride)
+        counts = tf.where(lengths > 0, 1 + tf.maximum(steps, 0), 0)
+        questions = tf.repeat(tf.range(tf.size(counts)), counts)
+        numbers = tf.range(tf.size(questions)) - tf.gather(
+            tf.cumsum(counts, exclusive=True), questions
+        )
+        begins = numbers * tf.gather(stride, questions)
+        return cls(
+            questions=tf.cast(questions, tf.int64),
+            offsets=tf.gather(query_lengths, questions) + 2,
+            lengths=tf.minimum(
+                tf.gather(room, questions),
+                tf.gather(lengths, questions) - begins,
+            ),
+            first_pieces=tf.gather(splits, questions) + begins,
+        )
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, tf.Tensor]) -> Self:
+        """Returns what `state` was made of."""
+        return cls(**{x.name: state[x.name] for x in dataclasses.fields(cls)})
+
+    def state(self) -> dict[str, tf.Tensor]:
+        """Returns the attributes by name."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+
+    def rows(
+        self,
+        queries: tf.RaggedTensor,
+        piece_ids: tf.Tensor,
+        max_seq_length: int,
+        vocabulary: Vocabulary,
+    ) -> dict[str, tf.Tensor]:
+        """Returns the model's input.
+
+        Args:
+          queries: Ragged <int32>[B, None], the pieces of questions, as many as
+            `cut` was told, or more.
+          piece_ids: <int32>[P], those of paragraphs.
+          max_seq_length: T.
+          vocabulary: Gives the ids of [CLS], [SEP] and [PAD].
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
+        """
+        position, offset = tf.range(max_seq_length), self.offsets[:, tf.newaxis]
+        end = offset + self.lengths[:, tf.newaxis]  # Where the last [SEP] is.
+        # Both texts and the special pieces stand in one vector.
+        num_query, num_doc = (
+            tf.size(queries.flat_values),
+            tf.size(piece_ids),
+        )
+        cls_index = num_query + num_doc
+        query_starts = tf.cast(queries.row_starts(), tf.int32)
+        query_starts = tf.gather(query_starts, self.questions)[:, tf.newaxis]
+        doc_starts = num_query + (self.first_pieces - self.offsets)
+        is_sep = (position == offset - 1) | (position == end)
+        index = tf.where(
+            position < offset - 1,
+            query_starts - 1 + position,
+            doc_starts[:, tf.newaxis] + position,
+        )
+        index = tf.where(position == 0, cls_index, index)
+        index = tf.where(is_sep, cls_index + 1, index)
+        index = tf.where(position > end, cls_index + 2, index)
+        specials = (vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id)
+        everything = tf.concat([queries.flat_values, piece_ids, specials], 0)
+        in_row = position <= end
+        return {
+            "input_ids": tf.gather(everything, index),
+            "input_mask": tf.cast(in_row, tf.int32),
+            "segment_ids": tf.cast(in_row & (position >= offset), tf.int32),
+        }
+
+    def is_max_context(
+        self, num_pieces: tf.Tensor, max_seq_length: int
+    ) -> tf.Tensor:
+        """Returns whether no other window shows more around a piece.
+
+        Where the smaller of its contexts, left and right, is greatest, a piece
+        is read; of equal windows in the first.
+
+        Source: _check_is_max_context (run_squad.py:513-547 of the original).
+
+        Args:
+          num_pieces: <int32>, P.
+          max_seq_length: T.
+
+        Returns:
+          <bool>[R, T], false for all but pieces of the paragraph.
+        """
+        left = tf.range(max_seq_length) - self.offsets[:, tf.newaxis]
+        length = self.lengths[:, tf.newaxis]
+        is_piece = (left >= 0) & (left < length)
+        piece = tf.where(is_piece, self.first_pieces[:, tf.newaxis] + left, -1)
+        # In the arithmetic of `squad_features`, for equal ones to stay equal.
+        context = tf.cast(tf.minimum(left, length - 1 - left), tf.float64)
+        score = context + 0.01 * tf.cast(length, tf.float64)
+        best = tf.math.unsorted_segment_max(score, piece, num_pieces)
+        is_best = is_piece & (score == _gather(best, piece))
+        row = tf.range(tf.size(self.lengths))[:, tf.newaxis]
+        first = tf.math.unsorted_segment_min(
+            tf.broadcast_to(row, tf.shape(piece)),
+            tf.where(is_best, piece, -1),
+            num_pieces,
+        )
+        return is_best & (row == _gather(first, piece))
+
+
+def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Returns `values` at `indices`, and anything where these are -1."""
+    return tf.gather(values, tf.maximum(indices, 0))
