@@ -130,7 +130,7 @@ class TaggingTask(task.Task):
             self.max_seq_length,
             self.labels if self.is_labelled(examples) else None,
             self.context,
-            self._stride(),
+            self.stride,
         )
         for count, why in (
             (
@@ -152,7 +152,9 @@ class TaggingTask(task.Task):
                 )
         return features
 
-    def _stride(self) -> int | None:
+    @property
+    def stride(self) -> int | None:
+        """How many pieces further each window begins; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
         # A model may read less than it was trained for.

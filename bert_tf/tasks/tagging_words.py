@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from bert_tf.text import normalizer
 
-_CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
-_CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
+# The inside of a class of regular expressions.
+CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
+LETTER = r"[^\W\d_]"
+_CHUNKS = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
 # "U.S." and the "W." of a name keep their full stops.
-_ABBREVIATION = re.compile(r"(?:[^\W\d_]\.){2,}|[A-Z]\.")
+_ABBREVIATION = re.compile(rf"(?:{LETTER}\.){{2,}}|[A-Z]\.")
 # "@name" and "#topic" are words in corpora of social media.
 _HANDLE = re.compile(r"[@#]\w")
 
@@ -57,14 +59,14 @@ def _peel(text: str, start: int, end: int) -> list[Word]:
     before, after = [], []
     while (
         start < end
-        and _is_punctuation(text[start])
+        and is_punctuation(text[start])
         and not _HANDLE.match(text, start, end)
     ):
         before.append(Word(text[start], start, start + 1))
         start += 1
     while (
         start < end
-        and _is_punctuation(text[end - 1])
+        and is_punctuation(text[end - 1])
         and not _ABBREVIATION.fullmatch(text, start, end)
     ):
         after.append(Word(text[end - 1], end - 1, end))
@@ -73,7 +75,7 @@ def _peel(text: str, start: int, end: int) -> list[Word]:
     return [*before, *middle, *reversed(after)]
 
 
-def _is_punctuation(character: str) -> bool:
+def is_punctuation(character: str) -> bool:
     """Returns what tokenization.py:386-399 of the original does."""
     if character.isascii():
         return character.isprintable() and not (

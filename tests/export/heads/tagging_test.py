@@ -1,0 +1,199 @@
+"""Tests for export.heads.tagging."""
+
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.interop import formats
+from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.tasks.tagging import TaggingTask
+from export.heads.head import Source
+from export.heads.tagging import Tagging
+from tests import tiny_model
+
+_LABELS = ("O", "B-x", "I-x", "B-long-name")
+_TEXTS = (
+    "the cat sat on the mat.",
+    "",
+    "The matting (東), the U.S. dog sat; @cat #dog ... mats!",
+    " \t\u3000\n",
+    "\u200b \u0301",  # Words without any piece.
+    "sat\u200b \u200b matting é\u0301 \U0001f642 كلب",
+    "cat\x00dog [MASK] the\ufffdmat",
+    " ".join(["matting"] * 3 + ["the 東 mat."] * 7),
+)
+_BUCKETS = (4, 8, 12)
+
+
+def _write(folder, **values):
+    task = TaggingTask(
+        name="tagging",
+        **{"labels": _LABELS, "max_seq_length": 12, "files": {}} | values,
+    )
+    model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+    weights = tiny_model.random_weights(model)
+    # What a word is must count for more than that it is one.
+    for name in weights:
+        if name.endswith(("/beta", "bias", "type_embeddings")):
+            weights[name] *= 0.1
+        elif name.endswith("/gamma"):
+            weights[name] = 1 + 0.1 * weights[name]
+    path = os.path.join(folder, "model")
+    return tiny_model.write_task(path, task, weights)
+
+
+def _build(path, max_seq_length=12, **flags):
+    stored = formats.read(path)
+    config = SavedModelConfig(model_dir=path, output_dir="x", **flags)
+    return Tagging.build(Source(stored, config, max_seq_length, _BUCKETS))
+
+
+def _serve(head, model):
+    """Returns what answers strings with `model` between `pack` and `answer`."""
+
+    @tf.function(input_signature=[head.input_specs()], autograph=False)
+    def serve(strings):
+        rows = head.pack(strings)
+        return head.answer(model(rows.inputs, training=False), rows)
+
+    return lambda texts: serve({"text": tf.constant(texts, tf.string)})
+
+
+def _describe(answers):
+    """Returns the answers in the form of `predict`, without padding."""
+    described = []
+    for words, tags, starts, ends in zip(
+        *(
+            answers[name].numpy()
+            for name in ("words", "tags", "starts", "ends")
+        ),
+        strict=True,
+    ):
+        count = np.sum(starts >= 0)
+        padding = {*words[count:], *tags[count:]}, {*starts[count:]}
+        assert padding[0] <= {b""} and padding[1] <= {-1}, padding
+        described.append(
+            {
+                "words": [word.decode() for word in words[:count]],
+                "tags": [tag.decode() for tag in tags[:count]],
+                "offsets": np.stack([starts, ends], 1)[:count].tolist(),
+            }
+        )
+    return described
+
+
+def _random_texts(count):
+    rng = random.Random(3)
+    parts = (*tiny_model.TOKENS, *" \t.,;()@#", "ting", "\u0301", "\x00", "A.")
+    return [
+        "".join(rng.choices(parts, k=rng.randint(0, 40))) for _ in range(count)
+    ]
+
+
+class TaggingTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("linear", {}),
+        ("bilstm", {"head": "bilstm", "lstm_size": 5}),
+        (
+            "features",
+            {
+                "approach": "feature_based",
+                "layer_combination": "weighted_sum_all_layers",
+                "lstm_size": 4,
+            },
+        ),
+        ("one_window", {"doc_stride": 0}),
+        ("small_stride", {"doc_stride": 2}),
+    )
+    def test_answers_are_those_of_predict(self, values):
+        path = _write(self.create_tempdir().full_path, **values)
+        model = bert_tf.load_model(path)
+        serve = _serve(_build(path), model)
+        texts = [*_TEXTS, *_random_texts(60)]
+        expected = model.predict(texts)
+        self.assertEqual(_describe(serve(texts)), expected)
+        # One at a time: rows of other lengths, and none with words.
+        for text, wanted in zip(_TEXTS[:5], expected, strict=False):
+            self.assertEqual(_describe(serve([text])), [wanted])
+        tags = [tag for row in expected for tag in row["tags"]]
+        # The model tells words apart, so the comparison says something.
+        self.assertGreater(len(set(tags)), 2)
+
+    def test_other_lengths_are_those_of_a_model_that_reads_so_much(self):
+        folder = self.create_tempdir().full_path
+        path = _write(folder)
+        shorter = _write(os.path.join(folder, "s"), max_seq_length=7)
+        stepping = _write(
+            os.path.join(folder, "d"), max_seq_length=7, doc_stride=3
+        )
+        model = bert_tf.load_model(path)
+        for other, flags in ((shorter, {}), (stepping, {"doc_stride": 3})):
+            head = _build(path, 7, **flags)
+            answers = _serve(head, model)(_TEXTS)
+            expected = bert_tf.load_model(other).predict(list(_TEXTS))
+            self.assertEqual(_describe(answers), expected)
+
+    def test_no_text(self):
+        path = _write(self.create_tempdir().full_path)
+        answers = _serve(_build(path), bert_tf.load_model(path))([])
+        self.assertEqual({x.shape for x in answers.values()}, {(0, 0)})
+
+    def test_bytes_that_are_not_utf8_count_for_nothing(self):
+        path = _write(self.create_tempdir().full_path)
+        model = bert_tf.load_model(path)
+        texts = [b"the\xff cat\xe6\x9d on", b"\xe6\x9d\xb1\x80 mat", b"\xc0"]
+        answers = _serve(_build(path), model)(texts)
+        expected = model.predict([x.decode("utf-8", "ignore") for x in texts])
+        self.assertEqual(_describe(answers), expected)
+
+    def test_thousands_of_words(self):
+        path = _write(self.create_tempdir().full_path, max_seq_length=12)
+        model = bert_tf.load_model(path)
+        rng = random.Random(7)
+        texts = [
+            " ".join(rng.choices(["the", "matting", "東,", "dog"], k=count))
+            for count in (3000, 5)
+        ]
+        answers = _serve(_build(path), model)(texts)
+        self.assertEqual(_describe(answers), model.predict(texts))
+
+    def test_rows_are_as_short_as_they_can_be(self):
+        head = _build(_write(self.create_tempdir().full_path))
+        for text, length in (("", 4), ("the cat", 4), ("the cat sat", 8)):
+            rows = head.pack({"text": tf.constant([text])})
+            self.assertEqual(rows.inputs["input_ids"].shape, [1, length])
+
+    def test_attention_is_that_of_the_beginning(self):
+        head = _build(_write(self.create_tempdir().full_path))
+        rows = head.attention_rows({"text": tf.constant(["", _TEXTS[2]])})
+        pieces = head.tokenizer.tokens(rows["input_ids"]).numpy()
+        self.assertEqual(
+            b" ".join(pieces[1]).decode(),
+            "[CLS] the mat ##ting [UNK] 東 [UNK] , the [UNK] . [SEP]",
+        )
+        self.assertEqual(rows["input_mask"].numpy().sum(-1).tolist(), [2, 12])
+
+    def test_probabilities_of_ids(self):
+        path = _write(self.create_tempdir().full_path)
+        head = _build(path)
+        logits = np.random.default_rng(0).normal(size=(2, 3, 4), scale=3)
+        odds = np.exp(logits)
+        self.assertAllClose(
+            head.answer_ids({"logits": tf.constant(logits)}, None),
+            {"probabilities": odds / odds.sum(-1, keepdims=True)},
+        )
+
+    def test_windows_that_leave_pieces_out_are_refused(self):
+        path = _write(self.create_tempdir().full_path)
+        with self.assertRaisesRegex(UserError, r"Received: 6 with .*=7\."):
+            _build(path, 7, doc_stride=6)
+
+
+if __name__ == "__main__":
+    tf.test.main()
