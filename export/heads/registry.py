@@ -11,6 +11,7 @@ from export.heads.embeddings import Embeddings
 from export.heads.head import Head
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.next_sentence import NextSentence
+from export.heads.tagging import Tagging
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Entry:
 ENTRIES: Mapping[str, Entry] = {
     "classification": Entry(Classification, ("classification",)),
     "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
+    "tagging": Entry(Tagging, ("tagging",)),
     "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
     "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
 }
