@@ -56,6 +56,12 @@ class ServingModule:
     ) -> None:
         self._head = head
         self._model = model
+        # In the graph once, though several signatures call it.
+        self._answer = tf.function(
+            self._answer_strings,
+            input_signature=[head.input_specs()],
+            autograph=False,
+        )
         functions = self._ids_functions() if ids_only else self._functions()
         self.signatures = {
             name: _trace(function, specs)
@@ -112,7 +118,7 @@ class ServingModule:
             )
         return functions
 
-    def _answer(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+    def _answer_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
         rows = self._head.pack(strings)
         return self._head.answer(self._compute(rows.inputs), rows)
 
