@@ -59,15 +59,15 @@ class Tagging(Head):
         stride: int | None,
     ) -> None:
         super().__init__(tokenizer, max_seq_length, buckets)
-        self._room = max_seq_length - 2
-        if stride is not None and not 1 <= stride <= self._room:
+        room = max_seq_length - 2
+        if stride is not None and not 1 <= stride <= room:
             raise UserError(
                 "--doc_stride must lie between 1 and --max_seq_length - 2, or "
                 f"pieces between windows are lost. Received: {stride} with "
                 f"--max_seq_length={max_seq_length}."
             )
         self._labels = tuple(labels)
-        self._stride = stride
+        self.doc_stride = stride
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -102,8 +102,8 @@ class Tagging(Head):
             pieces,
             words.texts.value_rowids(),
             words.texts.nrows(),
-            self._room,
-            self._stride,
+            self.max_seq_length - 2,
+            self.doc_stride,
         )
         # Behind [CLS].
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)

@@ -11,10 +11,12 @@ import bert_tf
 from bert_tf.errors import UserError
 from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
+from bert_tf.modeling import inference
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks.tagging import TaggingTask
 from export.heads.head import Source
 from export.heads.tagging import Tagging
+from export.serving_module import ServingModule
 from tests import tiny_model
 
 _LABELS = ("O", "B-x", "I-x", "B-long-name")
@@ -124,6 +126,31 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         tags = [tag for row in expected for tag in row["tags"]]
         # The model tells words apart, so the comparison says something.
         self.assertGreater(len(set(tags)), 2)
+
+    def test_bilstm_in_a_saved_model(self):
+        folder = self.create_tempdir().full_path
+        path = _write(folder, head="bilstm", lstm_size=5)
+        model = bert_tf.load_model(path, return_attention_probs=True)
+        saved = os.path.join(folder, "saved")
+        prepared = inference.prepare(model)
+        ServingModule(_build(path), prepared).save(saved)
+        loaded = tf.saved_model.load(saved)
+        serve = loaded.signatures["serving_default"]
+        # More windows than the model computes at once.
+        texts = [*_TEXTS, *_random_texts(60)]
+        self.assertEqual(
+            _describe(serve(text=tf.constant(texts))), model.predict(texts)
+        )
+        ids = {
+            "input_ids": tf.constant([[2, 7, 6, 3, 0], [2, 5, 8, 9, 3]]),
+            "input_mask": tf.constant([[1, 1, 1, 1, 0], [1] * 5]),
+            "segment_ids": tf.zeros([2, 5], tf.int32),
+        }
+        probs = loaded.signatures["from_ids"](**ids)["probabilities"]
+        logits = model(ids, training=False)["logits"]
+        expected = tf.nn.softmax(logits)
+        self.assertAllClose(probs[0, :4], expected[0, :4], atol=1e-5)
+        self.assertAllClose(probs[1], expected[1], atol=1e-5)
 
     def test_other_lengths_are_those_of_a_model_that_reads_so_much(self):
         folder = self.create_tempdir().full_path
