@@ -1,16 +1,49 @@
 """What lies beside the graph of an export, and what its user is told.
 
 The exporter calls, in this order: `complete` with the directory that is not
-published yet, renames it to the version, then `write_beside` and `usage.text`.
+published yet, renames it to the version, then calls `publish`.
 """
 
+import json
 import os
+import sys
+
+from absl import logging
 
 from bert_tf import files
+from bert_tf.errors import UserError
+from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import registry as tasks
+from export import artifact as artifacts
+from export import graph_file
+from export import model_card
+from export import replay_plan
+from export import sample_requests
+from export import usage
+from export import verification
+from export import warmup
 from export.artifact import Artifact
+from export.clients import Call
+
+# What TensorFlow Serving reads with --enable_per_model_batching_parameters.
+_BATCHING_OF_MODEL = "batching_params.pbtxt"
+_BATCHING = """\
+# How requests of different clients are merged into one call of the model.
+# Rows of strings are of one shape, so none is padded for another: leave out
+# pad_variable_length_inputs, which pads masks with ones.
+max_batch_size { value: 32 }
+batch_timeout_micros { value: 1000 }
+max_enqueued_batches { value: 64 }
+num_batch_threads { value: 2 }
+"""
+# Rows of a warm-up request; with batching there are often several.
+_WARMUP_BATCHES = (1, 4)
+_NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 
 
-def complete(directory: str, artifact: Artifact, model_dir: str) -> None:
+def complete(
+    directory: str, artifact: Artifact, stored: StoredModel
+) -> verification.Report:
     """Adds what lies beside the graph, and verifies the whole.
 
     Args:
@@ -18,14 +51,122 @@ def complete(directory: str, artifact: Artifact, model_dir: str) -> None:
         temporary name. It gets assets.extra/ (warm-up requests, vocabulary,
         labels, model cards) and batching_params.pbtxt.
       artifact: What it is.
-      model_dir: The model that was exported.
+      stored: The model that was exported.
 
     Raises:
       UserError: If the export does not say what the model says.
     """
-    raise NotImplementedError
+    labels = _labels(artifact, stored)
+    files.write_text(
+        os.path.join(directory, artifacts.VOCAB_FILE),
+        stored.vocabulary.to_text(),
+    )
+    if labels:
+        files.write_text(
+            os.path.join(directory, artifacts.LABELS_FILE),
+            "".join(f"{label}\n" for label in labels),
+        )
+    files.write_text(os.path.join(directory, _BATCHING_OF_MODEL), _BATCHING)
+    warmup.write(
+        os.path.join(directory, artifacts.WARMUP_FILE),
+        artifact.model_name,
+        _warmup_calls(directory, artifact, stored),
+    )
+    report = verification.examine(
+        directory, artifact, stored, num_timings=model_card.NUM_TIMINGS
+    )
+    logging.info("%s", report.text().rstrip())
+    report.require_right()
+    model_card.write(
+        directory,
+        artifact,
+        stored,
+        labels,
+        report,
+        _example(directory, artifact, stored),
+    )
+    return report
 
 
-def write_beside(output_dir: str, artifact: Artifact) -> None:
-    """Writes models.config and batching_parameters.txt beside the versions."""
-    raise NotImplementedError
+def publish(
+    version_directory: str, artifact: Artifact, stored: StoredModel
+) -> None:
+    """Writes what lies beside the versions, and prints how to use the new one.
+
+    Args:
+      version_directory: The version, under its name.
+      artifact: What it is.
+      stored: The model that was exported.
+    """
+    output_dir = os.path.dirname(version_directory.rstrip("/"))
+    files.write_text(
+        os.path.join(output_dir, usage.CONFIG_FILE), _config(artifact)
+    )
+    files.write_text(os.path.join(output_dir, usage.BATCHING_FILE), _BATCHING)
+    example = _example(version_directory, artifact, stored)
+    sys.stdout.write(usage.text(output_dir, artifact, example) + "\n")
+    sys.stdout.flush()
+
+
+def _labels(artifact: Artifact, stored: StoredModel) -> tuple[str, ...]:
+    """Returns the names of what the head chooses from.
+
+    Raises:
+      UserError: If one of them cannot stand on a line.
+    """
+    labels = ()
+    if artifact.head == "next_sentence":
+        labels = _NEXT_SENTENCE_LABELS
+    elif artifact.head in ("classification", "tagging"):
+        labels = tuple(tasks.from_stored(stored).labels or ())
+    for label in labels:
+        if "\n" in label or "\r" in label:
+            raise UserError(
+                "Labels must have no line end, as labels.txt has one a line. "
+                f"Received: {label!r}; rename it in task.json."
+            )
+    return labels
+
+
+def _warmup_calls(
+    directory: str, artifact: Artifact, stored: StoredModel
+) -> list[Call]:
+    """Returns a call for each bucket, with one row and with several."""
+    signature = _serving_signature(directory)
+    return [
+        Call(
+            replay_plan.SERVING,
+            sample_requests.of_bucket(
+                bucket, count, artifact, signature, stored
+            ),
+        )
+        for bucket in artifact.buckets
+        for count in _WARMUP_BATCHES
+    ]
+
+
+def _example(directory: str, artifact: Artifact, stored: StoredModel) -> dict:
+    signature = _serving_signature(directory)
+    return sample_requests.example(artifact, signature, stored)
+
+
+def _serving_signature(directory: str) -> graph_file.Signature:
+    return graph_file.read_signatures(directory)[replay_plan.SERVING]
+
+
+def _config(artifact: Artifact) -> str:
+    """Returns a ModelServerConfig: the newest version of the model."""
+    # In JSON a string is quoted as in the text form of protocol buffers.
+    name = json.dumps(artifact.model_name)
+    base_path = json.dumps(f"/models/{artifact.model_name}")
+    return f"""\
+# TensorFlow Serving: --model_config_file. The path is that in the container.
+model_config_list {{
+  config {{
+    name: {name}
+    base_path: {base_path}
+    model_platform: "tensorflow"
+    model_version_policy {{ latest {{ num_versions: 1 }} }}
+  }}
+}}
+"""

@@ -1,0 +1,124 @@
+"""Whether an answer is what was expected, to a tolerance."""
+
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import numpy as np
+
+from export.expectations.expectation import Expected
+
+_MAX_SHOWN = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far an answer is from what was expected.
+
+    Attributes:
+      largest: Of all numbers, relative where they are above 1.
+      faults: Sentences without their full stops; none is good.
+    """
+
+    largest: float = 0.0
+    faults: tuple[str, ...] = ()
+
+
+def compare(
+    expected: Expected, outputs: Mapping[str, np.ndarray], tolerance: float
+) -> Difference:
+    """Compares the outputs of a call.
+
+    Args:
+      expected: What they must be.
+      outputs: What they are.
+      tolerance: How far floating-point numbers may be apart.
+    """
+    if set(expected.values) != set(outputs):
+        return Difference(
+            faults=(
+                f"it gives {_names(outputs)} in place of "
+                f"{_names(expected.values)}",
+            )
+        )
+    largest, faults = 0.0, []
+    for name, wanted in expected.values.items():
+        difference = _compare(
+            name,
+            wanted,
+            outputs[name],
+            expected.doubtful.get(name),
+            tolerance,
+        )
+        largest = max(largest, difference.largest)
+        faults += difference.faults
+    return Difference(largest, tuple(faults))
+
+
+def _compare(
+    name: str,
+    wanted: np.ndarray,
+    given: np.ndarray,
+    doubtful: np.ndarray | None,
+    tolerance: float,
+) -> Difference:
+    """Compares one output; rows that are in doubt may be anything."""
+    # Of no rows nothing else is certain.
+    is_empty = not len(wanted) and wanted.ndim == given.ndim
+    same_shape = wanted.shape == given.shape or (is_empty and not len(given))
+    if wanted.dtype != given.dtype or not same_shape:
+        return Difference(
+            faults=(f"{name} is {_form(given)}, and should be {_form(wanted)}",)
+        )
+    rows = np.arange(len(wanted))
+    if doubtful is not None:
+        rows = rows[~doubtful]
+    wanted, given = wanted[rows], given[rows]
+    if not wanted.size:
+        return Difference()
+    if wanted.dtype.kind != "f":
+        wrong = wanted != given
+        return Difference(
+            faults=tuple(_describe(name, rows, wanted, given, wrong))
+        )
+    # Where both are far from 0, the last bits of float32 are more than 1e-5.
+    scale = np.maximum(1, np.abs(wanted))
+    distance = np.abs(given - wanted) / scale
+    wrong = ~(distance <= tolerance)  # Of NaN, too.
+    return Difference(
+        float(np.nan_to_num(distance, nan=np.inf).max()),
+        tuple(_describe(name, rows, wanted, given, wrong)),
+    )
+
+
+def _describe(
+    name: str,
+    rows: np.ndarray,
+    wanted: np.ndarray,
+    given: np.ndarray,
+    wrong: np.ndarray,
+) -> Iterator[str]:
+    """Yields what is wrong in the first place where something is."""
+    places = np.argwhere(wrong)
+    if len(places):
+        place = tuple(places[0])
+        yield (
+            f"{name} is {_show(given[place])} in row {rows[place[0]]}, and "
+            f"should be {_show(wanted[place])} ({len(places)} of {wrong.size} "
+            "values are wrong)"
+        )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode("utf-8", "replace")[:_MAX_SHOWN])
+    return f"{value:.7g}" if isinstance(value, np.floating) else str(value)
+
+
+def _form(values: np.ndarray) -> str:
+    name = "string" if values.dtype == object else values.dtype.name
+    return f"<{name}>{list(values.shape)}"
+
+
+def _names(values: Mapping[str, object]) -> str:
+    return ", ".join(sorted(values)) or "nothing"

@@ -1,0 +1,1 @@
+"""What the library says, with which an export is compared."""

@@ -1,0 +1,108 @@
+"""What exports must say that point into texts: answers and tagged words."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.tasks import squad_examples
+from bert_tf.tasks import tagging_inputs
+from bert_tf.tasks.squad_examples import SquadExample
+from bert_tf.tasks.squad_predictions import SquadPrediction
+from bert_tf.tasks.tagging_examples import TaggingExample
+from export.expectations import expectation
+from export.expectations import texts
+from export.expectations.expectation import Expected
+from export.expectations.expectation import Row
+from export.expectations.expectation import TaskExpectation
+
+
+class QuestionAnswering(TaskExpectation):
+    """Where in a context the answer to a question is."""
+
+    # The library has no places in what is no text.
+    takes_invalid_bytes = False
+
+    def example(self, row: Row) -> SquadExample:
+        return squad_examples.make_example("0", row["question"], row["context"])
+
+    def batches(self) -> list[list[Row]]:
+        by_length = texts.of_length(self.tokenizer, self.lengths())
+        typed = [text for text in texts.TEXTS if text.strip()]
+        contexts = [*texts.CONTEXTS, *by_length, *typed]
+        rows = [
+            {
+                "question": texts.QUESTIONS[number % len(texts.QUESTIONS)],
+                "context": context,
+            }
+            for number, context in enumerate(contexts)
+        ]
+        alone = [[row] for row in rows[: len(texts.CONTEXTS)]]
+        return [*alone, rows[::2], rows[1::2]]
+
+    def expect(self, rows: Sequence[Row]) -> Expected:
+        predictions = self.predict(rows)
+        described = self.describe(rows)
+        values: dict[str, np.ndarray] = {
+            "answer": expectation.strings([x["answer"] for x in described])
+        }
+        for name in ("start", "end"):
+            places = [-1 if x[name] is None else x[name] for x in described]
+            values[name] = np.array(places, np.int32)
+        for name in ("score", "no_answer_score"):
+            scores = [x[name] or 0.0 for x in described]
+            values[name] = np.array(scores, np.float32)
+        doubtful = np.array([self._is_close(x) for x in predictions])
+        return Expected(values, dict.fromkeys(values, doubtful))
+
+    def _is_close(self, prediction: SquadPrediction) -> bool:
+        """Returns whether another answer is almost as good."""
+        scores = sorted(
+            (entry.probability for entry in prediction.nbest if entry.text),
+            reverse=True,
+        )
+        if len(scores) > 1 and scores[0] - scores[1] < 2 * self.tolerance:
+            return True
+        if prediction.null_odds is None:
+            return False
+        threshold = self.task.null_score_diff_threshold or 0.0
+        # Odds are differences of logits, which are a few times as far apart.
+        return abs(prediction.null_odds - threshold) < 10 * self.tolerance
+
+    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
+        outputs = self.compute(packed)
+        names = ("start_logits", "end_logits")
+        return Expected({name: outputs[name].numpy() for name in names})
+
+
+class Tagging(TaskExpectation):
+    """A tag for each word."""
+
+    takes_invalid_bytes = False
+
+    def example(self, row: Row) -> TaggingExample:
+        return tagging_inputs.from_text(row["text"])
+
+    def batches(self) -> list[list[Row]]:
+        rows = [{"text": text} for text in texts.SENTENCES]
+        return [rows, *self.batches_of_texts()]
+
+    def expect(self, rows: Sequence[Row]) -> Expected:
+        described = self.describe(rows)
+        offsets = [values["offsets"] for values in described]
+        return Expected(
+            {
+                "words": expectation.strings([x["words"] for x in described]),
+                "tags": expectation.strings([x["tags"] for x in described]),
+                "starts": expectation.padded(
+                    [[start for start, _ in row] for row in offsets], -1
+                ),
+                "ends": expectation.padded(
+                    [[end for _, end in row] for row in offsets], -1
+                ),
+            }
+        )
+
+    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
+        logits = self.compute(packed)["logits"].numpy()
+        return Expected({"logits": logits})

@@ -1,0 +1,105 @@
+"""Texts that find out what an export does wrong.
+
+Those that nobody thinks of stand here; those that fill rows to a certain length
+are made of the model's own vocabulary.
+"""
+
+import random
+from collections.abc import Sequence
+
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import BertTokenizer
+
+TEXTS = (
+    "",
+    " \t\n",
+    "A fine film.",
+    "the cat sat on the mat.",
+    "Don't stop-believing, it's 3.14 o'clock (or so); \"really\"?!",
+    "UPPER lower MiXeD İstanbul ΣΊΣΥΦΟΣ Straße ǅ ﬁne",
+    "café cafe\u0301 naïve Ångström Å ü u\u0308 ñ o\u0302\u0323",
+    "Привет, мир! Γειά σου Κόσμε. Ærøskøbing łódź",
+    "東京は日本の首都です。 中国 𠮷野家 한국어 문장 각",
+    "مرحبا بالعالم \u200fשלום עולם\u200e नमस्ते दुनिया สวัสดีชาวโลก",
+    "👩\u200d👩\u200d👧 🇫🇷 😀😀 ❤️ ☕ ™ © ½ ² № ℝ ﷺ",
+    "zero\u200bwidth soft\u00adhyphen no\u00a0break line\u2028end \ufeffmark",
+    "NUL\x00in\x01side \x7f\x85 tab\tnew\nline\r\nend \ufffd replaced",
+    "[CLS] typed [SEP] tokens [MASK] [PAD] [UNK] [unused1] ##s ##",
+    "<html>&amp; https://example.org/a?b=c#d user@example.org $5 50% ~`^|\\",
+    "a" * 200 + " " + "a" * 201 + " " + "ab" * 5000,
+    "supercalifragilisticexpialidocious antidisestablishmentarianism " * 3,
+    "." * 300,
+    "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
+)
+# Bytes that are not UTF-8 count for nothing: a stray one, a character that is
+# cut off, one that is too long, a surrogate.
+INVALID = (
+    b"broken \xff byte",
+    b"cut off \xe6\x9d",
+    b"too long \xc0\xaf and \xed\xa0\x80 half a pair",
+)
+QUESTIONS = (
+    "Where does the dog sit?",
+    "What is 東京 the capital of ?",
+    "Who wrote it, and when and where and why and for whom? " * 20,
+    "¿Qué?",
+)
+CONTEXTS = (
+    "The dog sat on the mat, and the cat sat by the door.",
+    "東京は日本の首都です。 Tokyo (東京) is the capital of  Japan.",
+    "In 1998, Zoë O\u2019Brien-Łukasz paid €1,250.50 to the cafe\u0301: twice.",
+    "One two three. " * 150 + "The dog sat on the mat in the end.",
+    "word",
+)
+SENTENCES = (
+    "Angela Merkel visited Paris, France on 3 July 2019.",
+    "U.N. official Ekeus heads for Baghdad.",
+)
+
+
+def of_length(
+    tokenizer: BertTokenizer, lengths: Sequence[int], seed: int = 0
+) -> list[str]:
+    """Returns texts of as many pieces as asked for, of different words.
+
+    Args:
+      tokenizer: The model's.
+      lengths: How many pieces each text shall have.
+      seed: Chooses the words.
+    """
+    words = whole_words(tokenizer)
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=length)) for length in lengths]
+
+
+def whole_words(tokenizer: BertTokenizer) -> list[str]:
+    """Returns the entries of the vocabulary that are one piece as text."""
+    tokens = [
+        token
+        for token in tokenizer.vocabulary.tokens
+        if token.isalpha() and not token.startswith("[")
+    ] or ["."]
+    rows = tokenizer.tokenize(tokens).to_list()
+    words = [
+        token for token, ids in zip(tokens, rows, strict=True) if len(ids) == 1
+    ]
+    return words or ["."]
+
+
+def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
+    """Returns texts in which each entry of the vocabulary stands.
+
+    Args:
+      tokenizer: The model's.
+      words_per_text: How many in each.
+    """
+    mark = vocabulary_lib.CONTINUATION
+    words = []
+    for token in tokenizer.vocabulary.tokens:
+        # A piece that continues a word needs one to continue.
+        word = token if token == mark else token.removeprefix(mark)
+        words.append(f"a{word}" if word != token else word)
+    return [
+        " ".join(words[first : first + words_per_text])
+        for first in range(0, len(words), words_per_text)
+    ]

@@ -1,0 +1,129 @@
+"""What exports of pretrained models must say: embeddings, words for masks."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.serving import fill_mask
+from bert_tf.text.vocabulary import MASK
+from export.expectations import expectation
+from export.expectations import texts
+from export.expectations.expectation import Expectation
+from export.expectations.expectation import Expected
+from export.expectations.expectation import Row
+
+
+class Embeddings(Expectation):
+    """A vector for each text."""
+
+    def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
+        return self.attention_of_texts(rows)
+
+    def batches(self) -> list[list[Row]]:
+        return self.batches_of_texts()
+
+    def expect(self, rows: Sequence[Row]) -> Expected:
+        return self.expect_ids(self.pack(rows))
+
+    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
+        layers = self.compute(packed)["encoder_outputs"]
+        layer = layers[self.artifact.settings["layer"]].numpy()  # [R, T, H]
+        return Expected({"embedding": self._pool(layer, packed["input_mask"])})
+
+    def _pool(self, layer: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        pooling = self.artifact.settings["pooling"]
+        is_piece = mask[..., np.newaxis] > 0
+        if pooling == "cls":
+            # Read left to right, only the last piece has seen all others.
+            last = mask.sum(1) - 1
+            is_last = self.stored.config.left_to_right
+            return layer[np.arange(len(layer)), last if is_last else 0]
+        if pooling == "max":
+            return np.where(is_piece, layer, -np.inf).max(1)
+        if pooling == "mean":
+            return (layer * is_piece).sum(1) / is_piece.sum(1)
+        raise UserError(
+            f"Embeddings are pooled by mean, cls or max. Received: {pooling!r}."
+        )
+
+
+class FillMask(Expectation):
+    """The likeliest pieces for each [MASK] of a text."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._fill_mask = fill_mask.FillMask(self.stored.path)
+        self._top_k = self.artifact.settings["top_k"]
+        # Only [MASK] is special: other names in brackets are text.
+        self.tokenizer = self.stored.build_tokenizer(
+            preserve_special_tokens=False
+        )
+
+    def batches(self) -> list[list[Row]]:
+        column = [text for text in texts.TEXTS if MASK not in text]
+        # No more than the model reads, as the library refuses what is longer.
+        longest = [length - 4 for length in self.lengths()]
+        column += texts.of_length(
+            self.tokenizer, [length for length in longest if length > 0]
+        )
+        rows = []
+        for number, text in enumerate(column):
+            half = len(text) // 2
+            masked = (
+                f"{text} {MASK}",
+                f"{MASK}{text}{MASK}",
+                f"{text[:half]} {MASK}, {MASK} {text[half:]} {MASK}",
+            )[number % 3]
+            if self._count(masked) + 2 <= self.artifact.max_seq_length:
+                rows.append({"text": masked})
+        return [rows[:1], rows]
+
+    def expect(self, rows: Sequence[Row]) -> Expected:
+        found = self._fill_mask([row["text"] for row in rows], self._top_k + 1)
+        most = max(map(len, found))
+        shape = (len(rows), most, self._top_k + 1)
+        probabilities = np.zeros(shape, np.float32)
+        tokens = np.full(shape, b"", object)
+        for row, masks in enumerate(found):
+            for mask, candidates in enumerate(masks):
+                for place, candidate in enumerate(candidates):
+                    probabilities[row, mask, place] = candidate.probability
+                    tokens[row, mask, place] = candidate.token.encode()
+        gaps = -np.diff(probabilities, axis=-1)
+        is_there = probabilities[..., :1] > 0
+        doubtful = (is_there & (gaps < 2 * self.tolerance)).any((1, 2))
+        return Expected(
+            {
+                "tokens": tokens[..., :-1],
+                "probabilities": probabilities[..., :-1],
+            },
+            {"tokens": doubtful},
+        )
+
+    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
+        logits = self.compute(packed)["masked_lm_logits"].numpy()
+        return Expected({"logits": logits})
+
+    def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        vocabulary = self.tokenizer.vocabulary
+        pieces = []
+        for row in rows:
+            ids = [vocabulary.cls_id]
+            for number, part in enumerate(row["text"].split(MASK)):
+                ids += [vocabulary.mask_id] * (number > 0)
+                ids += self.tokenizer.tokenize(part).numpy().tolist()
+            pieces.append([*ids, vocabulary.sep_id])
+        input_ids = expectation.padded(pieces, vocabulary.pad_id)
+        mask = expectation.padded([[1] * len(ids) for ids in pieces], 0)
+        return {
+            "input_ids": input_ids,
+            "input_mask": mask,
+            "segment_ids": np.zeros_like(input_ids),
+        }
+
+    def _count(self, text: str) -> int:
+        parts = self.tokenizer.tokenize(text.split(MASK))
+        return int(parts.row_lengths().numpy().sum()) + text.count(MASK)

@@ -1,0 +1,380 @@
+"""Whether an export says what its model says.
+
+A fresh process, which has nothing of this project, answers texts that find out
+what is wrong; the answers are compared with those of the library, whose model
+is read from the model directory.
+"""
+
+import dataclasses
+import os
+import statistics
+import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_tf import files
+from bert_tf import keras_backend
+from bert_tf.errors import UserError
+from bert_tf.export_config import VerifyConfig
+from bert_tf.interop import initialization
+from bert_tf.stored_model import StoredModel
+from export import artifact as artifacts
+from export import clients
+from export import comparison
+from export import graph_file
+from export import operators
+from export import replay_plan
+from export import warmup
+from export import weights
+from export.artifact import Artifact
+from export.clients import Answer
+from export.clients import Client
+from export.clients import FreshProcess
+from export.expectations import registry
+from export.replay_plan import Planned
+
+# How far numbers may be apart, by precision.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
+_MAX_FAULTS_OF_CHECK = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+      name: What it is.
+      detail: What was found.
+      faults: What is wrong, in sentences without their full stops.
+      largest: The largest difference of numbers, or None.
+    """
+
+    name: str
+    detail: str
+    faults: tuple[str, ...] = ()
+    largest: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All that was looked at.
+
+    Attributes:
+      directory: The export.
+      source: Whom it was compared with.
+      checks: In the order of the work.
+      latencies: How many milliseconds half of the timed calls took at most,
+        for each warm-up request of one row; empty if none was timed.
+    """
+
+    directory: str
+    source: str
+    checks: tuple[Check, ...]
+    latencies: tuple[float, ...] = ()
+
+    @property
+    def faults(self) -> list[str]:
+        """All that is wrong, each with where."""
+        return [
+            f"{check.name}: {fault}"
+            for check in self.checks
+            for fault in check.faults
+        ]
+
+    def text(self) -> str:
+        """Returns a line for each check, and one more for each fault."""
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{self.directory}, compared with {self.source}:"]
+        for check in self.checks:
+            verdict = "WRONG" if check.faults else "ok"
+            lines.append(f"  {verdict:5}  {check.name:{width}}  {check.detail}")
+            shown = check.faults[:_MAX_FAULTS_OF_CHECK]
+            lines += [f"         {fault}." for fault in shown]
+            more = len(check.faults) - len(shown)
+            if more:
+                lines.append(f"         And {more} more faults.")
+        return "\n".join(lines) + "\n"
+
+    def require_right(self) -> None:
+        """Raises `UserError`, of one sentence, unless all is right."""
+        faults = self.faults
+        if faults:
+            more = len(faults) - 1
+            others = f" (and {more} more, see the report)" if more else ""
+            raise UserError(
+                f"The export in {self.directory} is not what {self.source} is: "
+                f"{faults[0]}{others}."
+            )
+
+
+def run(config: VerifyConfig) -> None:
+    """Does what export/verify.py is asked for.
+
+    Raises:
+      UserError: If the export is wrong, or there is none.
+    """
+    keras_backend.require_tensorflow()
+    report = verify(config.export_dir, config.model_dir, config.url)
+    sys.stdout.write(report.text())
+    report.require_right()
+    sys.stdout.write("The export says what the model says.\n")
+
+
+def verify(
+    export_dir: str,
+    model_dir: str,
+    url: str | None = None,
+    python: str = sys.executable,
+) -> Report:
+    """Compares a published export with its model.
+
+    Args:
+      export_dir: A version directory, or the one above it.
+      model_dir: The model.
+      url: A live server to ask the same, or None.
+      python: The Python of the fresh process.
+
+    Returns:
+      The report, of which `faults` is empty if all is right.
+
+    Raises:
+      UserError: If there is no export, no model, or no server.
+    """
+    directory = artifacts.find_version(export_dir)
+    artifact = artifacts.read(directory)
+    stored = initialization.read(model_dir, flag="--model_dir")
+    report = examine(directory, artifact, stored, url, python)
+    checks = (*report.checks, _check_files(directory))
+    return dataclasses.replace(report, checks=checks)
+
+
+def examine(
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    url: str | None = None,
+    python: str = sys.executable,
+    num_timings: int = 0,
+) -> Report:
+    """Compares a version directory, published or not, with its model.
+
+    Args:
+      directory: The version directory.
+      artifact: What it is.
+      stored: The model.
+      url: A live server to ask the same, or None.
+      python: The Python of the fresh process.
+      num_timings: How often warm-up requests of one row are timed.
+
+    Raises:
+      UserError: If it is no SavedModel, or there is no server.
+    """
+    if artifact.precision not in TOLERANCES:
+        raise UserError(
+            f"The precision of an export is {' or '.join(TOLERANCES)}. "
+            f"Received: {artifact.precision!r}."
+        )
+    checks = [
+        _check_operators(directory),
+        _check_weights(directory, artifact, stored),
+        _check_vocabulary(directory, stored),
+    ]
+    signatures = graph_file.read_signatures(directory)
+    missing = _missing_signatures(artifact, signatures)
+    # What cannot run needs no calling, and would only hide the reason.
+    if missing or checks[0].faults:
+        return Report(directory, stored.path, (*checks, *missing))
+    fresh = FreshProcess(
+        directory,
+        operators.has_text_operators(operators.read(directory)),
+        python,
+    )
+    tolerance = TOLERANCES[artifact.precision]
+    planned = _plan(directory, artifact, stored, signatures)
+    warmups = _plan_warmups(directory, num_timings)
+    answers = fresh.ask([x.call for x in (*planned, *warmups)])
+    of_warmups = answers[len(planned) :]
+    checks += _judge(planned, answers[: len(planned)], fresh, tolerance)
+    checks.append(_judge_warmups(warmups, of_warmups))
+    if url is not None:
+        server = clients.to_url(url, artifact.model_name, signatures)
+        answers = server.ask([x.call for x in planned])
+        checks += _judge(planned, answers, server, tolerance)
+    return Report(
+        directory,
+        stored.path,
+        tuple(checks),
+        tuple(
+            statistics.median(answer.milliseconds)
+            for answer in of_warmups
+            if answer.milliseconds
+        ),
+    )
+
+
+def _check_operators(directory: str) -> Check:
+    found = operators.read(directory)
+    number = len(operators.TEXT_OPERATORS.keys() & found)
+    return Check(
+        "operators",
+        f"{len(found)}, {number} of TensorFlow Text; TensorFlow Serving "
+        f"{operators.oldest_serving(found)} and later link them",
+        tuple(operators.find_faults(directory)),
+    )
+
+
+def _check_weights(
+    directory: str, artifact: Artifact, stored: StoredModel
+) -> Check:
+    num_layers = None
+    if "layer" in artifact.settings:
+        layer = artifact.settings["layer"]
+        num_layers = layer + 1
+        if layer < 0:
+            num_layers += stored.config.num_hidden_layers
+    found = weights.compare(directory, stored, num_layers)
+    return Check(
+        "weights",
+        f"{found.num_variables} variables of {found.parameter_bytes:,} bytes "
+        f"in files of {found.file_bytes:,}",
+        found.faults,
+    )
+
+
+def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
+    path = os.path.join(directory, artifacts.VOCAB_FILE)
+    files.require_file(path, "--export_dir")
+    expected = stored.vocabulary.to_text() if stored.vocabulary else ""
+    is_same = files.read_bytes(path) == expected.encode("utf-8")
+    return Check(
+        "vocabulary",
+        artifacts.VOCAB_FILE,
+        () if is_same else ("it is not the vocabulary of the model",),
+    )
+
+
+def _plan(
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    signatures: Mapping[str, graph_file.Signature],
+) -> list[Planned]:
+    """Returns the calls to make, and what the library says to them."""
+    # Of every text that is too long it would warn.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        expected = registry.build(
+            stored,
+            artifact,
+            directory,
+            signatures[replay_plan.SERVING],
+            TOLERANCES[artifact.precision],
+        )
+        return replay_plan.plan(expected, signatures)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
+    """Returns the warm-up requests; those of one row are timed."""
+    calls = warmup.read(os.path.join(directory, artifacts.WARMUP_FILE))
+    planned = []
+    for number, call in enumerate(calls):
+        rows = {len(values) for values in call.inputs.values()}
+        if rows == {1}:
+            call = dataclasses.replace(call, repeats=num_timings)
+        planned.append(Planned(f"request {number}", call, None))
+    return planned
+
+
+def _missing_signatures(
+    artifact: Artifact, signatures: Mapping[str, graph_file.Signature]
+) -> list[Check]:
+    names = {replay_plan.SERVING}
+    if not artifact.ids_only:
+        names |= {
+            replay_plan.FROM_IDS,
+            replay_plan.FROM_EXAMPLES,
+            replay_plan.TOKENIZE,
+        }
+    missing = sorted(names - set(signatures))
+    if not missing:
+        return []
+    fault = f"there is no {' and no '.join(missing)}"
+    return [Check("signatures", ", ".join(sorted(signatures)), (fault,))]
+
+
+def _judge(
+    planned: Sequence[Planned],
+    answers: Sequence[Answer],
+    client: Client,
+    tolerance: float,
+) -> list[Check]:
+    """Returns a check for each signature."""
+    by_signature: dict[str, list[tuple[Planned, Answer]]] = {}
+    for one, answer in zip(planned, answers, strict=True):
+        pairs = by_signature.setdefault(one.call.signature, [])
+        pairs.append((one, answer))
+    checks = []
+    for signature, pairs in by_signature.items():
+        faults: list[str] = []
+        largest = 0.0
+        for one, answer in pairs:
+            difference = _compare(one, answer, tolerance)
+            faults += [f"{one.what}: {x}" for x in difference.faults]
+            largest = max(largest, difference.largest)
+        checks.append(
+            Check(
+                f"{signature} by {client.name}",
+                f"{len(pairs)} calls, largest difference {largest:.2g}",
+                tuple(faults),
+                largest,
+            )
+        )
+    return checks
+
+
+def _compare(
+    planned: Planned, answer: Answer, tolerance: float
+) -> comparison.Difference:
+    if answer.error is not None:
+        return comparison.Difference(faults=(f"it fails: {answer.error}",))
+    if planned.expected is None:
+        return comparison.Difference()
+    return comparison.compare(planned.expected, answer.outputs, tolerance)
+
+
+def _judge_warmups(
+    planned: Sequence[Planned], answers: Sequence[Answer]
+) -> Check:
+    # One that fails keeps TensorFlow Serving from loading the model.
+    faults = [
+        f"{one.what} fails: {answer.error}"
+        for one, answer in zip(planned, answers, strict=True)
+        if answer.error is not None
+    ]
+    if not planned:
+        faults.append("there is no request")
+    return Check("warm-up", f"{len(planned)} requests", tuple(faults))
+
+
+def _check_files(directory: str) -> Check:
+    """Compares the files with the checksums in the model card."""
+    path = os.path.join(directory, artifacts.CARD_FILE)
+    known = files.read_json_object(path).get("sha256")
+    if not isinstance(known, dict):
+        raise UserError(f'{path} must have checksums under "sha256".')
+    faults = []
+    for name, expected in known.items():
+        file = os.path.join(directory, name)
+        try:
+            actual = files.sha256(files.require_file(file, "--export_dir"))
+        except UserError:
+            faults.append(f"{name} is missing")
+            continue
+        if actual != expected:
+            faults.append(f"{name} is not what was exported")
+    return Check("files", f"{len(known)} with checksums", tuple(faults))
