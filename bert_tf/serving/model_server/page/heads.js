@@ -1,0 +1,216 @@
+/** Which head a model has, what it is asked, and with what examples. */
+
+const LABELS = {
+  text: "Text",
+  text_pair: "Second text",
+  question: "Question",
+  context: "Context",
+  choices: "Choices, one on each line",
+};
+
+/** What can be shown; the first that fits a signature is its head. */
+const HEADS = [
+  {
+    name: "question_answering",
+    outputs: ["answer", "start", "end"],
+    title: "Question answering",
+    about: "Finds the answer to a question in a text, or says that there " +
+      "is none.",
+    rows: {question: 1, context: 8},
+    examples: [
+      {
+        question: "When was the lighthouse built?",
+        context: "The lighthouse stands on a rock before the harbour. It " +
+          "was built in 1871 by two brothers from the village, after the " +
+          "storm that sank eleven fishing boats. Its lamp burned oil until " +
+          "1926.",
+      },
+      {
+        question: "Who eats the crêpes?",
+        context: "On Sundays Zoë bakes crêpes 🥞 for everyone. Her father " +
+          "takes his with cheese; most are eaten by her brother Émile.",
+      },
+    ],
+  },
+  {
+    name: "tagging",
+    outputs: ["words", "tags", "starts", "ends"],
+    title: "Tagging",
+    about: "Gives each word of a text a tag.",
+    rows: {text: 4},
+    examples: [
+      {text: "Ada Lovelace met Charles Babbage in London in June 1833."},
+      {text: "The café in São Paulo sells 🍰 from Vienna."},
+    ],
+  },
+  {
+    name: "fill_mask",
+    outputs: ["tokens", "probabilities"],
+    title: "Fill-mask",
+    about: "Says which word pieces it expects in place of each [MASK].",
+    rows: {text: 3},
+    mask: true,
+    examples: [
+      {text: "The [MASK] sat on the mat."},
+      {text: "Paris is the [MASK] of [MASK]."},
+    ],
+  },
+  {
+    name: "embeddings",
+    outputs: ["embedding"],
+    title: "Embedding",
+    about: "Turns a text into a vector; texts that mean the same are close.",
+    rows: {text: 3},
+    examples: [
+      {text: "The cat sleeps on the sofa."},
+      {text: "A kitten is napping on the couch."},
+      {text: "Interest rates rose again in March."},
+    ],
+  },
+  {
+    name: "multiple_choice",
+    outputs: ["index", "probabilities"],
+    inputs: ["choices"],
+    title: "Multiple choice",
+    about: "Says which of several continuations fits a text best.",
+    rows: {text: 3, choices: 4},
+    examples: [
+      {
+        text: "She put the kettle on the stove and",
+        choices: "waited for the water to boil.\n" +
+          "the mountain was very high.\nswam to the other shore.\n" +
+          "painted it with a spoon.",
+      },
+    ],
+  },
+  {
+    name: "multi_label",
+    outputs: ["labels", "probabilities"],
+    title: "Labels, any number",
+    about: "Says of each label whether it holds.",
+    rows: {text: 3},
+    examples: [
+      {
+        text: "The plot is thin, but the songs are lovely.",
+        text_pair: "I would see it again.",
+      },
+    ],
+  },
+  {
+    name: "classification",
+    outputs: ["label", "probabilities"],
+    title: "Classification",
+    about: "Says which label fits.",
+    rows: {text: 3, text_pair: 3},
+    examples: [
+      {
+        text: "A quiet, funny film with a heart of gold.",
+        text_pair: "The film is warm and amusing.",
+      },
+      {
+        text: "The cat sat on the mat.",
+        text_pair: "Nothing has ever happened here.",
+      },
+    ],
+  },
+  {
+    name: "regression",
+    outputs: ["score"],
+    title: "Regression",
+    about: "Answers with a number.",
+    rows: {text: 3, text_pair: 3},
+    examples: [
+      {
+        text: "A man is playing a guitar.",
+        text_pair: "Someone plays an instrument.",
+      },
+      {
+        text: "Two dogs run through the snow.",
+        text_pair: "The bank opens at nine.",
+      },
+    ],
+  },
+];
+
+/**
+ * Returns the head of a signature: an entry of `HEADS`, with its `fields`.
+ *
+ * @param {{inputs: Object, outputs: Object}} signature What `client` returns.
+ */
+export function headOf(signature) {
+  const kinds = Object.entries(signature.inputs).map(
+    ([name, input]) => [name, fieldKind(input)]);
+  if (!kinds.length || kinds.some(([, kind]) => kind === null)) {
+    return unknown(signature);
+  }
+  const head = HEADS.find((one) =>
+    one.outputs.every((name) => name in signature.outputs) &&
+    (one.inputs ?? []).every((name) => name in signature.inputs)) ??
+    {
+      name: "other",
+      title: "Prediction",
+      about: "The signature is none that this page knows, so the answer is " +
+        "shown as it comes.",
+      rows: {},
+      examples: [{}],
+    };
+  const order = Object.keys(LABELS);
+  const rank = (name) => (order.indexOf(name) + order.length) % order.length;
+  const fields = kinds
+    .sort(([a], [b]) => rank(a) - rank(b))
+    .map(([name, kind]) => ({
+      name,
+      kind,
+      label: LABELS[name] ?? name,
+      rows: head.rows[name] ?? 3,
+    }));
+  if (fields.some(({name}) => name === "text_pair")) {
+    fields.find(({name}) => name === "text").label = "First text";
+  }
+  return {...head, fields};
+}
+
+/** Returns how strings are typed in: "text", "lines", or null for no string. */
+function fieldKind({dtype, shape}) {
+  if (dtype !== "DT_STRING" || shape === null) return null;
+  return {1: "text", 2: "lines"}[shape.length] ?? null;
+}
+
+/** A head for signatures that take something else than text: JSON. */
+function unknown(signature) {
+  const row = Object.fromEntries(Object.entries(signature.inputs).map(
+    ([name, {dtype, shape}]) => [name, sample(dtype, (shape ?? []).slice(1))]));
+  return {
+    name: "other",
+    title: "Prediction",
+    about: "The model does not take text, so its input is typed as JSON: " +
+      "one row, an object with a value for each input.",
+    fields: [{name: "json", kind: "json", label: "One row", rows: 8}],
+    examples: [{json: JSON.stringify(row, null, 1)}],
+  };
+}
+
+function sample(dtype, shape) {
+  if (shape.length) {
+    const count = shape[0] < 0 ? 2 : shape[0];
+    return Array.from({length: count}, () => sample(dtype, shape.slice(1)));
+  }
+  return {DT_STRING: "", DT_BOOL: false}[dtype] ?? 0;
+}
+
+/**
+ * Returns a row as the server wants it.
+ *
+ * @param {Object} head What `headOf` returned.
+ * @param {Object<string, string>} values What stands in the fields.
+ * @throws {SyntaxError} If a field of JSON holds something else.
+ */
+export function instanceOf(head, values) {
+  if (head.fields[0].kind === "json") return JSON.parse(values.json);
+  return Object.fromEntries(head.fields.map(({name, kind}) => [
+    name,
+    kind === "lines"
+      ? values[name].split("\n").filter((line) => line.trim())
+      : values[name],
+  ]));
+}
