@@ -1,13 +1,14 @@
 """From pieces back to the paragraph, in the graph: see `squad_span_texts`.
 
 Shapes:
+  W: words of all paragraphs.
   P: pieces of all paragraphs.
+  L: characters of all pieces.
   M: characters of all words, normalized.
   N: characters of all words, as they are in the paragraphs.
   n: number of spans.
 """
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.text import vocabulary as vocabulary_lib
@@ -37,14 +38,30 @@ class SpanTexts:
         )
         parts = tokenizer.split_words(paragraphs.words)
         letters = tf.strings.unicode_decode(parts.flat_values, "UTF-8")
-        codes = letters.flat_values  # <int32>[M]
-        self._normalized = Substrings(codes, _marks(letters))
-        # Where each word begins among these characters, and M.
+        self._normalized = Substrings(letters.flat_values, _begins_row(letters))
+        # Where each word begins among these characters, and M: <int64>[W + 1].
         self._word_splits = tf.gather(letters.row_splits, parts.row_splits)
-        self._starts, lengths, is_unknown = _place_pieces(
-            paragraphs.piece_ids, parts.flat_values, letters, tokenizer
+
+        tokens = tokenizer.tokens(paragraphs.piece_ids)
+        is_continuation = _is_continuation(tokens)
+        letters_of_pieces = _letters(tokens, is_continuation)
+        self._pieces = Substrings(
+            letters_of_pieces.flat_values,
+            _begins_row(letters_of_pieces)
+            & ~tf.gather(is_continuation, letters_of_pieces.value_rowids()),
         )
-        self._ends = self._starts + lengths
+        self._piece_splits = letters_of_pieces.row_splits
+        self._places = _expected_places(
+            paragraphs.piece_words,
+            is_continuation,
+            letters_of_pieces,
+            parts,
+            letters,
+        )
+        # Only where it can be typed, normalized text has "[UNK]" as one word.
+        is_unknown = paragraphs.piece_ids == tokenizer.vocabulary.unk_id
+        if tokenizer.preserve_special_tokens:
+            is_unknown = tf.zeros_like(is_unknown)
         self._num_unknown = tf.concat(
             [[0], tf.cumsum(tf.cast(is_unknown, tf.int32))], 0
         )
@@ -55,8 +72,8 @@ class SpanTexts:
         """Returns where spans begin and end in their paragraphs.
 
         Where the words, without white space, are as long normalized as they
-        are in the paragraph, it is what stands at the place of the first
-        characters like those of the pieces; else it is all of the words.
+        are in the paragraph, it is what stands where the characters of the
+        pieces are found first; else, or if they are not, all of the words.
 
         Source: get_final_text (run_squad.py:927-1020 of the original).
 
@@ -77,114 +94,172 @@ class SpanTexts:
         num_unknown = tf.gather(self._num_unknown, last_pieces + 1)
         num_unknown -= tf.gather(self._num_unknown, first_pieces)
         is_alike = (num_unknown == 0) & (end - begin == word_end - word_start)
-        start = tf.gather(self._starts, first_pieces)
-        length = tf.gather(self._ends, last_pieces) - start
-        # The pieces stand at their place, but maybe elsewhere before.
-        to_search = tf.where(is_alike & (start > word_start))
-        start = tf.tensor_scatter_nd_update(
-            start,
-            to_search,
-            _find_first(
-                self._normalized,
-                tf.gather_nd(word_start, to_search),
-                tf.gather_nd(start, to_search),
-                tf.gather_nd(length, to_search),
-            ),
+
+        start = tf.gather(self._piece_splits, first_pieces)
+        length = tf.gather(self._piece_splits, last_pieces + 1) - start
+        to_find = tf.where(is_alike)
+        place, is_found = self._search(
+            tf.gather_nd(self._pieces.key(start, length), to_find),
+            tf.gather_nd(length, to_find),
+            tf.gather_nd(word_start, to_find),
+            tf.gather_nd(word_end - length, to_find),
+            tf.gather_nd(tf.gather(self._places, first_pieces), to_find),
         )
-        found = begin + start - word_start
+        to_find = tf.boolean_mask(to_find, is_found)
+        place = tf.boolean_mask(place, is_found) + tf.gather_nd(
+            begin - word_start, to_find
+        )
         return (
-            tf.where(is_alike, found, begin),
-            tf.where(is_alike, found + length, end),
+            tf.tensor_scatter_nd_update(begin, to_find, place),
+            tf.tensor_scatter_nd_update(
+                end, to_find, place + tf.gather_nd(length, to_find)
+            ),
         )
 
     def key(self, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Returns <int64>[n], equal for equal texts of what `find` returned."""
         return self._written.key(begins, ends - begins)
 
+    def _search(
+        self,
+        keys: tf.Tensor,
+        lengths: tf.Tensor,
+        first: tf.Tensor,
+        last: tf.Tensor,
+        expected: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Finds characters among those of the normalized words.
 
-def _marks(letters: tf.RaggedTensor) -> tf.Tensor:
-    """Returns <bool>[M], whether a row begins with a character.
+        Args:
+          keys: <int64>[n], what to find.
+          lengths: <int64>[n], how many characters it has.
+          first: <int64>[n], the first place where it may be.
+          last: <int64>[n], the last one, maybe before the first.
+          expected: <int64>[n], where it should be, but others like it may
+            stand before.
 
-    Args:
-      letters: Ragged <int32>[rows, None], no row of which is empty.
-    """
-    rows = letters.value_rowids()
+        Returns:
+          The first places where it is <int64>[n], and whether there is one.
+        """
+        last = tf.maximum(last, first - 1)
+        expected = tf.clip_by_value(expected, first, tf.maximum(last, first))
+
+        def is_there(place):
+            is_equal = self._normalized.key(place, lengths) == keys
+            return is_equal & (place <= last)
+
+        is_first, is_expected = is_there(first), is_there(expected)
+        last = tf.where(is_expected, expected, last)
+        last = tf.where(is_first, first, last)
+        to_search = tf.where(first < last)
+        place = tf.tensor_scatter_nd_update(
+            first,
+            to_search,
+            _find_first(
+                self._normalized,
+                *(
+                    tf.gather_nd(x, to_search)
+                    for x in (keys, lengths, first, last)
+                ),
+            ),
+        )
+        return place, is_there(place)
+
+
+def _begins_row(values: tf.RaggedTensor) -> tf.Tensor:
+    """Returns <bool>[values], whether each is the first of its row."""
+    rows = values.value_rowids()
     changes = tf.concat([[True], rows[1:] != rows[:-1]], 0)
     return changes[: tf.size(rows)]
 
 
-def _place_pieces(
-    piece_ids: tf.Tensor,
-    parts: tf.Tensor,
+def _is_continuation(tokens: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_full_match(
+        tokens, f"(?s){vocabulary_lib.CONTINUATION}.+"
+    )
+
+
+def _letters(tokens: tf.Tensor, is_continuation: tf.Tensor) -> tf.RaggedTensor:
+    """Returns ragged <int32>[P, None]: code points of pieces, without "##"."""
+    bare = tf.strings.substr(
+        tokens,
+        tf.where(is_continuation, len(vocabulary_lib.CONTINUATION), 0),
+        tf.strings.length(tokens),
+    )
+    return tf.strings.unicode_decode(bare, "UTF-8")
+
+
+def _expected_places(
+    piece_words: tf.Tensor,
+    is_continuation: tf.Tensor,
+    letters_of_pieces: tf.RaggedTensor,
+    parts: tf.RaggedTensor,
     letters: tf.RaggedTensor,
-    tokenizer: BertTokenizer,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Lays pieces and the normalized words side by side.
+) -> tf.Tensor:
+    """Returns where among the normalized words each piece should be.
 
     Args:
-      piece_ids: <int32>[P].
-      parts: <string>[parts], what WordPiece has cut into these.
-      letters: Ragged <int32>[parts, None], their characters.
-      tokenizer: The one that did it.
+      piece_words: <int64>[P].
+      is_continuation: <bool>[P].
+      letters_of_pieces: Ragged <int32>[P, None].
+      parts: Ragged <string>[W, None], what WordPiece cuts each word's pieces
+        of; it knows a few more punctuation marks, which part them further.
+      letters: Ragged <int32>[parts, None].
 
     Returns:
-      starts <int64>[P], the first character of each piece among those of all
-      parts; lengths <int64>[P]; and whether it is not known what the piece
-      stands for, <bool>[P].
+      <int64>[P].
     """
-    tokens = tokenizer.vocabulary.tokens
-    is_continuation = np.array(
-        [token.startswith(vocabulary_lib.CONTINUATION) for token in tokens]
+    count = tf.cumsum(tf.cast(~is_continuation, tf.int64))
+    count_before = tf.gather(count, tf.searchsorted(piece_words, piece_words))
+    part = tf.gather(parts.row_starts(), piece_words) + count - count_before
+    # A word begins with no continuation, so that there is one before each.
+    first_of_part = tf.gather(tf.where(~is_continuation)[:, 0], count - 1)
+    start = letters_of_pieces.row_starts()
+    starts = tf.concat([letters.row_starts(), [0]], 0)
+    return (
+        tf.gather(starts, tf.minimum(part, tf.size(starts, tf.int64) - 1))
+        + start
+        - tf.gather(start, first_of_part)
     )
-    lengths = np.array(
-        [len(x.removeprefix(vocabulary_lib.CONTINUATION)) for x in tokens]
-    )
-    begins_part = ~tf.gather(is_continuation, piece_ids)
-    part = tf.cumsum(tf.cast(begins_part, tf.int32)) - 1
-    lengths = tf.gather(lengths, piece_ids)
-    ends = tf.cumsum(lengths)
-    before = tf.gather(tf.boolean_mask(ends - lengths, begins_part), part)
-    starts = tf.gather(letters.row_starts(), part) + ends - lengths - before
-    # Typed in a text, [UNK] stands for itself.
-    is_unknown = (piece_ids == tokenizer.vocabulary.unk_id) & (
-        tf.gather(parts, part) != vocabulary_lib.UNK
-    )
-    return starts, lengths, is_unknown
 
 
 def _find_first(
     substrings: Substrings,
-    word_starts: tf.Tensor,
-    starts: tf.Tensor,
+    keys: tf.Tensor,
     lengths: tf.Tensor,
+    first: tf.Tensor,
+    last: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns where characters like those at `starts` stand first.
+    """Returns the first places where parts of texts are.
 
     Args:
-      substrings: The characters.
-      word_starts: <int64>[n], where to begin the search.
-      starts: <int64>[n], where they stand at the latest.
-      lengths: <int64>[n], how many they are.
+      substrings: The texts.
+      keys: <int64>[n], of what to find.
+      lengths: <int64>[n], its characters.
+      first: <int64>[n], where to begin the search.
+      last: <int64>[n], where to end it.
 
     Returns:
-      <int64>[n].
+      <int64>[n], the last place where it is found nowhere.
     """
-    keys = substrings.key(starts, lengths)[:, tf.newaxis]
     # A word without white space, as of Chinese, may be a whole paragraph.
-    distance = tf.reduce_max(starts - word_starts)
-    step = _SEARCHED_AT_ONCE // tf.maximum(tf.size(starts, tf.int64), 1)
+    distance = tf.reduce_max(last - first)
+    step = _SEARCHED_AT_ONCE // tf.maximum(tf.size(first, tf.int64), 1)
     step = tf.maximum(tf.minimum(step, distance), 1)
 
     def search(offset, found):
-        places = (word_starts + offset)[:, tf.newaxis] + tf.range(step)
-        places = tf.minimum(places, starts[:, tf.newaxis])
-        is_equal = substrings.key(places, lengths[:, tf.newaxis]) == keys
-        places = tf.where(is_equal, places, tf.int64.max)
+        places = (first + offset)[:, tf.newaxis] + tf.range(step)
+        places = tf.minimum(places, last[:, tf.newaxis])
+        is_equal = (
+            substrings.key(places, lengths[:, tf.newaxis])
+            == keys[:, tf.newaxis]
+        )
+        places = tf.where(is_equal, places, last[:, tf.newaxis])
         return offset + step, tf.minimum(found, tf.reduce_min(places, axis=1))
 
     _, found = tf.while_loop(
         lambda offset, _: offset < distance,
         search,
-        (tf.constant(0, tf.int64), starts),
+        (tf.constant(0, tf.int64), last),
     )
     return found

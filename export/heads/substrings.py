@@ -26,26 +26,28 @@ class Substrings:
     """
 
     def __init__(self, codes: tf.Tensor, begins_word: tf.Tensor) -> None:
-        size = tf.size(codes, tf.int64)
-        # Code points begin with 0, of which any number would be as good as one.
+        self._size = tf.size(codes, tf.int64)
+        # No character is 0, as any number of these would be as good as one.
         symbols = 1 + tf.cast(codes, tf.int64)
-        self._spaces = _BEGINS_WORD * tf.cast(begins_word, tf.int64)
-        terms = (symbols + self._spaces) * _powers(_BASE, size)
+        spaces = _BEGINS_WORD * tf.cast(begins_word, tf.int64)
+        terms = (symbols + spaces) * _powers(_BASE, self._size)
         self._sums = tf.concat([[0], tf.cumsum(terms)], 0)
-        self._inverses = _powers(_INVERSE, size)
+        self._inverses = _powers(_INVERSE, self._size + 1)
+        self._spaces = tf.concat([spaces, [0]], 0)
 
     def key(self, begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Returns the numbers of parts of the texts.
 
         Args:
           begins: <int64>[...], the first character of each.
-          lengths: <int64>[...], how many it has, at least 1.
+          lengths: <int64>[...], how many it has; behind the last character
+            of all there are no more.
 
         Returns:
           <int64>[...].
         """
-        sums = tf.gather(self._sums, begins + lengths)
-        sums -= tf.gather(self._sums, begins)
+        ends = tf.minimum(begins + lengths, self._size)
+        sums = tf.gather(self._sums, ends) - tf.gather(self._sums, begins)
         # What stands before the part does not matter.
         return sums * tf.gather(self._inverses, begins) - tf.gather(
             self._spaces, begins
