@@ -8,9 +8,11 @@ from bert_tf.interop import weight_map
 from bert_tf.stored_model import StoredModel
 from export.heads.classification import Classification
 from export.heads.embeddings import Embeddings
+from export.heads.fill_mask import FillMask
 from export.heads.head import Head
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.next_sentence import NextSentence
+from export.heads.question_answering import QuestionAnswering
 from export.heads.tagging import Tagging
 
 
@@ -38,8 +40,10 @@ class Entry:
 # Of several heads of a model the first is meant unless told otherwise.
 ENTRIES: Mapping[str, Entry] = {
     "classification": Entry(Classification, ("classification",)),
+    "question_answering": Entry(QuestionAnswering, ("question_answering",)),
     "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
     "tagging": Entry(Tagging, ("tagging",)),
+    "fill_mask": Entry(FillMask, ("pretraining", "masked_lm")),
     "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
     "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
 }

@@ -1,0 +1,163 @@
+"""What a pretrained model expects in place of [MASK]s."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.text import packing
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import head
+from export.heads.head import Rows
+from export.heads.head import Source
+
+_POSITIONS = "masked_lm_positions"
+_IS_MASK = "is_mask"
+
+
+class FillMask(head.Head):
+    """Serves the masked-LM head, as `bert_tf.serving.fill_mask` uses it.
+
+    Only [MASK] is special in a text: other names in brackets are text. Pieces
+    behind the longest length are lost, and [MASK]s among them.
+
+    Shapes, beside those of `head`:
+      P: the most [MASK]s of a text.
+      k: candidates.
+      V: size of the vocabulary.
+
+    Args:
+      tokenizer: The one that the model was trained with, without special
+        tokens of its own.
+      max_seq_length: The most pieces of a row.
+      buckets: Lengths that rows may have.
+      top_k: How many candidates.
+
+    Raises:
+      UserError: If there are not as many pieces as candidates.
+    """
+
+    inputs = ("text",)
+    flags = ("top_k",)
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        buckets: Sequence[int],
+        top_k: int,
+    ) -> None:
+        super().__init__(tokenizer, max_seq_length, buckets)
+        if top_k > len(tokenizer.vocabulary):
+            raise UserError(
+                "--top_k must be at most the size of the vocabulary, "
+                f"{len(tokenizer.vocabulary)}. Received: {top_k}."
+            )
+        self.top_k = top_k
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a pretrained model."""
+        return cls(
+            source.stored.build_tokenizer(preserve_special_tokens=False),
+            source.max_seq_length,
+            source.buckets,
+            source.config.top_k,
+        )
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Packs texts, in which "[MASK]" is one piece."""
+        vocabulary = self.tokenizer.vocabulary
+        parts = tf.strings.split(strings["text"], vocabulary_lib.MASK)
+        pieces = self.tokenizer.tokenize(parts.flat_values)
+        # Between two parts of a text there is a [MASK].
+        rows = parts.value_rowids()
+        follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[
+            : tf.size(rows)
+        ]
+        follows = tf.cast(follows, tf.int64)
+        masks = tf.RaggedTensor.from_row_lengths(
+            tf.fill([tf.reduce_sum(follows)], vocabulary.mask_id),
+            follows,
+            validate=False,
+        )
+        pieces = tf.concat([masks, pieces], axis=1)
+        pieces = tf.RaggedTensor.from_row_splits(
+            pieces.flat_values,
+            tf.gather(pieces.row_splits, parts.row_splits),
+            validate=False,
+        )
+        packed = packing.pack(pieces, None, self.max_seq_length, vocabulary)
+        return self.ids_rows(self.trim(packed))
+
+    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+        """Returns rows of which only [MASK]s are predicted.
+
+        Args:
+          inputs: `input_ids`, `input_mask` and `segment_ids`, <int32>[B, T].
+        """
+        is_mask = (
+            inputs[INPUT_IDS.name] == self.tokenizer.vocabulary.mask_id
+        ) & (inputs[INPUT_MASK.name] > 0)
+        count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
+        most = tf.reduce_max(tf.concat([count, [0]], 0))
+        length = tf.shape(is_mask)[1]
+        # The first are the greatest; what is no [MASK] comes behind.
+        from_end = tf.where(is_mask, length - tf.range(length), 0)
+        from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
+        is_mask = from_end > 0
+        positions = tf.where(is_mask, length - from_end, 0)
+        return Rows({**inputs, _POSITIONS: positions}, {_IS_MASK: is_mask})
+
+    def attention_rows(
+        self, strings: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the rows of the texts."""
+        return self.pack(strings).inputs
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Names the candidates.
+
+        Args:
+          outputs: `masked_lm_logits` <float>[B, P, V].
+          rows: What `pack` returned.
+
+        Returns:
+          `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] of
+          each text's [MASK]s from left to right, the most likely first; behind
+          a text's last [MASK] "" and 0.
+        """
+        return self._name(*self._best(outputs, rows))
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `answer` does, and `token_ids` <int32>[B, P, k].
+
+        Behind a row's last [MASK] `token_ids` are -1.
+        """
+        ids, probs = self._best(outputs, rows)
+        return self._name(ids, probs) | {"token_ids": ids}
+
+    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> dict[str, tf.Tensor]:
+        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
+        return {
+            "tokens": tf.where(ids >= 0, tokens, ""),
+            "probabilities": probs,
+        }
+
+    def _best(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
+        logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+        is_mask = rows.state[_IS_MASK][..., tf.newaxis]
+        return tf.where(is_mask, ids, -1), tf.where(is_mask, probs, 0.0)
