@@ -1,0 +1,125 @@
+"""What a request can fail with: TensorFlow's codes, as its server uses them."""
+
+import tensorflow as tf
+
+# TensorFlow's codes, which are gRPC's, and what HTTP says for them
+# (http_server.cc of TensorFlow Serving).
+_HTTP_STATUS = {
+    tf.errors.CANCELLED: 499,
+    tf.errors.UNKNOWN: 500,
+    tf.errors.INVALID_ARGUMENT: 400,
+    tf.errors.DEADLINE_EXCEEDED: 504,
+    tf.errors.NOT_FOUND: 404,
+    tf.errors.ALREADY_EXISTS: 409,
+    tf.errors.PERMISSION_DENIED: 403,
+    tf.errors.UNAUTHENTICATED: 401,
+    tf.errors.RESOURCE_EXHAUSTED: 429,
+    tf.errors.FAILED_PRECONDITION: 400,
+    tf.errors.ABORTED: 409,
+    tf.errors.OUT_OF_RANGE: 400,
+    tf.errors.UNIMPLEMENTED: 501,
+    tf.errors.INTERNAL: 500,
+    tf.errors.UNAVAILABLE: 503,
+    tf.errors.DATA_LOSS: 500,
+}
+_NAMES = {
+    getattr(tf.errors, name): name
+    for name in (
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+    )
+}
+
+
+class RequestError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+      code: One of the codes in `tf.errors`.
+      message: What the client is told.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def code_name(self) -> str:
+        """The code's name, such as "INVALID_ARGUMENT"."""
+        return _NAMES[self.code]
+
+    @property
+    def http_status(self) -> int:
+        return _HTTP_STATUS[self.code]
+
+
+class OverloadError(RequestError):
+    """A request that found its queue full: 503, and RESOURCE_EXHAUSTED."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
+
+    @property
+    def http_status(self) -> int:
+        return 503
+
+
+def invalid(message: str) -> RequestError:
+    """Returns the error of a request that is wrong by itself."""
+    return RequestError(tf.errors.INVALID_ARGUMENT, message)
+
+
+def not_found(message: str) -> RequestError:
+    """Returns the error of a request for what is not there."""
+    return RequestError(tf.errors.NOT_FOUND, message)
+
+
+def failed_precondition(message: str) -> RequestError:
+    """Returns the error of a request for what cannot be now."""
+    return RequestError(tf.errors.FAILED_PRECONDITION, message)
+
+
+def deadline_exceeded(message: str) -> RequestError:
+    """Returns the error of a request that took too long."""
+    return RequestError(tf.errors.DEADLINE_EXCEEDED, message)
+
+
+def unavailable(message: str) -> RequestError:
+    """Returns the error of a request that may succeed later."""
+    return RequestError(tf.errors.UNAVAILABLE, message)
+
+
+def unimplemented(message: str) -> RequestError:
+    """Returns the error of a request for what no server does."""
+    return RequestError(tf.errors.UNIMPLEMENTED, message)
+
+
+def from_exception(error: BaseException) -> RequestError:
+    """Returns what a client is told of whatever computing has raised."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, tf.errors.OpError):
+        code = error.error_code if error.error_code in _NAMES else 2
+        # The rest is the stack of the Python program that made the graph.
+        message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
+        return RequestError(code, message)
+    if isinstance(error, MemoryError):
+        return RequestError(
+            tf.errors.RESOURCE_EXHAUSTED, "The request does not fit in memory."
+        )
+    return RequestError(tf.errors.INTERNAL, f"{type(error).__name__}: {error}")
