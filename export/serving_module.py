@@ -109,7 +109,7 @@ class ServingModule:
                 {"text": tf.TensorSpec([None], tf.string, "text")},
             ),
         }
-        if self._has_attention():
+        if head.has_attention:
             functions[ATTENTION] = (self._attention, strings)
         if head.method:
             functions[head.method] = (
@@ -156,13 +156,6 @@ class ServingModule:
 
     def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         return tokenize(self._head.tokenizer, text)
-
-    def _has_attention(self) -> bool:
-        strings = {
-            name: tf.zeros([0] * spec.shape.rank, tf.string)
-            for name, spec in self._head.input_specs().items()
-        }
-        return self._head.attention_rows(strings) is not None
 
     def _attention(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `tokens` <string>[B, T] and `attention` [B, L, N, T, T]."""

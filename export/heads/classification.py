@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import dense_packing
 from export.heads import head
 from export.heads import text_windows
 from export.heads.head import Rows
@@ -89,13 +89,13 @@ class Classification(head.Head):
             self.max_seq_length,
             self.doc_stride,
         )
-        packed = packing.pack(
+        packed = dense_packing.pack(
             windows.tokens_a,
             windows.tokens_b,
-            self.max_seq_length,
+            self.buckets,
             self.tokenizer.vocabulary,
         )
-        return Rows(self.trim(packed), {"texts": windows.texts})
+        return Rows(packed, {"texts": windows.texts})
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows

@@ -26,8 +26,8 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.stored_model import StoredModel
-from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import dense_packing
 
 _MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
 
@@ -83,6 +83,8 @@ class Head(abc.ABC):
     # The fields of `SavedModelConfig` that this head reads, of those that not
     # all heads do; each is an attribute, too.
     flags: ClassVar[tuple[str, ...]] = ()
+    # Whether there is one row of each text whose attention can be looked at.
+    has_attention: ClassVar[bool] = True
     # The most rows for the model to compute at once, where one text can have
     # any number of them; None where rows are as many as texts.
     max_rows_at_once: ClassVar[int | None] = None
@@ -126,7 +128,7 @@ class Head(abc.ABC):
 
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor] | None:
+    ) -> dict[str, tf.Tensor]:
         """Returns the rows whose attention can be looked at, one of each text.
 
         By default one text or a pair, truncated.
@@ -135,8 +137,7 @@ class Head(abc.ABC):
           strings: As for `pack`.
 
         Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T]; or
-          None where there is no such row.
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
         """
         return self.pack_texts(*(strings[name] for name in self.inputs))
 
@@ -189,8 +190,7 @@ class Head(abc.ABC):
         """
         longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
         # An empty batch has the smallest of int32 here, and so the first.
-        index = tf.searchsorted(self.buckets, longest[tf.newaxis])[0]
-        length = tf.gather(self.buckets, index)
+        length = dense_packing.choose_length(longest, self.buckets)
         return {name: x[..., :length] for name, x in packed.items()}
 
     def pack_texts(
@@ -205,14 +205,9 @@ class Head(abc.ABC):
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
         """
-        second = (
-            None if text_pair is None else self.tokenizer.tokenize(text_pair)
-        )
-        return self.trim(
-            packing.pack(
-                self.tokenizer.tokenize(text),
-                second,
-                self.max_seq_length,
-                self.tokenizer.vocabulary,
-            )
+        return dense_packing.pack(
+            self.tokenizer.tokenize(text),
+            None if text_pair is None else self.tokenizer.tokenize(text_pair),
+            self.buckets,
+            self.tokenizer.vocabulary,
         )

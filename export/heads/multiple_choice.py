@@ -27,6 +27,8 @@ class MultipleChoice(head.Head):
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     method = "classify"
+    # A text has several rows.
+    has_attention = False
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -50,12 +52,6 @@ class MultipleChoice(head.Head):
             name: tf.TensorSpec([None, None, None], spec.dtype, name=name)
             for name, spec in super().ids_specs().items()
         }
-
-    def attention_rows(
-        self, strings: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor] | None:
-        """Returns None, as a text has several rows."""
-        del strings
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs each choice behind its text; the longer is truncated first."""

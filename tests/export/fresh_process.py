@@ -1,0 +1,72 @@
+"""Calls SavedModels in a process that knows TensorFlow alone.
+
+As a program it reads {directory: [[signature, inputs], ...]} as JSON from
+standard input and writes the outputs in the same form.
+"""
+
+import json
+import subprocess
+import sys
+
+_FORBIDDEN = ("bert_tf", "export", "tests", "transformers")
+
+
+def call(calls, with_text_operators=True):
+    """Returns the outputs of signatures, as nested lists.
+
+    Args:
+      calls: Directory to pairs of a signature's name and its inputs, which are
+        nested lists of strings or whole numbers.
+      with_text_operators: Whether the process imports tensorflow_text.
+    """
+    result = subprocess.run(
+        [sys.executable, "-I", __file__, str(int(with_text_operators))],
+        input=json.dumps(calls),
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if result.returncode:
+        raise RuntimeError(result.stderr[-3000:])
+    return json.loads(result.stdout)
+
+
+def _main():
+    import tensorflow as tf
+
+    if sys.argv[1] == "1":
+        import tensorflow_text  # noqa: F401
+
+    def to_tensor(values, spec):
+        tensor = tf.constant(values, spec.dtype)
+        return (
+            tf.reshape(tensor, [0] * len(spec.shape)) if not values else tensor
+        )
+
+    def to_json(values):
+        if isinstance(values, list):
+            return [to_json(value) for value in values]
+        return values.decode("utf-8") if isinstance(values, bytes) else values
+
+    answers = {}
+    for directory, signatures in json.load(sys.stdin).items():
+        loaded = tf.saved_model.load(directory)
+        answers[directory] = []
+        for name, inputs in signatures:
+            function = loaded.signatures[name]
+            specs = function.structured_input_signature[1]
+            tensors = {x: to_tensor(inputs[x], specs[x]) for x in inputs}
+            outputs = function(**tensors)
+            answers[directory].append(
+                {x: to_json(outputs[x].numpy().tolist()) for x in outputs}
+            )
+    if "tensorflow_text" in sys.modules and sys.argv[1] != "1":
+        sys.exit("tensorflow_text was imported.")
+    imported = [name for name in _FORBIDDEN if name in sys.modules]
+    if imported:
+        sys.exit(f"The process has imported {imported}.")
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,244 @@
+"""Tests for export/savedmodel.py: strings in, predictions out, elsewhere."""
+
+import os
+import shutil
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from scipy import special
+
+import bert_tf
+from bert_tf.text import packing
+from tests.export import fresh_process
+from tests.export import tiny_exports
+
+_TEXTS = tiny_exports.TEXTS
+_PAIRS = list(zip(_TEXTS, reversed(_TEXTS), strict=True))
+_CHOICES = [
+    ("the cat", ["sat", "dog 東", "on the mat . " * 9]),
+    ("東 " * 20, ["the mats", "cat"]),
+    ("dog", ["cat", "the the", "the dog sitting . mat"]),
+]
+
+
+def _call(texts):
+    return ["serving_default", {"text": texts}]
+
+
+def _call_pairs(pairs):
+    first, second = zip(*pairs, strict=True)
+    return [
+        "serving_default",
+        {"text": list(first), "text_pair": list(second)},
+    ]
+
+
+def _call_choices(rows):
+    most = max(len(choices) for _, choices in rows)
+    return [
+        "serving_default",
+        {
+            "text": [text for text, _ in rows],
+            "choices": [x + [""] * (most - len(x)) for _, x in rows],
+        },
+    ]
+
+
+def _pack(model_dir, *columns):
+    """Returns the model's inputs, without buckets."""
+    tokenizer = bert_tf.load_tokenizer(model_dir)
+    tokens = [tokenizer.tokenize(list(column)) for column in columns]
+    return packing.pack(
+        tokens[0],
+        tokens[1] if len(tokens) > 1 else None,
+        tiny_exports.MAX_SEQ_LENGTH,
+        tokenizer.vocabulary,
+    )
+
+
+def _batches(rows):
+    """Returns the rows one by one, and all together."""
+    return [*([row] for row in rows), list(rows)]
+
+
+class HeadsTest(tf.test.TestCase):
+    """Each head in a fresh process, the model's directory gone."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.expected, calls = {}, {}
+        for name, (task, flags, batches, expect) in _cases().items():
+            folder = os.path.join(cls.folder, name)
+            model_dir = tiny_exports.write(folder, task)
+            version = tiny_exports.export(
+                model_dir, os.path.join(folder, "out"), **flags
+            )
+            moved = os.path.join(cls.folder, f"{name}_moved")
+            shutil.move(version, moved)
+            cls.expected[name] = expect(model_dir)
+            shutil.rmtree(folder)
+            calls[moved] = batches
+        answers = fresh_process.call(calls)
+        cls.answers = {
+            name: answers[os.path.join(cls.folder, f"{name}_moved")]
+            for name in cls.expected
+        }
+
+    def _compare(self, name):
+        """Compares the answers to rows alone and together, by output."""
+        expected = self.expected[name]
+        *alone, together = self.answers[name]
+        for key, values in expected.items():
+            for row, answer in enumerate(alone):
+                self.assertLen(answer[key], 1)
+                self._compare_row(answer[key][0], values[row])
+                self._compare_row(together[key][row], values[row])
+            self.assertLen(together[key], len(values))
+        self.assertEqual(set(together), set(expected))
+        # Rows that say the same would hide that they are mixed up.
+        self.assertGreater(len({str(x) for x in together[key]}), 2)
+
+    def _compare_row(self, answer, expected):
+        flat = expected if isinstance(expected, list) else [expected]
+        if isinstance(flat[0], str):
+            self.assertEqual(answer, expected)
+        else:
+            given = answer if isinstance(answer, list) else [answer]
+            padding = [0.0] * (len(given) - len(flat))
+            self.assertAllClose(given, flat + padding, rtol=0, atol=1e-5)
+
+    def test_single_label(self):
+        self._compare("single")
+
+    def test_pairs(self):
+        self._compare("pair")
+
+    def test_windows(self):
+        self._compare("windows")
+
+    def test_multi_label(self):
+        self._compare("multi_label")
+
+    def test_regression(self):
+        self._compare("regression")
+
+    def test_multiple_choice(self):
+        self._compare("multiple_choice")
+
+    def test_next_sentence(self):
+        self._compare("next_sentence")
+
+    def test_embeddings(self):
+        self._compare("embeddings")
+
+
+def _cases():
+    """Returns task, flags, calls and what is expected, by name."""
+    classification = tiny_exports.classification
+    texts = [_call(batch) for batch in _batches(_TEXTS)]
+    pairs = [_call_pairs(batch) for batch in _batches(_PAIRS)]
+    choices = [_call_choices(batch) for batch in _batches(_CHOICES)]
+    return {
+        "single": (classification(), {}, texts, _expect_label),
+        "pair": (
+            classification(pair=True),
+            {},
+            pairs,
+            lambda path: _expect_label(path, _PAIRS),
+        ),
+        "windows": (
+            classification(doc_stride=4),
+            {},
+            texts,
+            _expect_label,
+        ),
+        "multi_label": (
+            classification("multi_label"),
+            {},
+            texts,
+            _expect_labels,
+        ),
+        "regression": (
+            classification("regression"),
+            {},
+            texts,
+            lambda path: {"score": _column(path, _TEXTS, "score")},
+        ),
+        "multiple_choice": (
+            tiny_exports.multiple_choice(),
+            {},
+            choices,
+            _expect_choice,
+        ),
+        "next_sentence": (
+            "pretraining",
+            {"head": "next_sentence"},
+            pairs,
+            _expect_next_sentence,
+        ),
+        "embeddings": ("encoder", {"layer": 0}, texts, _expect_embedding),
+    }
+
+
+def _column(model_dir, rows, key):
+    return [
+        row[key] for row in bert_tf.load_model(model_dir).predict(list(rows))
+    ]
+
+
+def _expect_label(model_dir, rows=_TEXTS):
+    probabilities = _column(model_dir, rows, "probabilities")
+    return {
+        "label": _column(model_dir, rows, "label"),
+        "probabilities": [list(row.values()) for row in probabilities],
+    }
+
+
+def _expect_labels(model_dir):
+    probabilities = _column(model_dir, _TEXTS, "probabilities")
+    labels = _column(model_dir, _TEXTS, "labels")
+    count = len(tiny_exports.LABELS)
+    return {
+        "labels": [row + [""] * (count - len(row)) for row in labels],
+        "probabilities": [list(row.values()) for row in probabilities],
+    }
+
+
+def _expect_choice(model_dir):
+    rows = [{"context": text, "choices": x} for text, x in _CHOICES]
+    probabilities = _column(model_dir, rows, "probabilities")
+    return {
+        "index": _column(model_dir, rows, "index"),
+        "probabilities": [list(row.values()) for row in probabilities],
+    }
+
+
+def _expect_next_sentence(model_dir):
+    model = bert_tf.load_model(model_dir)
+    packed = _pack(model_dir, *zip(*_PAIRS, strict=True))
+    logits = model(packed)["next_sentence_logits"].numpy()
+    names = np.array(["is_next", "not_next"])
+    return {
+        "label": names[logits.argmax(-1)].tolist(),
+        "probabilities": special.softmax(logits, -1).tolist(),
+    }
+
+
+def _expect_embedding(model_dir):
+    model = bert_tf.load_model(model_dir, return_all_layers=True)
+    packed = _pack(model_dir, _TEXTS)
+    states = model(packed)["encoder_outputs"][0].numpy()
+    lengths = packed["input_mask"].numpy().sum(-1)
+    return {
+        "embedding": [
+            row[:length].mean(0).tolist()
+            for row, length in zip(states, lengths, strict=True)
+        ]
+    }
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,85 @@
+"""Tiny models with each of the heads, and their exports."""
+
+import contextlib
+import os
+from unittest import mock
+
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.classification_examples import Columns
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.multiple_choice_examples import Columns as ChoiceColumns
+from export import publishing
+from tests import tiny_model
+
+LABELS = ("no", "yes", "ümlaut")
+# Of texts as short, middling and longer than a row of 12 pieces.
+TEXTS = (
+    "the cat",
+    "東 dog",
+    "The CAT sat on the mat.",
+    "cafe\u0301 \U0001f642 cat, dog . . mats",
+    "the dog sitting on the mats . , " * 9,
+)
+MAX_SEQ_LENGTH = 12
+BUCKETS = "5,8"
+
+
+def classification(problem_type="single_label", pair=False, **values):
+    """Returns the task of a classifier."""
+    is_score = problem_type == "regression"
+    return ClassificationTask(
+        **{
+            "name": "custom",
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "labels": None if is_score else LABELS,
+            "problem_type": problem_type,
+            "metric_names": ("mse",) if is_score else ("accuracy",),
+            "columns": Columns("text", "text_pair" if pair else None),
+        }
+        | values
+    )
+
+
+def multiple_choice():
+    """Returns the task of a model for multiple choice."""
+    return MultipleChoiceTask(
+        name="custom",
+        max_seq_length=MAX_SEQ_LENGTH,
+        columns=ChoiceColumns(("choices",), "context"),
+    )
+
+
+def write(folder, task):
+    """Writes a model with the head of a task, or of a kind; returns it."""
+    path = os.path.join(folder, "model")
+    if isinstance(task, str):
+        return tiny_model.write(path, kind=task)
+    return tiny_model.write_task(path, task)
+
+
+def export(model_dir, output_dir, **flags):
+    """Exports a model, without what lies beside the graph.
+
+    Returns:
+      The version directory.
+    """
+    config = SavedModelConfig(
+        model_dir=model_dir,
+        output_dir=output_dir,
+        **{"buckets": BUCKETS} | flags,
+    )
+    with graph_alone():
+        publishing.run(config)
+    versions = [int(name) for name in os.listdir(output_dir)]
+    return os.path.join(output_dir, str(max(versions)))
+
+
+@contextlib.contextmanager
+def graph_alone():
+    """Leaves out what lies beside the graph, which has tests of its own."""
+    if not hasattr(publishing, "extras"):
+        yield
+        return
+    with mock.patch.object(publishing, "extras"):
+        yield
