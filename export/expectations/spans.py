@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks import tagging_inputs
@@ -105,4 +106,4 @@ class Tagging(TaskExpectation):
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         logits = self.compute(packed)["logits"].numpy()
-        return Expected({"logits": logits})
+        return Expected({"probabilities": special.softmax(logits, -1)})
