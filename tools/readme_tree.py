@@ -8,7 +8,7 @@ import pathlib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _HEADING = "## What is where\n"
-_FOLDERS = ("run", "bert_tf", "benchmarks", "tools")
+_FOLDERS = ("run", "export", "bert_tf", "benchmarks", "tools")
 _OTHERS = {
     "base.flags, base_phase2.flags": "The paper's recipe, length 128 and 512.",
     "large.flags, large_phase2.flags": "The same with BERT-large.",
@@ -16,6 +16,7 @@ _OTHERS = {
     "configs/": "The shapes of these models.",
     "docs/finetuning.md": "A command for each task, the columns of its files.",
     "docs/adding_a_task.md": "A whole task as an example.",
+    "docs/serving.md": "Exports, the embedded server and TensorFlow Serving.",
     "docs/interop.md": "Models of other projects, in and out.",
     "docs/results.md": "What was measured, and with which command.",
     "requirements.in": "Pins; requirements.txt adds the project itself.",
