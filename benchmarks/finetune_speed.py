@@ -16,16 +16,14 @@ are made beforehand. The last line is the median ratios, this project's rate /
 the others'.
 """
 
-import csv
-import gzip
 import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
+import turns
 from absl import app
 from absl import flags
 
@@ -43,21 +41,12 @@ _COLUMNS = flags.DEFINE_list(
     "label.",
 )
 _SIZE = flags.DEFINE_enum(
-    "size", "minilm", ["minilm", "base"], "Shape of the BERT."
+    "size", "minilm", [*turns.SHAPES], "Shape of the BERT."
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each way.")
 _BATCHES = flags.DEFINE_integer("batches", 12, "Batches in a turn.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 
-_SIZES = {
-    "minilm": {
-        "hidden_size": 384,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 1536,
-    },
-    "base": {},
-}
 _BATCH_SIZE = 32
 _MAX_SEQ_LENGTH = 128
 _OURS = "bert_tf"
@@ -71,40 +60,6 @@ _WAYS = (
 _PREDICTION_WAYS = (*_WAYS, ("transformers", _SORTED))
 
 
-class _Server:
-    """A process that runs what it is asked for and says how long it took."""
-
-    def __init__(self, command, environment):
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    def ask(self, **request):
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"{self._process.args} ended.")
-        return json.loads(line)
-
-
-def _read_examples():
-    opener = gzip.open if _DATA_FILE.value.endswith(".gz") else open
-    *texts, label = _COLUMNS.value
-    keys = ("text", "text_pair")[: len(texts)]
-    with opener(_DATA_FILE.value, "rt", encoding="utf-8") as file:
-        rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    return [
-        {key: row[column] for key, column in zip(keys, texts, strict=True)}
-        | {"label": row[label]}
-        for row in rows
-    ]
-
-
 def _start(folder):
     """Returns the two servers by name."""
     from tests import environments
@@ -112,10 +67,11 @@ def _start(folder):
 
     examples_file = os.path.join(folder, "train.jsonl")
     with open(examples_file, "w", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(x)}\n" for x in _read_examples())
+        examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
+        file.writelines(f"{json.dumps(x)}\n" for x in examples)
     settings = json.dumps(
         {
-            "shape": {"vocab_size": 30522} | _SIZES[_SIZE.value],
+            "shape": turns.SHAPES[_SIZE.value],
             "tokenizer": minilm.directory(),
             "examples_file": examples_file,
             "batch_size": _BATCH_SIZE,
@@ -139,7 +95,7 @@ def _start(folder):
         "transformers": "finetune_speed_peer.py",
     }
     return {
-        name: _Server(
+        name: turns.Server(
             [python, os.path.join(here, programs[name]), settings], environment
         )
         for name, (python, environment) in pythons.items()
@@ -191,7 +147,7 @@ def main(argv):
             rates = _measure(servers, doing)
             lines.append(f"{doing}: {'; '.join(_ratios(rates))}")
         for server in servers.values():
-            server.ask(do="end")
+            server.end()
     print(f"bert_tf, size {_SIZE.value}: {' | '.join(lines)}")
 
 

@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+import turns
+
 _SEED = 1
 
 
@@ -184,12 +186,7 @@ def main(settings):
 
     tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
     work = _Work(settings)
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer = {} if request["do"] == "end" else work.run(**request)
-        print(json.dumps(answer), flush=True)
-        if not answer:
-            break
+    turns.serve(work.run)
 
 
 if __name__ == "__main__":

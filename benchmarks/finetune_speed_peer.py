@@ -13,6 +13,7 @@ import finetune_peer
 import numpy as np
 import torch
 import transformers
+import turns
 
 _REQUEST = {
     "kind": "classification",
@@ -77,12 +78,7 @@ class _Work:
 def main(settings):
     torch.set_num_threads(settings["threads"])
     work = _Work(settings)
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer = {} if request["do"] == "end" else work.run(**request)
-        print(json.dumps(answer), flush=True)
-        if not answer:
-            break
+    turns.serve(work.run)
 
 
 if __name__ == "__main__":

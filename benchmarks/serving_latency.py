@@ -1,0 +1,240 @@
+r"""Times raw text in, label out, of exports and of other ways, turn by turn.
+
+  python benchmarks/serving_latency.py --size=base
+
+All classify the same texts, of the lengths that the file has, with a BERT of
+the given size and random weights, and make ids of the texts themselves:
+
+- bert_tf: what export/savedmodel.py writes, called as a server does.
+- transformers: its tokenizer and PyTorch, padded to the longest of a batch.
+- onnxruntime and openvino: that model as ONNX, behind that tokenizer.
+- keras_hub: its classifier and preprocessor in one SavedModel, which pads to
+  128 pieces.
+
+Each way has a process of its own, and they take turns with single texts and
+with batches of 32. The table has the median and the 99th percentile of the
+latency in milliseconds and texts a second; the last lines the median ratios of
+their latency to that of bert_tf.
+"""
+
+import collections
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import turns
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_DATA = pathlib.Path(os.pardir, "shared", "data")
+
+_DATA_FILE = flags.DEFINE_string(
+    "data_file",
+    str(_DATA / "qnli" / "dev.tsv.gz"),
+    "A TSV with a header, as GLUE's; may end in .gz.",
+)
+_COLUMNS = flags.DEFINE_list(
+    "columns",
+    ["question", "sentence", "label"],
+    "Its columns: the text, the second one of a pair if there is one, and the "
+    "label.",
+)
+_SIZE = flags.DEFINE_enum("size", "base", [*turns.SHAPES], "Shape of the BERT.")
+_WAYS = flags.DEFINE_list("ways", None, "Which ways; all by default.")
+_ROUNDS = flags.DEFINE_integer("rounds", 8, "Turns of each way.")
+_SINGLES = flags.DEFINE_integer("singles", 20, "Single texts in a turn.")
+_BATCHES = flags.DEFINE_integer("batches", 1, "Batches of 32 in a turn.")
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
+
+_OURS = "bert_tf"
+_MAX_SEQ_LENGTH = 128
+_BATCH_SIZES = (1, 32)
+# Which precisions each framework has.
+_PRECISIONS = {
+    _OURS: ("float32", "bfloat16"),
+    "transformers": ("float32", "bfloat16"),
+    "onnxruntime": ("float32", "int8"),
+    "openvino": ("float32", "bfloat16"),
+    "keras_hub": ("float32", "bfloat16"),
+}
+_PEERS = (
+    "torch==2.13.0",
+    "transformers==5.23.0",
+    "onnx==1.23.2",
+    "onnxscript==0.7.2",
+    "onnxruntime==1.31.1",
+    "openvino==2026.4.1",
+)
+
+
+def _make_exports(folder, columns):
+    """Writes what bert_tf serves; returns precision to version directory."""
+    from bert_tf import model_directory
+    from bert_tf.config import BertConfig
+    from bert_tf.interop import formats
+    from bert_tf.modeling.model import named_variables
+    from bert_tf.modeling.task_models import BertForClassification
+    from bert_tf.tasks.classification import ClassificationTask
+    from bert_tf.tasks.classification_examples import Columns
+    from tests.interop import minilm
+
+    labels = ("no", "yes")
+    task = ClassificationTask(
+        name="custom",
+        max_seq_length=_MAX_SEQ_LENGTH,
+        labels=labels,
+        metric_names=("accuracy",),
+        columns=Columns(
+            "text", "text_pair" if columns > 1 else None, ("label",)
+        ),
+    )
+    config = BertConfig(type_vocab_size=2, **turns.SHAPES[_SIZE.value])
+    model = BertForClassification(config, labels=labels)
+    tokenizer = formats.read(minilm.directory()).build_tokenizer()
+    model_dir = os.path.join(folder, "model")
+    model_directory.write(
+        model_dir,
+        config,
+        {k: x.numpy() for k, x in named_variables(model).items()},
+        tokenizer.vocabulary,
+        tokenizer.settings(),
+        {"kind": task.kind} | task.to_json(),
+        "# Random weights\n",
+    )
+    paths = {}
+    for precision in _PRECISIONS[_OURS]:
+        output = os.path.join(folder, precision)
+        subprocess.run(
+            [
+                sys.executable,
+                str(_ROOT / "export" / "savedmodel.py"),
+                f"--model_dir={model_dir}",
+                f"--output_dir={output}",
+                f"--precision={precision}",
+            ],
+            check=True,
+        )
+        paths[precision] = os.path.join(output, "1")
+    return paths
+
+
+def _start(folder, ways, num_texts):
+    """Returns the servers by framework."""
+    from tests import environments
+    from tests.interop import minilm
+
+    settings = {
+        "shape": turns.SHAPES[_SIZE.value],
+        "tokenizer": minilm.directory(),
+        "max_seq_length": _MAX_SEQ_LENGTH,
+        "threads": _THREADS.value,
+        "folder": folder,
+        "num_texts": num_texts,
+    }
+    if _OURS in ways:
+        settings["exports"] = _make_exports(folder, num_texts)
+    here = os.path.dirname(os.path.abspath(__file__))
+    servers = {}
+    # Who makes the ONNX file comes first.
+    for framework in sorted(ways, key=lambda x: x != "transformers"):
+        is_peer = framework not in (_OURS, "keras_hub")
+        python = (
+            environments.make("latency", *_PEERS) if is_peer else sys.executable
+        )
+        program = (
+            "serving_latency_peer.py" if is_peer else "serving_latency_tf.py"
+        )
+        servers[framework] = turns.Server(
+            [
+                python,
+                os.path.join(here, program),
+                json.dumps(settings | {"framework": framework}),
+            ],
+            environments.clean_environment() if is_peer else dict(os.environ),
+        )
+        servers[framework].ask(precision=None, batches=[])
+    return servers
+
+
+def _requests(examples, size, turn):
+    """Returns the batches of a turn: lists of texts or pairs."""
+    count = _SINGLES.value if size == 1 else _BATCHES.value
+    rng = np.random.default_rng([turn + 1, size])
+    chosen = rng.choice(len(examples), count * size, replace=False)
+    rows = [
+        [examples[i][k] for k in ("text", "text_pair") if k in examples[i]]
+        for i in chosen
+    ]
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def _measure(servers, ways, examples):
+    """Returns (way, batch size) to the seconds of each turn's calls."""
+    seconds = collections.defaultdict(list)
+    # Turn -1 is for compilation and caches.
+    for turn in range(-1, _ROUNDS.value):
+        for size in _BATCH_SIZES:
+            batches = _requests(examples, size, turn)
+            for way in ways[:: -1 if turn % 2 else 1]:
+                answer = servers[way[0]].ask(precision=way[1], batches=batches)
+                if turn >= 0:
+                    seconds[way, size].append(answer["seconds"])
+        print(f"turn {turn + 1} of {_ROUNDS.value}", flush=True)
+    return seconds
+
+
+def _report(seconds, ways):
+    print(
+        "| way | precision | batch | p50, ms | p99, ms | texts/s |\n"
+        "|---|---|---|---|---|---|"
+    )
+    for (way, size), of_turns in seconds.items():
+        calls = np.array([*itertools.chain(*of_turns)])
+        p50, p99 = np.percentile(calls, [50, 99]) * 1e3
+        print(
+            f"| {' | '.join(way)} | {size} | {p50:.1f} | {p99:.1f} "
+            f"| {size / calls.mean():.1f} |"
+        )
+    for precision in _PRECISIONS[_OURS]:
+        for size in _BATCH_SIZES:
+            ours = seconds.get(((_OURS, precision), size))
+            if ours is None:
+                continue
+            ratios = []
+            for way in ways:
+                if way[0] == _OURS:
+                    continue
+                ratio = statistics.median(
+                    statistics.median(y) / statistics.median(x)
+                    for x, y in zip(ours, seconds[way, size], strict=True)
+                )
+                ratios.append(f"{ratio:.2f} {' '.join(way)}")
+            print(
+                f"batch {size}, latency / bert_tf {precision}'s: "
+                f"{', '.join(ratios)}"
+            )
+
+
+def main(argv):
+    del argv
+    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    frameworks = _WAYS.value or [*_PRECISIONS]
+    ways = [(x, y) for x in frameworks for y in _PRECISIONS[x]]
+    examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
+    with tempfile.TemporaryDirectory() as folder:
+        servers = _start(folder, frameworks, len(_COLUMNS.value) - 1)
+        seconds = _measure(servers, ways, examples)
+        for server in servers.values():
+            server.end()
+    _report(seconds, ways)
+
+
+if __name__ == "__main__":
+    app.run(main)
