@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 
 import keras
@@ -17,6 +18,7 @@ from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import initialization
 from bert_tf.modeling import inference
 from bert_tf.stored_model import StoredModel
+from export import extras
 from export import version_directory
 from export.artifact import Artifact
 from export.heads import registry
@@ -36,6 +38,7 @@ class Export:
 
     Attributes:
       config: What the user asks for.
+      stored: The model as it lies on disk.
       name: The head's, a key of `registry.ENTRIES`.
       head: The head.
       model: The model, in its fastest form.
@@ -43,6 +46,7 @@ class Export:
     """
 
     config: SavedModelConfig
+    stored: StoredModel
     name: str
     head: Head
     model: keras.Model
@@ -88,8 +92,13 @@ def run(config: SavedModelConfig) -> None:
                 ServingModule(export.head, export.model, ids_only).save(
                     temporary
                 )
-    for output_dir in targets:
-        logging.info("Wrote %s/%d.", output_dir.rstrip("/"), version)
+            extras.complete(
+                temporary, export.artifact(version, ids_only), export.stored
+            )
+    for output_dir, ids_only in targets.items():
+        path = os.path.join(output_dir, str(version))
+        logging.info("Wrote %s.", path)
+        extras.publish(path, export.artifact(version, ids_only), export.stored)
 
 
 def prepare(config: SavedModelConfig) -> Export:
@@ -113,7 +122,12 @@ def prepare(config: SavedModelConfig) -> Export:
         return_attention_probs=True,
     )
     return Export(
-        config, name, head, inference.prepare(model, precision), precision
+        config,
+        stored,
+        name,
+        head,
+        inference.prepare(model, precision),
+        precision,
     )
 
 
