@@ -18,8 +18,8 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.tagging_examples import OUTSIDE
-from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import dense_packing
 from export.heads import word_splitting
 from export.heads import word_windows
 from export.heads.head import Head
@@ -134,9 +134,8 @@ class Tagging(Head):
         return words, self.tokenizer.tokenize(words.texts.flat_values)
 
     def _pack(self, pieces: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        vocabulary = self.tokenizer.vocabulary
-        return self.trim(
-            packing.pack(pieces, None, self.max_seq_length, vocabulary)
+        return dense_packing.pack(
+            pieces, None, self.buckets, self.tokenizer.vocabulary
         )
 
     def answer(

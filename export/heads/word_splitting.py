@@ -81,8 +81,9 @@ def split_words(text: tf.Tensor) -> Words:
     index = tf.range(tf.size(chunks))
     start, end = tf.gather(starts, chunks), tf.gather(ends, chunks)
     begins_word = (index <= start) | (index >= end)
-    ends_word = (index < start) | (index >= end - 1)
-    rows = tf.boolean_mask(characters.rows, begins_word)
+    first = tf.where(begins_word)[:, 0]
+    last = tf.where((index < start) | (index >= end - 1))[:, 0]
+    rows = tf.gather(characters.rows, first)
     letters = tf.RaggedTensor.from_value_rowids(
         characters.codes,
         tf.cumsum(tf.cast(begins_word, tf.int64)) - 1,
@@ -97,10 +98,8 @@ def split_words(text: tf.Tensor) -> Words:
     )
     return Words(
         words,
-        words.with_flat_values(tf.boolean_mask(characters.places, begins_word)),
-        words.with_flat_values(
-            tf.boolean_mask(characters.places, ends_word) + 1
-        ),
+        words.with_flat_values(tf.gather(characters.places, first)),
+        words.with_flat_values(tf.gather(characters.places, last) + 1),
     )
 
 
@@ -114,7 +113,8 @@ def _read(text: tf.Tensor) -> _Characters:
     starts = tf.gather(decoded.row_starts(), rows)
     places = tf.range(tf.size(codes, tf.int64)) - starts
     fields = (codes, rows, tf.cast(places, tf.int32), *others)
-    return _Characters(*(tf.boolean_mask(x, ~is_space) for x in fields))
+    kept = tf.where(~is_space)[:, 0]
+    return _Characters(*(tf.gather(x, kept) for x in fields))
 
 
 def _find_chunks(characters: _Characters) -> tuple[tf.Tensor, tf.Tensor]:
