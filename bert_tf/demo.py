@@ -4,7 +4,7 @@ The documentation of Python and of the installed packages becomes a corpus, a
 vocabulary, records, a tiny BERT that fills in a [MASK], and a classifier made
 of it. Each step is what the script of that name does; its command line is
 shown, so that the same can be done with any other text. A step whose result is
-there is not repeated.
+there is not repeated. At the end the classifier answers raw text as a server.
 """
 
 import dataclasses
@@ -17,13 +17,17 @@ import numpy as np
 
 from bert_tf import cli
 from bert_tf import demo_classifier
+from bert_tf import demo_serving
 from bert_tf import files
+from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.data import docstring_corpus
 from bert_tf.data import pretraining_data
 from bert_tf.data import tfrecords
 from bert_tf.data import vocabulary_building
+from bert_tf.demo_serving import Served
 from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
 from bert_tf.run_config import CreatePretrainingDataConfig
 from bert_tf.run_config import DemoConfig
 from bert_tf.run_config import LearnVocabularyConfig
@@ -105,8 +109,11 @@ def run(config: DemoConfig) -> None:
     before, after = _pretrain(paths, steps)
     guess = measure_guessing(paths.heldout_records)
     predictions = _classify(paths)
+    export, served = _serve(paths)
     _show(paths, before, after, guess, time.time() - started)
     _show_classifier(paths, predictions)
+    _show_served(export, served)
+    demo_serving.judge(served, predictions)
     if not config.num_train_steps:
         judge(after, guess)
         _, share = demo_classifier.measure_majority(paths.heldout_sentences)
@@ -235,6 +242,23 @@ def _classify(paths: _Paths) -> str:
     return prediction.output_file
 
 
+def _serve(paths: _Paths) -> tuple[SavedModelConfig, Served]:
+    """Exports the classifier; returns the export, and what it answers."""
+    export = demo_serving.configure_export(
+        os.path.join(paths.classifier, model_directory.MODEL_FOLDER),
+        paths.classifier,
+    )
+    _announce("Export", demo_serving.EXPORT_SCRIPT, export)
+    if demo_serving.is_exported(export):
+        _say(f"   {export.output_dir} is there already.")
+    else:
+        demo_serving.run_script(demo_serving.EXPORT_SCRIPT, export)
+    server = demo_serving.configure_server(export)
+    _announce("Serving", demo_serving.SERVE_SCRIPT, server)
+    log_file = os.path.join(paths.classifier, "server.log")
+    return export, demo_serving.ask(server, demo_classifier.SENTENCES, log_file)
+
+
 def read_eval_results(path: str) -> dict[str, float]:
     """Reads the original's form: a line `name = value` per result."""
     lines = files.read_bytes(path).decode("utf-8").splitlines()
@@ -289,6 +313,7 @@ def _show(
             os.path.join(paths.pretrained, "learning_curves.png"),
         ),
         ("classifier", os.path.join(paths.classifier, "model")),
+        ("SavedModel", os.path.join(paths.classifier, "served")),
     ):
         _say(f"  {label:<16} {path}")
     _say(f"\nOn held-out text:{'before':>22}{'after':>10}{'guessing':>11}")
@@ -321,6 +346,12 @@ def _show_classifier(paths: _Paths, predictions: str) -> None:
             paths.classifier, paths.heldout_sentences, predictions
         )
     )
+
+
+def _show_served(export: SavedModelConfig, served: Served) -> None:
+    _say("-" * 79)
+    texts = demo_classifier.SENTENCES
+    _say(demo_serving.describe(served, export, texts))
     _say("=" * 79)
 
 
