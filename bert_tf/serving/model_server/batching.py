@@ -86,6 +86,7 @@ class BatchScheduler:
         self._num_queued = collections.Counter()
         self._changed = threading.Condition()
         self._stopping = False
+        self._draining = False
         # Signatures of which a merged call did not give one row for a row.
         self._unmergeable = set()
         self._threads = [
@@ -144,8 +145,15 @@ class BatchScheduler:
         with self._changed:
             return self._num_queued.total()
 
+    def drain(self) -> None:
+        """From now on nothing waits for others."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """Answers what is queued, refuses the rest, and ends the threads."""
+        self.drain()
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -211,7 +219,7 @@ class BatchScheduler:
         """Returns when the first tasks of a queue need not wait longer."""
         first = queue[0]
         if (
-            self._stopping
+            self._draining
             or not first.num_rows
             or sum(task.num_rows for task in queue)
             >= self._options.max_batch_size

@@ -6,6 +6,7 @@ be loaded is left out until its files change; meanwhile the others stay.
 """
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.serving.model_server import errors
-from bert_tf.serving.model_server import garbage
 from bert_tf.serving.model_server import model_versions
 from bert_tf.serving.model_server import version_directories
 from bert_tf.serving.model_server import warmup
@@ -311,7 +311,7 @@ class ModelManager:
                 self._retire(model, number)
                 changed = True
         if changed:
-            garbage.collect()
+            gc.collect()  # Graphs refer to themselves.
 
     def _complete(self, model: Model, found: dict[int, str]) -> set[int]:
         """Returns the versions that are whole and have not failed."""
@@ -376,7 +376,6 @@ class ModelManager:
             return False
         with self._lock:
             version.state, version.servable = model_versions.AVAILABLE, servable
-        garbage.collect()
         logging.info("Version %d of model %s is served.", number, name)
         self._on_change(name, number, True)
         return True

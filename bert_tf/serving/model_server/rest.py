@@ -32,6 +32,7 @@ from bert_tf.serving.model_server.service import Service
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 # http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
+_NO_MODEL = re.compile(r"/v1/models(/metadata)?", re.I)
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _CALL = re.compile(
     _MODEL + _VERSION + r":(?P<method>classify|regress|predict)", re.I
@@ -103,6 +104,8 @@ class _Api:
         else:
             match = None
         try:
+            if request.method == "GET" and _NO_MODEL.fullmatch(path):
+                raise errors.invalid("Missing model name in request.")
             if match is None:
                 raise errors.invalid(
                     f"Malformed request: {request.method} {path}"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import threading
@@ -16,7 +17,6 @@ from bert_tf.errors import UserError
 from bert_tf.run_config import ServeConfig
 from bert_tf.serving.model_server import batching_options
 from bert_tf.serving.model_server import batching_parameters
-from bert_tf.serving.model_server import garbage
 from bert_tf.serving.model_server import grpc_services
 from bert_tf.serving.model_server import model_config
 from bert_tf.serving.model_server import rest
@@ -39,6 +39,10 @@ def run(config: ServeConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server = ModelServer(config)
+    # Garbage collection, which interrupts requests, need not walk through all
+    # the modules of TensorFlow.
+    gc.collect()
+    gc.freeze()
     server.start()
     while not stopped.wait(1):
         server.check()
@@ -107,7 +111,6 @@ class ModelServer:
             self._started.wait()
             self.check()
             stack.pop_all()
-        garbage.collect()
         for model in self._models:
             logging.info("Serving %s%s.", model.name, self._addresses(model))
 
@@ -116,9 +119,13 @@ class ModelServer:
         if self._error is not None:
             raise self._error
 
+    def look_for_versions(self) -> None:
+        """Loads new versions now, whenever the next look would be."""
+        self._service.manager.refresh()
+
     def stop(self) -> None:
         """Takes no new requests, answers those that are there, and ends."""
-        self._service.manager.set_unready()
+        self._service.drain()
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._service.stop()

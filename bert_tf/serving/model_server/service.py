@@ -96,6 +96,11 @@ class Service:
                 start,
             )
 
+    def drain(self) -> None:
+        """Says that no new requests should come, and answers those there."""
+        self.manager.set_unready()
+        self._scheduler.drain()
+
     def stop(self) -> None:
         """Answers what is queued, then lets go of the models."""
         self._scheduler.stop()
