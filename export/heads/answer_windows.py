@@ -4,7 +4,7 @@ Shapes:
   B: number of questions.
   P: pieces of all paragraphs.
   R: number of windows; a paragraph without pieces has none.
-  T: most pieces of a window.
+  T: length of the rows, one of the buckets.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class Windows:
             paragraph has room.
           piece_splits: <int64>[B + 1], where the pieces of each paragraph
             begin, and P.
-          max_seq_length: T.
+          max_seq_length: The most pieces of a window.
           doc_stride: How far one window begins after the other.
         """
         splits = tf.cast(piece_splits, tf.int32)
@@ -87,11 +87,22 @@ class Windows:
         """Returns the attributes by name."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
+    @property
+    def longest(self) -> tf.Tensor:
+        """<int32>[], the most pieces of a window, the special ones too."""
+        # Where there is no window, it is the smallest of int32.
+        return tf.reduce_max(self._last_seps) + 1
+
+    @property
+    def _last_seps(self) -> tf.Tensor:
+        """<int32>[R], where the last [SEP] stands."""
+        return self.offsets + self.lengths
+
     def rows(
         self,
         queries: tf.RaggedTensor,
         piece_ids: tf.Tensor,
-        max_seq_length: int,
+        length: tf.Tensor,
         vocabulary: Vocabulary,
     ) -> dict[str, tf.Tensor]:
         """Returns the model's input.
@@ -100,20 +111,17 @@ class Windows:
           queries: Ragged <int32>[B, None], the pieces of questions, as many as
             `cut` was told, or more.
           piece_ids: <int32>[P], those of paragraphs.
-          max_seq_length: T.
+          length: <int32>[], T, at least `longest`.
           vocabulary: Gives the ids of [CLS], [SEP] and [PAD].
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
         """
-        position, offset = tf.range(max_seq_length), self.offsets[:, tf.newaxis]
-        end = offset + self.lengths[:, tf.newaxis]  # Where the last [SEP] is.
+        position, offset = tf.range(length), self.offsets[:, tf.newaxis]
+        end = self._last_seps[:, tf.newaxis]
         # Both texts and the special pieces stand in one vector.
-        num_query, num_doc = (
-            tf.size(queries.flat_values),
-            tf.size(piece_ids),
-        )
-        cls_index = num_query + num_doc
+        num_query = tf.size(queries.flat_values)
+        cls_index = num_query + tf.size(piece_ids)
         query_starts = tf.cast(queries.row_starts(), tf.int32)
         query_starts = tf.gather(query_starts, self.questions)[:, tf.newaxis]
         doc_starts = num_query + (self.first_pieces - self.offsets)
@@ -136,7 +144,7 @@ class Windows:
         }
 
     def is_max_context(
-        self, num_pieces: tf.Tensor, max_seq_length: int
+        self, num_pieces: tf.Tensor, length: tf.Tensor
     ) -> tf.Tensor:
         """Returns whether no other window shows more around a piece.
 
@@ -146,19 +154,19 @@ class Windows:
         Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
         Args:
-          num_pieces: <int32>, P.
-          max_seq_length: T.
+          num_pieces: <int32>[], P.
+          length: <int32>[], T, at least `longest`.
 
         Returns:
           <bool>[R, T], false for all but pieces of the paragraph.
         """
-        left = tf.range(max_seq_length) - self.offsets[:, tf.newaxis]
-        length = self.lengths[:, tf.newaxis]
-        is_piece = (left >= 0) & (left < length)
+        left = tf.range(length) - self.offsets[:, tf.newaxis]
+        count = self.lengths[:, tf.newaxis]
+        is_piece = (left >= 0) & (left < count)
         piece = tf.where(is_piece, self.first_pieces[:, tf.newaxis] + left, -1)
         # In the arithmetic of `squad_features`, for equal ones to stay equal.
-        context = tf.cast(tf.minimum(left, length - 1 - left), tf.float64)
-        score = context + 0.01 * tf.cast(length, tf.float64)
+        context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
+        score = context + 0.01 * tf.cast(count, tf.float64)
         best = tf.math.unsorted_segment_max(score, piece, num_pieces)
         is_best = is_piece & (score == _gather(best, piece))
         row = tf.range(tf.size(self.lengths))[:, tf.newaxis]

@@ -9,9 +9,9 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import dense_packing
 from export.heads import head
 from export.heads.head import Rows
 from export.heads.head import Source
@@ -92,8 +92,9 @@ class FillMask(head.Head):
             tf.gather(pieces.row_splits, parts.row_splits),
             validate=False,
         )
-        packed = packing.pack(pieces, None, self.max_seq_length, vocabulary)
-        return self.ids_rows(self.trim(packed))
+        return self.ids_rows(
+            dense_packing.pack(pieces, None, self.buckets, vocabulary)
+        )
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
         """Returns rows of which only [MASK]s are predicted.

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Self
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from bert_tf.tasks.squad import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from export.heads import answer_spans
 from export.heads import answer_windows
+from export.heads import dense_packing
 from export.heads import head
 from export.heads.answer_paragraphs import Paragraphs
 from export.heads.answer_spans import Spans
@@ -89,26 +91,36 @@ class QuestionAnswering(head.Head):
             task,
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Returns how windows are cut and answers chosen."""
+        return {name: getattr(self.task, name) for name in self.flags}
+
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Makes windows of paragraphs that are too long."""
-        task, length = self.task, self.max_seq_length
+        task = self.task
         queries = self.tokenizer.tokenize(strings[_QUESTION])
         paragraphs = Paragraphs.read(strings[_CONTEXT], self.tokenizer)
         query_lengths = tf.minimum(
             tf.cast(queries.row_lengths(), tf.int32), task.max_query_length
         )
         windows = Windows.cut(
-            query_lengths, paragraphs.piece_splits, length, task.doc_stride
+            query_lengths,
+            paragraphs.piece_splits,
+            self.max_seq_length,
+            task.doc_stride,
         )
-        rows = windows.rows(
-            queries, paragraphs.piece_ids, length, self.tokenizer.vocabulary
-        )
-        rows[_IS_MAX_CONTEXT] = windows.is_max_context(
+        length = dense_packing.choose_length(windows.longest, self.buckets)
+        is_max_context = windows.is_max_context(
             tf.size(paragraphs.piece_ids), length
         )
-        trimmed = self.trim(rows)
-        state = {_IS_MAX_CONTEXT: trimmed.pop(_IS_MAX_CONTEXT)}
-        return Rows(trimmed, state | paragraphs.state() | windows.state())
+        return Rows(
+            windows.rows(
+                queries, paragraphs.piece_ids, length, self.tokenizer.vocabulary
+            ),
+            paragraphs.state()
+            | windows.state()
+            | {_IS_MAX_CONTEXT: is_max_context},
+        )
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows

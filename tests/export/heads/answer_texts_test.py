@@ -1,0 +1,103 @@
+"""Tests for export.heads.answer_texts and answer_paragraphs."""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks import squad_examples
+from bert_tf.tasks import squad_features
+from bert_tf.tasks import squad_span_texts
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+from export.heads import answer_texts
+from export.heads.answer_paragraphs import Paragraphs
+
+_PIECES = (
+    *"abcs中国人.-(",
+    *("##a", "##b", "##c", "##s", "##ab", "aba", "the", "sub", "' "),
+)
+_CONTEXTS = (
+    "",
+    " \t\u202f\n",
+    " The\t(abab-ab)  \u202fabc's aba.\r\n\nthe the ",
+    "中国人中国 人中人。 abab中",
+    "\u00e1b a\u0301b ab\u00a0ab ABAB \u0130s",  # Lengths that change.
+    "ab\u200bab \u200b\u200d \x00 ab",  # Words without pieces.
+    "xyz ab xyz-ab",  # Unknown words.
+    "[UNK]ab [MASK] xyz [UNK] xyz[UNK]ab [SEP]",
+    # Punctuation of a younger Unicode than that of the tokenizer.
+    "ab\u1b4eab ab\u1b4exyz",
+    "\U0001f642\U0001f642 a\U0001f642a a",
+)
+
+
+def _spans(num_pieces):
+    return [
+        (first, last)
+        for first in range(num_pieces)
+        for last in range(first, min(first + 7, num_pieces))
+    ]
+
+
+class SpanTextsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        lower_case=(True, False),
+        preserve_special_tokens=(True, False),
+        searched_at_once=(4, 1 << 20),
+    )
+    def test_every_span_is_what_it_is_in_python(
+        self, lower_case, preserve_special_tokens, searched_at_once
+    ):
+        tokenizer = BertTokenizer(
+            Vocabulary([*SPECIAL_TOKENS, *map(str.strip, _PIECES)]),
+            lower_case,
+            preserve_special_tokens=preserve_special_tokens,
+        )
+        paragraphs = Paragraphs.read(tf.constant(_CONTEXTS), tokenizer)
+        examples = [squad_examples.make_example("", "a", x) for x in _CONTEXTS]
+        windows = squad_features.convert_examples_to_features(
+            examples, tokenizer, 999, 9, 1
+        )
+        words = [word for one in examples for word in one.doc_tokens]
+        reference = squad_span_texts.SpanTexts(tokenizer, words)
+
+        expected, questions, spans = [], [], []
+        splits = paragraphs.piece_splits.numpy()
+        for window in windows:
+            number, offset = window.example_index, window.doc_offset
+            of_window = _spans(len(window.word_indices))
+            for first, last in of_window:
+                span = reference.find(
+                    examples[number], window, first + offset, last + offset
+                )
+                expected.append((number, *span))
+            questions += [number] * len(of_window)
+            spans += [splits[number] + np.array(x) for x in of_window]
+        questions = tf.constant(questions, tf.int64)
+
+        with mock.patch.object(
+            answer_texts, "_SEARCHED_AT_ONCE", searched_at_once
+        ):
+            texts = answer_texts.SpanTexts(paragraphs, tokenizer)
+            begins, ends = texts.find(*tf.constant(np.array(spans).T, tf.int32))
+        text, start, end = paragraphs.slice(questions, begins, ends)
+        found = [
+            (number, x.decode(), first, last)
+            for number, x, first, last in zip(
+                *(x.numpy() for x in (questions, text, start, end)),
+                strict=True,
+            )
+        ]
+        self.assertGreater(len(expected), 200)
+        self.assertEqual(found, expected)
+        keys = texts.key(begins, ends).numpy().tolist()
+        pairs = set(zip(keys, text.numpy(), strict=True))
+        self.assertLen(pairs, len(set(keys)))
+        self.assertLen(pairs, len(set(text.numpy())))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,151 @@
+"""Tests for export.heads.fill_mask."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import pretrained
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.interop import formats
+from bert_tf.serving import fill_mask
+from export.heads.fill_mask import FillMask
+from export.heads.head import Source
+from tests import tiny_model
+from tests.export import tiny_exports
+
+_TOP_K = 4
+_BUCKETS = (5, 8, 12)
+_TEXTS = (
+    "The [MASK] sat[MASK]on the mats.",
+    "[MASK]",
+    "[SEP] [CLS][MASK] [mask]",  # Only [MASK] is special.
+    "\U0001f642 caf\u00e9 \u6771[MASK]\u200b [MASK][MASK]",
+    "dog [MASK] \u03a3[MASK]\u03a3",
+)
+
+
+def _build(path, max_seq_length=12, top_k=_TOP_K):
+    config = SavedModelConfig(model_dir=path, output_dir="x", top_k=top_k)
+    buckets = tuple(x for x in _BUCKETS if x < max_seq_length)
+    return FillMask.build(
+        Source(
+            formats.read(path),
+            config,
+            max_seq_length,
+            (*buckets, max_seq_length),
+        )
+    )
+
+
+def _pack(head, *texts):
+    return head.pack({"text": tf.constant(texts, tf.string)})
+
+
+class FillMaskTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write(
+            os.path.join(
+                cls.enterClassContext(tempfile.TemporaryDirectory()), "model"
+            )
+        )
+
+    def _compare(self, outputs, expected):
+        """Compares with candidates, text by text and [MASK] by [MASK]."""
+        tokens = outputs["tokens"].numpy()
+        probs = outputs["probabilities"].numpy()
+        most = max(map(len, expected))
+        self.assertEqual(tokens.shape, (len(expected), most, _TOP_K))
+        self.assertEqual(probs.shape, tokens.shape)
+        for row, masks in enumerate(expected):
+            for place, candidates in enumerate(masks):
+                self.assertEqual(
+                    [token.decode() for token in tokens[row, place]],
+                    [one.token for one in candidates],
+                )
+                self.assertAllClose(
+                    probs[row, place],
+                    [one.probability for one in candidates],
+                    rtol=0,
+                    atol=1e-5,
+                )
+            self.assertFalse(any(tokens[row, len(masks) :].ravel()))
+            self.assertFalse(probs[row, len(masks) :].any())
+
+    def test_a_saved_model_fills_as_python(self):
+        folder = self.create_tempdir().full_path
+        version = tiny_exports.export(
+            self.path, os.path.join(folder, "served"), top_k=_TOP_K
+        )
+        loaded = tf.saved_model.load(version)
+        serve = loaded.signatures["serving_default"]
+        expected = fill_mask.FillMask(self.path)(_TEXTS, _TOP_K)
+        self.assertEqual([len(x) for x in expected], [2, 1, 1, 3, 2])
+        outputs = serve(text=tf.constant(_TEXTS))
+        self._compare(outputs, expected)
+        self.assertGreater(len({*outputs["tokens"].numpy().ravel()}), _TOP_K)
+        for text, masks in zip(_TEXTS, expected, strict=True):
+            self._compare(serve(text=tf.constant([text])), [masks])
+        # Texts without [MASK] beside others, and alone.
+        texts = ["cat", _TEXTS[0], ""]
+        self._compare(serve(text=tf.constant(texts)), [[], expected[0], []])
+        for texts in ([], [""], ["the mask", ""]):
+            outputs = serve(text=tf.constant(texts, tf.string))
+            for values in outputs.values():
+                self.assertEqual(values.shape, [len(texts), 0, _TOP_K])
+
+        inputs = _pack(_build(self.path), *_TEXTS).inputs
+        names = ("input_ids", "input_mask", "segment_ids")
+        outputs = loaded.signatures["from_ids"](
+            **{name: inputs[name] for name in names}
+        )
+        self._compare(outputs, expected)
+        ids = outputs["token_ids"].numpy()
+        vocabulary = np.array([*tiny_model.TOKENS, ""]).astype(object)
+        self.assertAllEqual(
+            vocabulary[ids], outputs["tokens"].numpy().astype(str)
+        )
+
+    def test_only_masks_are_predicted(self):
+        head = _build(self.path)
+        rows = _pack(head, "the [MASK] sat", "[MASK][MASK] cat", "dog")
+        positions = rows.inputs["masked_lm_positions"]
+        self.assertAllEqual(positions, [[2, 0], [1, 2], [0, 0]])
+        model = pretrained.build_model(formats.read(self.path))
+        outputs = model(rows.inputs)
+        self.assertEqual(outputs["masked_lm_logits"].shape, [3, 2, 16])
+
+    def test_padding_is_no_mask(self):
+        head = _build(self.path)
+        rows = head.ids_rows(
+            {
+                "input_ids": tf.constant([[2, 4, 3, 4], [2, 6, 4, 3]]),
+                "input_mask": tf.constant([[1, 1, 1, 0], [1, 1, 1, 1]]),
+                "segment_ids": tf.zeros([2, 4], tf.int32),
+            }
+        )
+        self.assertAllEqual(rows.inputs["masked_lm_positions"], [[1], [2]])
+
+    def test_masks_behind_the_longest_length_are_lost(self):
+        head = _build(self.path, max_seq_length=6)
+        rows = _pack(head, "cat [MASK] the [MASK] on [MASK]", "dog")
+        self.assertEqual(rows.inputs["input_ids"].shape, [2, 6])
+        self.assertAllEqual(
+            rows.inputs["masked_lm_positions"], [[2, 4], [0, 0]]
+        )
+
+    def test_attention_is_that_of_the_masked_text(self):
+        rows = _build(self.path).attention_rows({"text": ["cat [MASK]"]})
+        self.assertAllEqual(rows["input_ids"], [[2, 6, 4, 3, 0]])
+
+    def test_more_candidates_than_pieces_are_refused(self):
+        with self.assertRaisesRegex(UserError, "at most .* 16. Received: 17"):
+            _build(self.path, top_k=17)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,288 @@
+"""Tests for export.heads.question_answering and its parts."""
+
+import dataclasses
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.interop import formats
+from bert_tf.tasks import squad_examples
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from export.heads.head import Source
+from export.heads.question_answering import QuestionAnswering
+from tests import tiny_model
+from tests.export import tiny_exports
+from tests.export.heads import squad_goldens
+
+_LENGTH = 12
+_TASK = SquadTask(
+    max_seq_length=_LENGTH,
+    doc_stride=3,
+    max_query_length=4,
+    version_2_with_negative=True,
+    null_score_diff_threshold=-0.5,
+)
+_ROWS = (
+    ("the cat?", "The  cat\tsat on\u202fthe mats. " * 4),
+    ("dog", "東 dog  sat"),
+    ("mat mat mat mat mat mat", "the \U0001f642 C\u0301ats. "),
+    ("東", "cat"),
+    ("the " * 9, " \t\u200b \x00"),  # No pieces.
+)
+
+
+def _texts(count, seed):
+    """Returns pairs of questions and paragraphs of unequal lengths."""
+    rng = random.Random(seed)
+    words = [*"the cat dog sat on mats matting . , 東".split(), "\u00e9", "x y"]
+    words += ["cat-dog", "東東", "the\u200b", "\nsat"]
+
+    def text(most):
+        chosen = rng.choices(words, k=rng.randint(1, most))
+        return "".join(x + rng.choice(("", " ", "  ")) for x in chosen)
+
+    return [(text(6), text(rng.choice((3, 30)))) for _ in range(count)]
+
+
+def _logits(shape, seed, are_whole):
+    """Returns logits, of which some are equal if they are whole numbers."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(2, *shape), scale=2)
+    logits = np.round(logits) if are_whole else logits
+    return dict(
+        zip(
+            ("start_logits", "end_logits"),
+            logits.astype(np.float32),
+            strict=True,
+        )
+    )
+
+
+def _strings(rows):
+    questions, contexts = zip(*rows, strict=True) if rows else ((), ())
+    return {
+        "question": tf.constant(questions, tf.string),
+        "context": tf.constant(contexts, tf.string),
+    }
+
+
+def _describe(answer):
+    """Returns the answers in the form of `SquadTask.describe`."""
+    columns = {name: x.numpy().tolist() for name, x in answer.items()}
+    return [
+        {
+            "answer": text.decode(),
+            "start": None if start < 0 else start,
+            "end": None if end < 0 else end,
+            "score": score,
+            "no_answer_score": null,
+        }
+        for text, start, end, score, null in zip(
+            *(
+                columns[name]
+                for name in (
+                    "answer",
+                    "start",
+                    "end",
+                    "score",
+                    "no_answer_score",
+                )
+            ),
+            strict=True,
+        )
+    ]
+
+
+class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
+    def _compare(self, answers, expected):
+        self.assertLen(answers, len(expected))
+        for answer, one in zip(answers, expected, strict=True):
+            one = {**one, "no_answer_score": one["no_answer_score"] or 0.0}
+            numbers = ("score", "no_answer_score")
+            self.assertAllClose(
+                [answer.pop(name) for name in numbers],
+                [one.pop(name) for name in numbers],
+                rtol=0,
+                atol=1e-6,
+            )
+            one.pop("id")
+            self.assertEqual(answer, one)
+
+    @parameterized.parameters(
+        ("v1_uncased", None, "v1_uncased"),
+        ("v2_cased", 0.0, "v2_cased"),
+        ("v2_cased", -3.0, "v2_cased.threshold-3.0"),
+    )
+    def test_answers_of_the_original(self, name, threshold, expected):
+        config, _ = squad_goldens.read_features(name)
+        head = squad_goldens.build_head(
+            config, null_score_diff_threshold=threshold
+        )
+        strings = squad_goldens.read_questions(config)
+        rows = head.pack({x: tf.constant(y) for x, y in strings.items()})
+        answers = _describe(head.answer(squad_goldens.read_logits(name), rows))
+        predictions = squad_goldens.read_json(f"{expected}.predictions.json")
+        n_best = squad_goldens.read_json(f"{expected}.nbest_predictions.json")
+        self.assertEqual(
+            [answer["answer"] for answer in answers],
+            list(predictions.values()),
+        )
+        for answer, context, entries in zip(
+            answers, strings["context"], n_best.values(), strict=True
+        ):
+            probs = {x["text"]: x["probability"] for x in entries}
+            self.assertAllClose(
+                [answer["score"], answer["no_answer_score"]],
+                [probs[answer["answer"]], probs.get("", 0.0)],
+                atol=1e-6,
+            )
+            shown = context[answer["start"] or 0 : answer["end"] or 0]
+            self.assertEqual(
+                " ".join(shown.split()), " ".join(answer["answer"].split())
+            )
+
+    @parameterized.parameters(
+        {"n_best_size": 1},
+        {"n_best_size": 1, "version_2_with_negative": False},
+        {"n_best_size": 3, "max_answer_length": 2},
+        {"n_best_size": 20},
+        {"version_2_with_negative": False, "doc_stride": 1},
+    )
+    def test_whatever_the_logits_are_it_is_what_python_says(self, **values):
+        task = dataclasses.replace(_TASK, **values)
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        head = QuestionAnswering(tokenizer, _LENGTH, (5, 8, _LENGTH), task)
+        num_answers = set()
+        for seed in range(4):
+            texts = [*_ROWS, *_texts(60, seed)]
+            rows = head.pack(_strings(texts))
+            shape = rows.inputs["input_ids"].shape
+            logits = _logits(shape, seed, are_whole=seed % 2 == 0)
+            examples = [squad_examples.make_example("", *row) for row in texts]
+            features = task.featurize(examples, tokenizer)
+            outputs = {name: list(x) for name, x in logits.items()}
+            predictions = task.predict(examples, features, outputs, tokenizer)
+            expected = list(map(task.describe, examples, predictions))
+            self._compare(_describe(head.answer(logits, rows)), expected)
+            num_answers |= {one["answer"] for one in expected}
+        self.assertGreater(len(num_answers), 20)
+
+    def test_one_answer_many_times(self):
+        # Nearly all of the best spans have one of two texts.
+        task = dataclasses.replace(
+            _TASK, max_answer_length=2, max_seq_length=99, n_best_size=7
+        )
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        head = QuestionAnswering(tokenizer, 99, (99,), task)
+        texts = [("dog", "cat " * 70 + "the mat . on sat dog"), ("cat", "dog")]
+        rows = head.pack(_strings(texts))
+        rng = np.random.default_rng(0)
+        logits = rng.normal(size=(2, *rows.inputs["input_ids"].shape))
+        logits = (logits - np.arange(99) / 9).astype(np.float32)
+        logits = {"start_logits": logits[0], "end_logits": logits[1]}
+        examples = [squad_examples.make_example("", *row) for row in texts]
+        features = task.featurize(examples, tokenizer)
+        predictions = task.predict(
+            examples,
+            features,
+            {x: list(y) for x, y in logits.items()},
+            tokenizer,
+        )
+        expected = list(map(task.describe, examples, predictions))
+        self._compare(_describe(head.answer(logits, rows)), expected)
+
+    def test_a_saved_model_answers_as_the_model(self):
+        folder = self.create_tempdir().full_path
+        path = tiny_exports.write(folder, _TASK)
+        version = tiny_exports.export(path, os.path.join(folder, "served"))
+        loaded = tf.saved_model.load(version)
+        serve = loaded.signatures["serving_default"]
+        # More windows than the model computes at once.
+        texts = [*_ROWS[:4], *_texts(40, 5)]
+        self._compare(
+            _describe(serve(**_strings(texts))),
+            bert_tf.load_model(path).predict(texts),
+        )
+        for rows in ([], [("", "")], [("", ""), ("x", " "), ("", "")]):
+            self.assertEqual(
+                [x["answer"] for x in _describe(serve(**_strings(rows)))],
+                [""] * len(rows),
+            )
+        # A question without words still has a paragraph.
+        (alone,) = _describe(serve(**_strings([("", "the cat sat")])))
+        (*_, beside) = _describe(
+            serve(**_strings([*texts, ("", "the cat sat")]))
+        )
+        self.assertIn(alone["answer"], "the cat sat")
+        self.assertEqual(alone["answer"], beside["answer"])
+        ids = {
+            "input_ids": tf.constant([[2, 7, 3, 6, 3, 0], [2, 5, 8, 3, 9, 3]]),
+            "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1] * 6]),
+            "segment_ids": tf.constant([[0, 0, 0, 1, 1, 0], [0] * 4 + [1, 1]]),
+        }
+        logits = loaded.signatures["from_ids"](**ids)
+        expected = bert_tf.load_model(path)(ids)
+        self.assertEqual(set(logits), {"start_logits", "end_logits"})
+        for name, values in logits.items():
+            self.assertAllClose(values, expected[name], rtol=0, atol=1e-5)
+
+    def test_bytes_that_are_not_utf8_count_for_nothing(self):
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), _TASK)
+        texts = [
+            (b"the\xff cat", b"\xe6\x9d the \xe6\x9d\xb1\xc0 \xffmat \xff")
+        ]
+        valid = [tuple(x.decode("utf-8", "ignore") for x in texts[0])]
+        answers = []
+        for rows in (texts, valid):
+            packed = head.pack(_strings(rows))
+            logits = _logits(packed.inputs["input_ids"].shape, 1, False)
+            answers.append(_describe(head.answer(logits, packed)))
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[0][0]["answer"], "")
+
+    def test_without_any_span_an_answer_of_squad_1_is_empty(self):
+        task = dataclasses.replace(_TASK, version_2_with_negative=False)
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), task)
+        rows = head.pack(_strings([("the cat", " "), ("cat", "dog")]))
+        self.assertEqual(rows.inputs["input_ids"].shape, [1, _LENGTH])
+        logits = _logits(rows.inputs["input_ids"].shape, 0, False)
+        answers = _describe(head.answer(logits, rows))
+        nothing = {"answer": "", "start": None, "end": None}
+        scores = {"score": 0.0, "no_answer_score": 0.0}
+        self.assertEqual(answers[0], nothing | scores)
+        self.assertEqual(answers[1]["answer"], "dog")
+
+    def test_flags_replace_what_the_model_was_trained_with(self):
+        path = tiny_exports.write(self.create_tempdir().full_path, _TASK)
+        config = SavedModelConfig(
+            model_dir=path,
+            output_dir="x",
+            doc_stride=2,
+            max_query_length=3,
+            n_best_size=4,
+            max_answer_length=5,
+        )
+        stored = formats.read(path)
+        head = QuestionAnswering.build(Source(stored, config, 11, (5, 11)))
+        self.assertEqual(head.max_seq_length, 11)
+        self.assertEqual(
+            head.settings(),
+            {name: getattr(config, name) for name in head.flags},
+        )
+        self.assertEqual(head.task.null_score_diff_threshold, -0.5)
+        with self.assertRaisesRegex(UserError, "by 4 than .*=3.* Received: 6"):
+            QuestionAnswering.build(Source(stored, config, 6, (6,)))
+
+
+if __name__ == "__main__":
+    tf.test.main()
