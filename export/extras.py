@@ -28,13 +28,14 @@ from export.clients import Call
 # What TensorFlow Serving reads with --enable_per_model_batching_parameters.
 _BATCHING_OF_MODEL = "batching_params.pbtxt"
 _BATCHING = """\
-# How requests of different clients are merged into one call of the model.
-# Rows of strings are of one shape, so none is padded for another: leave out
-# pad_variable_length_inputs, which pads masks with ones.
-max_batch_size { value: 32 }
-batch_timeout_micros { value: 1000 }
-max_enqueued_batches { value: 64 }
-num_batch_threads { value: 2 }
+# How requests of different clients are merged into one call of the model: what
+# waits while all threads (one a core) are busy goes together. Nobody waits for
+# company, and what finds the queue full is refused at once.
+# Leave out pad_variable_length_inputs, which pads masks with ones; strings need
+# no padding.
+max_batch_size { value: 64 }
+batch_timeout_micros { value: 0 }
+max_enqueued_batches { value: 10 }
 """
 # Rows of a warm-up request; with batching there are often several.
 _WARMUP_BATCHES = (1, 4)

@@ -110,14 +110,7 @@ def _plan_methods(
     for method in _METHODS:
         if method not in signatures:
             continue
-        values = {
-            name: wanted.values[ours]
-            for name, ours in expected.method_outputs.items()
-        }
-        if method == "classify":
-            values["classes"] = np.tile(
-                expectation.strings(expected.labels()), (len(rows), 1)
-            )
+        values = expected.method_values(wanted)
         yield Planned(
             what,
             Call(method, {"inputs": to_examples(rows)}),

@@ -28,7 +28,7 @@ def text(
     return "\n\n".join(
         [
             "To serve it here:",
-            _indent(embedded_line(output_dir)),
+            _indent(embedded_line(output_dir, artifact)),
             "To serve it with TensorFlow Serving:",
             _indent(docker_line(output_dir, artifact)),
             "To ask it:",
@@ -39,12 +39,17 @@ def text(
     )
 
 
-def embedded_line(output_dir: str) -> str:
+def embedded_line(output_dir: str, artifact: Artifact) -> str:
     """Returns the command that serves an export without TensorFlow Serving."""
-    return (
-        f"python run/serve.py --model_base_path={shlex.quote(output_dir)} "
-        f"--port={GRPC_PORT} --rest_api_port={REST_PORT}"
-    )
+    words = [
+        "python run/serve.py",
+        f"--model_base_path={shlex.quote(output_dir)}",
+        f"--port={GRPC_PORT}",
+        f"--rest_api_port={REST_PORT}",
+    ]
+    if os.path.basename(os.path.abspath(output_dir)) != artifact.model_name:
+        words.append(f"--model_name={shlex.quote(artifact.model_name)}")
+    return " ".join(words)
 
 
 def docker_line(output_dir: str, artifact: Artifact) -> str:

@@ -78,13 +78,17 @@ class Expectation(abc.ABC):
 
     # Whether bytes that are not UTF-8 may be asked about.
     takes_invalid_bytes = True
-    # Of `values` those that TensorFlow Serving's other interfaces give, by
-    # their names there.
-    method_outputs: Mapping[str, str] = {}
 
-    def labels(self) -> tuple[str, ...]:
-        """Returns the names of what is chosen from; none if it has none."""
-        return ()
+    def method_values(self, expected: Expected) -> dict[str, np.ndarray]:
+        """Returns what TensorFlow Serving's other interfaces must give.
+
+        Args:
+          expected: What serving_default must give.
+
+        Returns:
+          `classes` and `scores` [B, C], or `outputs` [B].
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method.")
 
     @abc.abstractmethod
     def batches(self) -> list[list[Row]]:
@@ -271,6 +275,11 @@ def padded(values: Sequence[Sequence[int]], padding: int) -> np.ndarray:
     for row, numbers in zip(array, values, strict=True):
         row[: len(numbers)] = numbers
     return array
+
+
+def classes(names: Sequence[str], count: int) -> np.ndarray:
+    """Returns the names for each of so many rows, <string>[count, C]."""
+    return np.tile(strings(list(names)), (count, 1))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

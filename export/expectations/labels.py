@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,15 +22,12 @@ _NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 class Classification(TaskExpectation):
     """Classifiers of one label or several, and regression."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def method_values(self, expected: Expected) -> dict[str, np.ndarray]:
         if self.task.problem_type == "regression":
-            self.method_outputs = {"outputs": "score"}
-        else:
-            self.method_outputs = {"scores": "probabilities"}
-
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.task.labels or ())
+            return {"outputs": expected.values["score"]}
+        scores = expected.values["probabilities"]
+        classes = expectation.classes(self.task.labels, len(scores))
+        return {"classes": classes, "scores": scores}
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
         return self.attention_of_texts(rows)
@@ -107,50 +103,61 @@ class Classification(TaskExpectation):
 class MultipleChoice(TaskExpectation):
     """Which of several texts goes with another."""
 
+    def method_values(self, expected: Expected) -> dict[str, np.ndarray]:
+        scores = expected.values["probabilities"]
+        names = [str(number) for number in range(scores.shape[1])]
+        classes = expectation.classes(names, len(scores))
+        return {"classes": classes, "scores": scores}
+
     def example(self, row: Row) -> MultipleChoiceExample:
-        names = tuple(str(n) for n in range(len(row["choices"])))
+        choices = tuple(choice for choice in row["choices"] if choice)
+        names = tuple(str(number) for number in range(len(choices)))
+        # Without a text the choices stand alone.
         return MultipleChoiceExample(
-            "", row["text"], tuple(row["choices"]), names
+            "", row["text"] if row["text"].strip() else None, choices, names
         )
 
     def batches(self) -> list[list[Row]]:
         by_length = texts.of_length(self.tokenizer, self.lengths())
+        choices = [text for text in texts.TEXTS if text.strip()] + by_length
         found = []
         for number, count in enumerate((2, 3, 4)):
-            column = [*texts.TEXTS, *by_length][number::3]
-            found.append(
-                [
-                    {
-                        "text": text,
-                        "choices": [
-                            column[(place + 3 * n) % len(column)]
-                            for n in range(1, count + 1)
-                        ],
-                    }
-                    for place, text in enumerate(column)
+            rows = []
+            for place, text in enumerate([*texts.TEXTS, *by_length][number::3]):
+                chosen = [
+                    choices[(place + 5 * n) % len(choices)]
+                    for n in range(count)
                 ]
-            )
-        return [*found, found[0][:1]]
+                # Of some texts the last one is lacking.
+                if count > 2 and place % 3 == 2:
+                    chosen[-1] = ""
+                rows.append({"text": text, "choices": chosen})
+            found.append(rows)
+        return [found[0][:1], *found]
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        return self._expected(
-            np.array(
-                [list(x["probabilities"].values()) for x in self.describe(rows)]
-            )
-        )
+        described = self.describe(rows)
+        width = len(rows[0]["choices"])
+        probabilities = np.zeros((len(rows), width), np.float32)
+        for row, values in zip(probabilities, described, strict=True):
+            given = list(values["probabilities"].values())
+            row[: len(given)] = given
+        return self._expected(probabilities)
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         logits = self.compute(packed)["logits"].numpy()
-        expected = self._expected(expectation.softmax(logits))
-        return Expected(
-            {**expected.values, "logits": logits}, expected.doubtful
-        )
+        return self._expected(expectation.softmax(logits))
+
+    def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        # Of ids nobody says which choice is lacking.
+        full = [row for row in rows if all(row["choices"])]
+        return super().pack(full)
 
     def _expected(self, probabilities: np.ndarray) -> Expected:
         return Expected(
             {
                 "index": probabilities.argmax(-1).astype(np.int32),
-                "probabilities": probabilities.astype(np.float32),
+                "probabilities": probabilities,
             },
             {"index": expectation.is_close_call(probabilities, self.tolerance)},
         )
@@ -159,10 +166,10 @@ class MultipleChoice(TaskExpectation):
 class NextSentence(Expectation):
     """Whether one text follows another."""
 
-    method_outputs = {"scores": "probabilities"}
-
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.stored.task.get("labels") or _NEXT_SENTENCE_LABELS)
+    def method_values(self, expected: Expected) -> dict[str, np.ndarray]:
+        scores = expected.values["probabilities"]
+        classes = expectation.classes(_NEXT_SENTENCE_LABELS, len(scores))
+        return {"classes": classes, "scores": scores}
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
         return self.attention_of_texts(rows)
@@ -171,21 +178,16 @@ class NextSentence(Expectation):
         return self.batches_of_texts()
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        expected = self.expect_ids(self.pack(rows))
-        names = ("label", "probabilities")
-        return Expected(
-            {name: expected.values[name] for name in names}, expected.doubtful
-        )
+        return self.expect_ids(self.pack(rows))
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         logits = self.compute(packed)["next_sentence_logits"].numpy()
         probabilities = expectation.softmax(logits)
-        named = [self.labels()[n] for n in logits.argmax(-1)]
+        named = [_NEXT_SENTENCE_LABELS[n] for n in logits.argmax(-1)]
         return Expected(
             {
                 "label": expectation.strings(named),
                 "probabilities": probabilities,
-                "logits": logits,
             },
             {"label": expectation.is_close_call(probabilities, self.tolerance)},
         )

@@ -82,9 +82,10 @@ class FillMask(Expectation):
         return [rows[:1], rows]
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        found = self._fill_mask([row["text"] for row in rows], self._top_k + 1)
-        most = max(map(len, found))
-        shape = (len(rows), most, self._top_k + 1)
+        # One more shows whether the last one is certain.
+        count = min(self._top_k + 1, len(self.tokenizer.vocabulary))
+        found = self._fill_mask([row["text"] for row in rows], count)
+        shape = (len(rows), max(map(len, found)), count)
         probabilities = np.zeros(shape, np.float32)
         tokens = np.full(shape, b"", object)
         for row, masks in enumerate(found):
@@ -92,20 +93,45 @@ class FillMask(Expectation):
                 for place, candidate in enumerate(candidates):
                     probabilities[row, mask, place] = candidate.probability
                     tokens[row, mask, place] = candidate.token.encode()
+        return self._expected(tokens, probabilities)
+
+    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
+        logits = self.compute(packed)["masked_lm_logits"].numpy()
+        is_mask = packed["input_ids"] == self.tokenizer.vocabulary.mask_id
+        places = [np.flatnonzero(row) for row in is_mask]
+        count = min(self._top_k + 1, logits.shape[-1])
+        shape = (len(places), max(map(len, places)), count)
+        ids = np.full(shape, -1, np.int32)
+        probabilities = np.zeros(shape, np.float32)
+        for row, of_row in enumerate(places):
+            probs = expectation.softmax(logits[row, of_row])
+            best = np.argsort(-probs, -1, kind="stable")[:, :count]
+            ids[row, : len(of_row)] = best
+            probabilities[row, : len(of_row)] = np.take_along_axis(
+                probs, best, -1
+            )
+        names = expectation.strings(list(self.tokenizer.vocabulary.tokens))
+        tokens = np.where(ids < 0, b"", names[ids])
+        expected = self._expected(tokens, probabilities)
+        return Expected(
+            {**expected.values, "token_ids": ids[..., : self._top_k]},
+            {**expected.doubtful, "token_ids": expected.doubtful["tokens"]},
+        )
+
+    def _expected(
+        self, tokens: np.ndarray, probabilities: np.ndarray
+    ) -> Expected:
+        """Returns the first `top_k` of candidates, [B, masks, more]."""
         gaps = -np.diff(probabilities, axis=-1)
         is_there = probabilities[..., :1] > 0
         doubtful = (is_there & (gaps < 2 * self.tolerance)).any((1, 2))
         return Expected(
             {
-                "tokens": tokens[..., :-1],
-                "probabilities": probabilities[..., :-1],
+                "tokens": tokens[..., : self._top_k],
+                "probabilities": probabilities[..., : self._top_k],
             },
             {"tokens": doubtful},
         )
-
-    def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
-        logits = self.compute(packed)["masked_lm_logits"].numpy()
-        return Expected({"logits": logits})
 
     def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         vocabulary = self.tokenizer.vocabulary
