@@ -41,7 +41,9 @@ class SavedModelConfig:
         None, "The version to write (default: the next number)."
     )
     max_seq_length: int | None = option(
-        None, "The most pieces of a row (default: as the model was trained)."
+        None,
+        "The most pieces of a row (default: as the model was trained; where "
+        "it does not say that, as many as it has positions).",
     )
     buckets: str | None = option(
         None,

@@ -18,6 +18,7 @@ from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import initialization
 from bert_tf.modeling import inference
 from bert_tf.stored_model import StoredModel
+from bert_tf.tasks import registry as tasks
 from export import extras
 from export import version_directory
 from export.artifact import Artifact
@@ -28,8 +29,6 @@ from export.serving_module import ServingModule
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
-# Of models that do not say how long the rows were that they were trained on.
-_USUAL_LENGTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +151,7 @@ def _check_flags(config: SavedModelConfig, name: str) -> None:
 
 def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
     longest = stored.config.max_position_embeddings
-    length = config.max_seq_length
-    if length is None:
-        length = min(stored.task.get("max_seq_length", _USUAL_LENGTH), longest)
+    length = config.max_seq_length or _trained_length(stored)
     if length > longest:
         raise UserError(
             "--max_seq_length must not exceed `max_position_embeddings` of "
@@ -172,6 +169,18 @@ def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
     if not buckets or buckets[-1] < length:
         buckets = (*buckets, length)
     return Source(stored, config, length, buckets)
+
+
+def _trained_length(stored: StoredModel) -> int:
+    """Returns the most pieces of the rows that a model was trained on.
+
+    If it does not say that, what its task usually has; without a task as many
+    as it has positions.
+    """
+    longest = stored.config.max_position_embeddings
+    if stored.task["kind"] in tasks.TASKS:
+        return tasks.from_stored(stored).max_seq_length
+    return min(stored.task.get("max_seq_length", longest), longest)
 
 
 @contextlib.contextmanager

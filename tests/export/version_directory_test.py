@@ -1,0 +1,88 @@
+"""Tests for export.version_directory."""
+
+import os
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from export import version_directory
+
+
+def _is_version(name):
+    """Returns whether a server takes a name for that of a version."""
+    try:
+        return int(name) >= 0
+    except ValueError:
+        return False
+
+
+class VersionDirectoryTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.create_tempdir().full_path, "a", "served")
+
+    def _write(self, version, contents):
+        with version_directory.write(self.path, version) as temporary:
+            os.makedirs(temporary)
+            with open(os.path.join(temporary, "file"), "w") as file:
+                file.write(contents)
+
+    def _read(self, version):
+        path = os.path.join(self.path, str(version), "file")
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_the_next_version_is_above_all(self):
+        self.assertEqual(version_directory.choose(None, [self.path]), 1)
+        self._write(1, "one")
+        self._write(9, "nine")
+        os.makedirs(os.path.join(self.path, "12.tmp-1-2"))
+        os.makedirs(os.path.join(self.path, "name"))
+        self.assertEqual(version_directory.choose(None, [self.path]), 10)
+        self.assertEqual(version_directory.choose(4, [self.path]), 4)
+        other = os.path.join(self.path, "other")
+        os.makedirs(os.path.join(other, "0011"))
+        both = [self.path, other]
+        self.assertEqual(version_directory.choose(None, both), 12)
+        for taken in (9, 11):
+            with self.assertRaisesRegex(
+                UserError, f"--version={taken} is taken .* version 12"
+            ):
+                version_directory.choose(taken, both)
+
+    def test_nothing_looks_like_a_version_before_it_is_whole(self):
+        with version_directory.write(self.path, 3) as temporary:
+            os.makedirs(os.path.join(temporary, "variables"))
+            names = os.listdir(self.path)
+            self.assertLen(names, 1)
+            self.assertFalse(any(map(_is_version, names)))
+        self.assertEqual(os.listdir(self.path), ["3"])
+
+    def test_what_fails_leaves_nothing(self):
+        with self.assertRaises(KeyboardInterrupt):
+            with version_directory.write(self.path, 3) as temporary:
+                os.makedirs(temporary)
+                raise KeyboardInterrupt
+        self.assertEqual(os.listdir(self.path), [])
+
+    def test_what_others_wrote_meanwhile_stays(self):
+        with self.assertRaisesRegex(UserError, "meanwhile"):
+            with version_directory.write(self.path, 1) as temporary:
+                os.makedirs(temporary)
+                self._write(1, "theirs")
+        self.assertEqual(self._read(1), "theirs")
+        self.assertEqual(os.listdir(self.path), ["1"])
+
+    def test_a_file_is_no_directory_for_versions(self):
+        folder = self.create_tempdir()
+        path = folder.create_file("file").full_path
+        for wrong in (path, f"{path}/", os.path.join(path, "below")):
+            with self.assertRaisesRegex(UserError, f"but '{path}' is a file"):
+                version_directory.check(wrong)
+        version_directory.check(folder.full_path)
+        version_directory.check(os.path.join(folder.full_path, "new", "er"))
+        version_directory.check("relative")
+
+
+if __name__ == "__main__":
+    tf.test.main()
