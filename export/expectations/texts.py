@@ -32,11 +32,11 @@ TEXTS = (
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
 # Bytes that are not UTF-8 count for nothing: a stray one, a character that is
-# cut off, one that is too long, a surrogate.
+# cut off, one that is too long, a surrogate. Some heads want a [MASK].
 INVALID = (
-    b"broken \xff byte",
-    b"cut off \xe6\x9d",
-    b"too long \xc0\xaf and \xed\xa0\x80 half a pair",
+    b"a \xff b [MASK]",
+    b"c \xe6\x9d [MASK]",
+    b"\xc0\xaf d \xed\xa0\x80 [MASK]",
 )
 QUESTIONS = (
     "Where does the dog sit?",
