@@ -90,8 +90,11 @@ class MultipleChoice(head.Head):
         probs = tf.nn.softmax(logits)
         shape = tf.shape(probs)
         names = tf.strings.as_string(tf.range(shape[1]))
+        # No Examples have no choices, and of none there is no best.
+        missing = tf.cast(shape[1] == 0, tf.int32)
+        padded = tf.pad(probs, [[0, 0], [0, missing]])
         return {
-            "index": tf.argmax(probs, -1, output_type=tf.int32),
+            "index": tf.argmax(padded, -1, output_type=tf.int32),
             "probabilities": probs,
             "classes": tf.broadcast_to(names, shape),
             "scores": probs,
