@@ -1,4 +1,4 @@
-r"""From the text that is on this machine to a tiny BERT and a classifier.
+r"""From the text on this machine to a tiny BERT and a served classifier.
 
   python run/demo.py --output_dir=.demo
 

@@ -18,7 +18,7 @@ _PAGES = ("README.md", *(f"docs/{x.name}" for x in _ROOT.glob("docs/*.md")))
 # What docs/finetuning.md says that its dots stand for.
 _DOTS = " ..."
 # Which docs/adding_a_task.md shows how to write.
-_EXAMPLES = ("finetune_stars.py",)
+_EXAMPLES = ("run/finetune_stars.py",)
 _FLAGS = re.compile(r"`\.\.\.` stands for\n\n```\n(.*)\n```")
 
 
@@ -27,7 +27,9 @@ def _commands(page):
     text = (_ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     common = _FLAGS.search(text)
     commands = []
-    for command in re.findall(r"(?m)^python run/(\w+\.py .*)$", text):
+    for command in re.findall(
+        r"(?m)^python ((?:run|export)/\w+\.py .*)$", text
+    ):
         if command.endswith(_DOTS):
             command = command.removesuffix("...") + common[1]
         words = shlex.split(command)
@@ -40,9 +42,8 @@ class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_PAGES)
     def test_scripts_take_the_commands(self, page):
         for command in _commands(page):
-            script = importlib.import_module(
-                f"run.{command[0].removesuffix('.py')}"
-            )
+            name = command[0].removesuffix(".py").replace("/", ".")
+            script = importlib.import_module(name)
             config_cls = inspect.get_annotations(script.main)["config"]
             values = flags.FlagValues()
             read_config = cli.define_flags(config_cls, values)
@@ -56,6 +57,7 @@ class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
     def test_pages_have_commands(self):
         self.assertGreater(len(_commands("docs/finetuning.md")), 25)
         self.assertGreater(len(_commands("README.md")), 12)
+        self.assertGreater(len(_commands("docs/serving.md")), 6)
 
 
 if __name__ == "__main__":
