@@ -1,0 +1,45 @@
+"""Tests for export.heads.registry."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.interop import formats
+from bert_tf.interop import weight_map
+from export.heads import registry
+from tests import tiny_model
+
+
+class RegistryTest(tf.test.TestCase):
+    def test_a_model_has_the_head_it_was_trained_for(self):
+        for kind, head in (
+            ("pretraining", "fill_mask"),
+            ("encoder", "embeddings"),
+        ):
+            path = self.create_tempdir().full_path + "/model"
+            stored = formats.read(tiny_model.write(path, kind=kind))
+            self.assertEqual(registry.choose("auto", stored), head)
+            with self.assertRaisesRegex(
+                UserError, f"kind='{kind}' .*--head={head}"
+            ):
+                registry.choose("tagging", stored)
+
+    def test_every_kind_of_model_has_a_head(self):
+        kinds = {
+            kind for entry in registry.ENTRIES.values() for kind in entry.kinds
+        }
+        self.assertEqual(kinds, set(weight_map.HEADS))
+
+    def test_heads_and_their_flags_can_be_asked_for(self):
+        fields = {x.name: x for x in dataclasses.fields(SavedModelConfig)}
+        self.assertCountEqual(
+            fields["head"].metadata["choices"], ["auto", *registry.ENTRIES]
+        )
+        for entry in registry.ENTRIES.values():
+            self.assertLessEqual(set(entry.flags), set(fields))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,69 @@
+"""Tests for bert_tf.export_config."""
+
+import itertools
+
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from bert_tf import cli
+from bert_tf import export_config
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+
+
+def _config(**values):
+    return SavedModelConfig(
+        **{"model_dir": "model", "output_dir": "served/mrpc"} | values
+    )
+
+
+class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"version": 0}, "--version must be at least 1. Received: 0"),
+        ({"version": 2**63}, "--version must be below 2"),
+        ({"max_seq_length": 2}, "--max_seq_length must be at least 3"),
+        ({"top_k": 0}, "--top_k must be at least 1"),
+        ({"doc_stride": 0}, "--doc_stride must be at least 1"),
+        ({"buckets": "16,16"}, "must be positive and rise .*'16,16'"),
+        ({"buckets": "32,16"}, "must be positive and rise"),
+        ({"buckets": "0,16"}, "must be positive and rise"),
+        ({"buckets": "16;32"}, "whole numbers separated by commas"),
+        ({"buckets": ""}, "whole numbers separated by commas"),
+        ({"model_name": "a/b"}, "--model_name must be a name without /"),
+        ({"model_name": ""}, "--model_name must be a name"),
+        ({"output_dir": "/"}, "--model_name must be a name"),
+    )
+    def test_what_cannot_be_is_one_sentence(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            _config(**values)
+
+    @parameterized.parameters(
+        ({}, "mrpc"),
+        ({"output_dir": "served/mrpc/"}, "mrpc"),
+        ({"output_dir": "/a/b"}, "b"),
+        ({"model_name": "nice"}, "nice"),
+    )
+    def test_a_model_is_called_as_its_directory(self, values, name):
+        self.assertEqual(_config(**values).served_name, name)
+
+    def test_buckets_are_numbers(self):
+        self.assertEqual(
+            _config(buckets="16, 32,99").bucket_lengths(), (16, 32, 99)
+        )
+        self.assertIsNone(_config().bucket_lengths())
+        for first, second in itertools.pairwise(export_config.BUCKETS):
+            self.assertBetween(second / first, 1.1, 1.5)
+
+    def test_flags_make_the_configuration(self):
+        values = flags.FlagValues()
+        read = cli.define_flags(SavedModelConfig, values)
+        values(["savedmodel.py", "--model_dir=m", "--output_dir=o", "--nopair"])
+        self.assertEqual(
+            read(),
+            SavedModelConfig(model_dir="m", output_dir="o", pair=False),
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
