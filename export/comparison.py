@@ -9,6 +9,8 @@ import numpy as np
 from export.expectations.expectation import Expected
 
 _MAX_SHOWN = 60
+# Greater tolerances are those of half precisions.
+_OF_FULL_PRECISION = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +18,8 @@ class Difference:
     """How far an answer is from what was expected.
 
     Attributes:
-      largest: Of all numbers, relative where they are above 1.
+      largest: Of all numbers, relative where they are above 1; in half
+        precisions to the greatest of them.
       faults: Sentences without their full stops; none is good.
     """
 
@@ -83,6 +86,9 @@ def _compare(
         )
     # Where both are far from 0, the last bits of float32 are more than 1e-5.
     scale = np.maximum(1, np.abs(wanted))
+    if tolerance > _OF_FULL_PRECISION:
+        # A small logit is the difference of sums as great as the others.
+        scale = scale.max()
     distance = np.abs(given - wanted) / scale
     wrong = ~(distance <= tolerance)  # Of NaN, too.
     return Difference(

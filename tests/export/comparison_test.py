@@ -49,6 +49,17 @@ class ComparisonTest(tf.test.TestCase):
             found = comparison.compare(expected, outputs, 1e-5)
             self.assertLen(found.faults, count)
 
+    def test_half_precision_is_as_exact_as_the_greatest_number(self):
+        expected = Expected({"logits": np.array([[9.0, -0.5]], np.float32)})
+        for tolerance, given, count in (
+            (2e-2, -0.35, 0),
+            (2e-2, -0.3, 1),
+            (1e-5, -0.50002, 1),
+        ):
+            outputs = {"logits": np.array([[9.0, given]], np.float32)}
+            found = comparison.compare(expected, outputs, tolerance)
+            self.assertLen(found.faults, count)
+
     def test_what_is_no_number_is_wrong(self):
         changed = _PROBABILITIES.copy()
         changed[2, 0] = np.nan
