@@ -26,6 +26,9 @@ from bert_tf.serving.model_server.service import Service
 
 # What requests may take beyond their own time limit before they are dropped.
 _GRACE_SECONDS = 5
+# How long a connection may be idle; clients that keep one for its next request
+# find it closed less often, the longer that is.
+_KEEP_ALIVE_SECONDS = 120
 
 
 def run(config: ServeConfig) -> None:
@@ -188,6 +191,7 @@ class ModelServer:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(grace),
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
         )
 

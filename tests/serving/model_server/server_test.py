@@ -1,5 +1,7 @@
 """Tests of starting and stopping a server in this process."""
 
+import os
+import pathlib
 import socket
 import tempfile
 import threading
@@ -48,6 +50,48 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         )
         with self.assertRaisesRegex(UserError, "--host=203.0.113.1"):
             server.start()
+
+    @parameterized.parameters(
+        "saved_model.pb",
+        "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+    )
+    def test_leaves_out_half_a_version_until_it_is_whole(self, name):
+        base_path = self.create_tempdir().full_path
+        toy_models.copy(self.version, base_path, 1)
+        version = toy_models.copy(self.version, base_path, "new")
+        path = pathlib.Path(base_path, "2", name)
+        whole = pathlib.Path(version, name).read_bytes()
+        pathlib.Path(version, name).write_bytes(whole[: len(whole) // 2])
+        os.rename(version, path.parents[name.count("/")])
+        with toy_models.serving(base_path, model_name="m") as (server, config):
+            self.assertEqual(
+                self.states(config), {"2": "END", "1": "AVAILABLE"}
+            )
+            self.assertEqual(self.ask(config, [4.0]), (200, [8.0]))
+            path.write_bytes(whole)
+            server.look_for_versions()
+            self.assertEqual(
+                self.states(config), {"2": "AVAILABLE", "1": "END"}
+            )
+            self.assertEqual(self.ask(config, [4.0]), (200, [8.0]))
+
+    def ask(self, config, values):
+        examples = [{"x": value} for value in values]
+        status, answer = toy_models.ask(
+            config.rest_api_port,
+            "POST",
+            "/v1/models/m:regress",
+            {"signature_name": "regress", "examples": examples},
+        )
+        return status, answer.get("results", answer)
+
+    def states(self, config):
+        _, answer = toy_models.ask(config.rest_api_port, "GET", "/v1/models/m")
+        return {
+            entry["version"]: entry["state"]
+            for entry in answer["model_version_status"]
+        }
 
     def test_refuses_a_version_in_place_of_a_model(self):
         with (
