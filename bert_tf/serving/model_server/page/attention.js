@@ -32,10 +32,8 @@ export function attentionView(tokens, attention) {
     enlarged.replaceChildren(
       ...enlarge(names, attention[layer][head], layer, head));
   };
-  const table = element("table.heads");
+  const table = element("table.heads", {"aria-label": "Attention heads"});
   table.append(
-    element("caption", {}, "A row for each layer, a column for each " +
-      "head. Choose one to enlarge it."),
     element("thead", {}, element("tr", {},
       element("th", {scope: "col"}, "Layer"),
       ...attention[0].map((_, head) =>
@@ -58,7 +56,13 @@ export function attentionView(tokens, attention) {
   table.append(body);
   table.addEventListener("keydown", (event) => moveFocus(event, buttons));
   show(0, 0);
-  return [element("div.scroll", {}, table), enlarged];
+  return [
+    element("div.all-heads", {},
+      element("p.quiet", {},
+        "A row for each layer, a column for each head. Choose one."),
+      element("div.scroll", {}, table)),
+    enlarged,
+  ];
 }
 
 /** Returns how many tokens there are before the padding. */
@@ -133,8 +137,9 @@ function enlarge(tokens, weights, layer, head) {
   return [
     element("h3", {}, `Layer ${layer + 1}, head ${head + 1}`),
     readout,
-    element("div.scroll", {}, lines.node),
-    element("div.scroll", {}, matrix.node),
+    element("div.pair", {},
+      element("div.scroll", {}, lines.node),
+      element("div.scroll", {}, matrix.node)),
     element("p.quiet", {}, "Colours follow the square root of the weight."),
   ];
 }

@@ -12,7 +12,7 @@ const LABELS = {
 const HEADS = [
   {
     name: "question_answering",
-    outputs: ["answer", "start", "end"],
+    outputs: ["answer", "start", "end", "score", "no_answer_score"],
     title: "Question answering",
     about: "Finds the answer to a question in a text, or says that there " +
       "is none.",

@@ -30,11 +30,6 @@ export function percent(probability) {
   return `${(100 * probability).toFixed(1)} %`;
 }
 
-/** Returns a number with few digits. */
-export function number(value) {
-  return Number(value).toPrecision(4).replace("-", "−");
-}
-
 function labelView(row, sent, names) {
   const labels = row.probabilities.map((_, i) => names?.[i] ?? `class ${i}`);
   return [
@@ -55,6 +50,9 @@ function multiLabelView(row, sent, names) {
 }
 
 function choicesView(row, sent) {
+  if (!row.probabilities.length) {
+    return [element("p.headline.none", {}, "There is nothing to choose from")];
+  }
   const choices = row.probabilities.map((_, i) => sent.choices?.[i] ?? "");
   return [
     element("p.headline", {}, choices[row.index]),
@@ -127,10 +125,10 @@ function answerView(row, sent) {
   } else {
     context.append(sent.context);
   }
-  const known = {"Score": number(row.score)};
-  if (row.no_answer_score !== undefined) {
-    known["No answer"] = number(row.no_answer_score);
-  }
+  const known = {
+    "Score": percent(row.score),
+    "No answer": percent(row.no_answer_score),
+  };
   if (found) known["Characters"] = `${row.start} to ${row.end}`;
   return [
     element(found ? "p.headline" : "p.headline.none", {},

@@ -1,0 +1,136 @@
+"""A headless Chromium, with what tests of a page ask of it."""
+
+import base64
+import shutil
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support import expected_conditions
+from selenium.webdriver.support.wait import WebDriverWait
+
+# Seconds that anything may take before a test fails.
+_TIMEOUT = 60
+
+
+def start():
+    """Returns a browser.
+
+    Raises:
+      RuntimeError: If it is not installed.
+    """
+    paths = {}
+    for program in ("chromium", "chromedriver"):
+        paths[program] = shutil.which(program)
+        if paths[program] is None:
+            raise RuntimeError(
+                f"There is no {program}. Install it: apt-get install "
+                "--no-install-recommends chromium chromium-driver"
+            )
+    options = webdriver.ChromeOptions()
+    options.binary_location = paths["chromium"]
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # Chromium has none as root.
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--window-size=1200,900",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(
+        options, webdriver.ChromeService(paths["chromedriver"])
+    )
+    return Browser(driver)
+
+
+class Browser:
+    """One window.
+
+    Args:
+      driver: Selenium's.
+    """
+
+    def __init__(self, driver):
+        self._driver = driver
+
+    def open(self, url):
+        # The same address with another fragment would load nothing.
+        self._driver.get("about:blank")
+        self._driver.get(url)
+
+    def close(self):
+        self._driver.quit()
+
+    def find(self, selector):
+        """Returns the first element of a selector, once it is displayed."""
+        return WebDriverWait(self._driver, _TIMEOUT).until(
+            expected_conditions.visibility_of_element_located(
+                (By.CSS_SELECTOR, selector)
+            ),
+            f"Nothing displayed is {selector}",
+        )
+
+    def all(self, selector):
+        return self._driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def texts(self, selector):
+        return [element.text for element in self.all(selector)]
+
+    def wait(self, condition, message):
+        """Waits until a function of no arguments returns something true."""
+        return WebDriverWait(self._driver, _TIMEOUT).until(
+            lambda _: condition(), message
+        )
+
+    def script(self, code, *arguments):
+        return self._driver.execute_script(code, *arguments)
+
+    def actions(self):
+        return webdriver.ActionChains(self._driver)
+
+    def errors(self):
+        """Returns what the page's console has said since the last call."""
+        return [entry["message"] for entry in self._driver.get_log("browser")]
+
+    def use_dark(self, is_dark):
+        value = "dark" if is_dark else "light"
+        feature = {"name": "prefers-color-scheme", "value": value}
+        self._driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [feature]}
+        )
+
+    def set_offline(self, is_offline):
+        self._driver.set_network_conditions(
+            offline=is_offline, latency=0, throughput=-1
+        )
+
+    def use_width(self, width):
+        """Makes the page as wide as a telephone; None ends that."""
+        if width is None:
+            self._driver.execute_cdp_cmd(
+                "Emulation.clearDeviceMetricsOverride", {}
+            )
+            return
+        self._driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {
+                "width": width,
+                "height": 800,
+                "deviceScaleFactor": 2,
+                "mobile": True,
+            },
+        )
+
+    def screenshot(self, path):
+        """Writes a picture of the whole page."""
+        width, height = self.script(
+            "const page = document.documentElement;"
+            "return [page.clientWidth, page.scrollHeight];"
+        )
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = self._driver.execute_cdp_cmd(
+            "Page.captureScreenshot",
+            {"captureBeyondViewport": True, "clip": clip},
+        )
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(answer["data"]))

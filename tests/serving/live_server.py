@@ -1,0 +1,94 @@
+"""run/serve.py as a process of its own, with several models."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TIMEOUT_SECONDS = 300
+
+
+@contextlib.contextmanager
+def serve(folder, models):
+    """Serves models until the block ends.
+
+    Args:
+      folder: Where the server's configuration and log go.
+      models: The folder of the versions, by name.
+
+    Yields:
+      The addresses HOST:PORT of gRPC and of REST.
+
+    Raises:
+      RuntimeError: If the server ends by itself, or is not there in time.
+    """
+    config = os.path.join(folder, "models.config")
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(_config(models))
+    grpc_port, rest_port = _free_ports(2)
+    log = os.path.join(folder, "server.log")
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "run/serve.py"),
+                f"--model_config_file={config}",
+                f"--port={grpc_port}",
+                f"--rest_api_port={rest_port}",
+            ],
+            cwd=_ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+    try:
+        _wait(process, f"http://127.0.0.1:{rest_port}/readyz", log)
+        yield f"127.0.0.1:{grpc_port}", f"127.0.0.1:{rest_port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _config(models):
+    blocks = [
+        "  config {\n"
+        f'    name: "{name}"\n'
+        f'    base_path: "{path}"\n'
+        '    model_platform: "tensorflow"\n'
+        "  }\n"
+        for name, path in models.items()
+    ]
+    return "model_config_list {\n" + "".join(blocks) + "}\n"
+
+
+def _free_ports(count):
+    """Returns ports that are free, all taken at once so that none is twice."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in taken:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in taken]
+
+
+def _wait(process, url, log):
+    """Waits until the server is ready."""
+    end = time.monotonic() + _TIMEOUT_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        time.sleep(0.2)
+    with open(log, encoding="utf-8", errors="replace") as file:
+        said = file.read()[-3000:]
+    raise RuntimeError(f"The server is not there. It said:\n{said}")
