@@ -1,0 +1,66 @@
+"""Exports in TensorFlow 2.12, whose kernels stock TensorFlow Serving has."""
+
+import os
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from export import verification
+from tests import environments
+from tests.export import every_head
+
+_REQUIREMENTS = "tests/export/tensorflow_2_12.txt"
+
+
+def _python():
+    return environments.make(
+        "tensorflow_2_12", "--no-deps", "-r", _REQUIREMENTS
+    )
+
+
+@pytest.mark.environment
+class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*every_head.NAMES)
+    def test_says_what_the_model_says(self, name):
+        """All signatures, with the texts that the exporter asks."""
+        published = every_head.publish()[name]
+        report = verification.verify(
+            published.output_dir, published.model_dir, python=_python()
+        )
+        self.assertEmpty(report.faults, report.text())
+        compared = [check for check in report.checks if check.largest]
+        self.assertNotEmpty(compared, report.text())
+
+    def test_saved_model_cli_shows_names_and_shapes(self):
+        output_dir = every_head.publish()["pair"].output_dir
+        shown = environments.run(
+            *(_python(), "-m", "tensorflow.python.tools.saved_model_cli"),
+            *("show", "--all", "--dir", os.path.join(output_dir, "1")),
+            env=environments.clean_environment()
+            | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+        signature = shown.partition("signature_def['serving_default']")[2]
+        signature = signature.partition("\nsignature_def[")[0]
+        lines = [line.strip() for line in signature.splitlines()]
+        places = []
+        for name, dtype, shape in (
+            ("inputs['text']", "DT_STRING", "(-1)"),
+            ("inputs['text_pair']", "DT_STRING", "(-1)"),
+            ("outputs['label']", "DT_STRING", "(-1)"),
+            ("outputs['probabilities']", "DT_FLOAT", "(-1, 3)"),
+        ):
+            places.append(lines.index(f"{name} tensor_info:"))
+            self.assertEqual(
+                lines[places[-1] + 1 : places[-1] + 3],
+                [f"dtype: {dtype}", f"shape: {shape}"],
+            )
+        # Names that are only the graph's are not among the inputs.
+        self.assertEqual(signature.count("tensor_info:"), len(places))
+        for name in ("from_ids", "from_examples", "tokenize", "classify"):
+            self.assertIn(f"signature_def['{name}']", shown)
+        self.assertIn("tensorflow/serving/classify", shown)
+
+
+if __name__ == "__main__":
+    tf.test.main()
