@@ -1,4 +1,4 @@
-"""tf.train.Examples in, the strings of a head out.
+"""From tf.train.Examples to the strings of a head.
 
 Shapes:
   B: batch size.
