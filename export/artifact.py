@@ -79,6 +79,7 @@ def read(version_directory: str) -> Artifact:
       UserError: If there is none.
     """
     path = os.path.join(version_directory, CARD_FILE)
+    files.require_file(path, "--export_dir")
     card = files.read_json_object(path)
     return Artifact.from_json(card.get("export"), path)
 

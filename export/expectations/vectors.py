@@ -44,7 +44,8 @@ class Embeddings(Expectation):
         if pooling == "max":
             return np.where(is_piece, layer, -np.inf).max(1)
         if pooling == "mean":
-            return (layer * is_piece).sum(1) / is_piece.sum(1)
+            counts = is_piece.sum(1).astype(np.float32)
+            return (layer * is_piece).sum(1) / counts
         raise UserError(
             f"Embeddings are pooled by mean, cls or max. Received: {pooling!r}."
         )
