@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.tasks import tagging_words
+from export.heads import utf8
 
 _NUM_CODE_POINTS = sys.maxunicode + 1
 
@@ -91,7 +92,7 @@ def split_words(text: tf.Tensor) -> Words:
         validate=False,
     )
     words = tf.RaggedTensor.from_value_rowids(
-        tf.strings.unicode_encode(letters, "UTF-8"),
+        utf8.encode(letters),
         rows,
         tf.size(text, tf.int64),
         validate=False,
