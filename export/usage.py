@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from typing import Any
+from urllib import parse
 
 from export.artifact import Artifact
 
@@ -71,10 +72,9 @@ def docker_line(output_dir: str, artifact: Artifact) -> str:
 def curl_line(artifact: Artifact, example: Mapping[str, Any]) -> str:
     """Returns the command that asks an export for one row."""
     body = json.dumps({"instances": [example]}, ensure_ascii=False)
-    return (
-        f"curl -s -d {shlex.quote(body)} "
-        f"http://localhost:{REST_PORT}/v1/models/{artifact.model_name}:predict"
-    )
+    name = parse.quote(artifact.model_name)
+    url = f"http://localhost:{REST_PORT}/v1/models/{name}:predict"
+    return f"curl -s -d {shlex.quote(body)} {shlex.quote(url)}"
 
 
 def python_snippet(artifact: Artifact, example: Mapping[str, Any]) -> str:
