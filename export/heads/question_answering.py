@@ -56,7 +56,7 @@ class QuestionAnswering(head.Head):
         "max_answer_length",
     )
     # A book has thousands of windows.
-    max_rows_at_once = 64
+    max_rows_at_once = 32
 
     def __init__(
         self,
