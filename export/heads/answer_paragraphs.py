@@ -18,6 +18,7 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.text.tokenizer import BertTokenizer
+from export.heads import utf8
 
 # What parts words: see `squad_examples`.
 _WHITE_SPACE = " \t\r\n\u202f"
@@ -67,14 +68,13 @@ class Paragraphs:
         places = tf.where(~is_space)[:, 0]
         rows = tf.gather(rows, places)
         begins_word = _differs(places, 1) | _differs(rows, 0)
-        words = tf.strings.unicode_encode(
+        words = utf8.encode(
             tf.RaggedTensor.from_value_rowids(
                 tf.gather(codes, places),
                 tf.cumsum(tf.cast(begins_word, tf.int64)) - 1,
                 tf.math.count_nonzero(begins_word),
                 validate=False,
-            ),
-            "UTF-8",
+            )
         )
         pieces = tokenizer.tokenize(words)
         piece_words = pieces.value_rowids()
@@ -126,9 +126,8 @@ class Paragraphs:
         first = tf.gather(self.places, begins)
         last = tf.gather(self.places, ends - 1)
         shown = tf.ragged.range(first, last + 1)
-        text = tf.strings.unicode_encode(
-            shown.with_flat_values(tf.gather(self.codes, shown.flat_values)),
-            "UTF-8",
+        text = utf8.encode(
+            shown.with_flat_values(tf.gather(self.codes, shown.flat_values))
         )
         start = tf.gather(self.starts, paragraphs)
         return (
