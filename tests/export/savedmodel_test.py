@@ -5,10 +5,12 @@ import shutil
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from scipy import special
 
 import bert_tf
+from bert_tf.serving.fill_mask import FillMask
 from bert_tf.text import packing
 from tests.export import fresh_process
 from tests.export import tiny_exports
@@ -19,6 +21,17 @@ _CHOICES = [
     ("the cat", ["sat", "dog 東", "on the mat . " * 9]),
     ("東 " * 20, ["the mats", "cat"]),
     ("dog", ["cat", "the the", "the dog sitting . mat"]),
+]
+_QUESTIONS = [
+    ("the cat", "東 dog sat, the CAT sat\u00a0on the mat ."),
+    ("dog 東 " * 9, "matting . " * 9 + "the café\u0301 dogs"),
+    ("the", "cat"),
+    ("on", "the dog . the cat . the mat . 東 sat"),
+]
+_MASKED = [
+    "the [MASK]",
+    "[MASK] dog [MASK] . 東",
+    "the [MASK] sitting on the mats,[MASK].",
 ]
 
 
@@ -45,6 +58,14 @@ def _call_choices(rows):
     ]
 
 
+def _call_questions(rows):
+    questions, contexts = zip(*rows, strict=True)
+    return [
+        "serving_default",
+        {"question": list(questions), "context": list(contexts)},
+    ]
+
+
 def _pack(model_dir, *columns):
     """Returns the model's inputs, without buckets."""
     tokenizer = bert_tf.load_tokenizer(model_dir)
@@ -62,6 +83,7 @@ def _batches(rows):
     return [*([row] for row in rows), list(rows)]
 
 
+@pytest.mark.slow
 class HeadsTest(tf.test.TestCase):
     """Each head in a fresh process, the model's directory gone."""
 
@@ -74,7 +96,10 @@ class HeadsTest(tf.test.TestCase):
             folder = os.path.join(cls.folder, name)
             model_dir = tiny_exports.write(folder, task)
             version = tiny_exports.export(
-                model_dir, os.path.join(folder, "out"), **flags
+                model_dir,
+                os.path.join(folder, "out"),
+                signatures=("serving_default",),
+                **flags,
             )
             moved = os.path.join(cls.folder, f"{name}_moved")
             shutil.move(version, moved)
@@ -102,13 +127,23 @@ class HeadsTest(tf.test.TestCase):
         self.assertGreater(len({str(x) for x in together[key]}), 2)
 
     def _compare_row(self, answer, expected):
-        flat = expected if isinstance(expected, list) else [expected]
-        if isinstance(flat[0], str):
+        if isinstance(expected, list):
+            for one, wanted in zip(answer, expected, strict=False):
+                self._compare_row(one, wanted)
+            self.assertGreaterEqual(len(answer), len(expected))
+            self._assert_padding(answer[len(expected) :])
+        elif isinstance(expected, str):
             self.assertEqual(answer, expected)
         else:
-            given = answer if isinstance(answer, list) else [answer]
-            padding = [0.0] * (len(given) - len(flat))
-            self.assertAllClose(given, flat + padding, rtol=0, atol=1e-5)
+            self.assertAllClose(answer, expected, rtol=0, atol=1e-5)
+
+    def _assert_padding(self, values):
+        """Other rows of a batch may be longer."""
+        for value in values:
+            if isinstance(value, list):
+                self._assert_padding(value)
+            else:
+                self.assertIn(value, ("", 0.0, -1))
 
     def test_single_label(self):
         self._compare("single")
@@ -133,6 +168,15 @@ class HeadsTest(tf.test.TestCase):
 
     def test_embeddings(self):
         self._compare("embeddings")
+
+    def test_question_answering(self):
+        self._compare("question_answering")
+
+    def test_tagging(self):
+        self._compare("tagging")
+
+    def test_fill_mask(self):
+        self._compare("fill_mask")
 
 
 def _cases():
@@ -180,6 +224,24 @@ def _cases():
             _expect_next_sentence,
         ),
         "embeddings": ("encoder", {"layer": 0}, texts, _expect_embedding),
+        "question_answering": (
+            tiny_exports.squad(),
+            {},
+            [_call_questions(batch) for batch in _batches(_QUESTIONS)],
+            _expect_answers,
+        ),
+        "tagging": (
+            tiny_exports.tagging(),
+            {},
+            texts,
+            _expect_tags,
+        ),
+        "fill_mask": (
+            "pretraining",
+            {"top_k": 3},
+            [_call(batch) for batch in _batches(_MASKED)],
+            _expect_candidates,
+        ),
     }
 
 
@@ -237,6 +299,37 @@ def _expect_embedding(model_dir):
             row[:length].mean(0).tolist()
             for row, length in zip(states, lengths, strict=True)
         ]
+    }
+
+
+def _expect_answers(model_dir):
+    rows = [{"question": x, "context": y} for x, y in _QUESTIONS]
+    columns = {
+        name: _column(model_dir, rows, name)
+        for name in ("answer", "start", "end", "score", "no_answer_score")
+    }
+    for name in ("start", "end"):
+        columns[name] = [-1 if x is None else x for x in columns[name]]
+    return columns
+
+
+def _expect_tags(model_dir):
+    offsets = _column(model_dir, _TEXTS, "offsets")
+    return {
+        "words": _column(model_dir, _TEXTS, "words"),
+        "tags": _column(model_dir, _TEXTS, "tags"),
+        "starts": [[start for start, _ in row] for row in offsets],
+        "ends": [[end for _, end in row] for row in offsets],
+    }
+
+
+def _expect_candidates(model_dir):
+    filled = FillMask(model_dir)(_MASKED, top_k=3)
+    return {
+        "tokens": [[[x.token for x in mask] for mask in row] for row in filled],
+        "probabilities": [
+            [[x.probability for x in mask] for mask in row] for row in filled
+        ],
     }
 
 

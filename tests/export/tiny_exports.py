@@ -9,7 +9,10 @@ from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.multiple_choice_examples import Columns as ChoiceColumns
+from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.tagging import TaggingTask
 from export import publishing
+from export.serving_module import ServingModule
 from tests import tiny_model
 
 LABELS = ("no", "yes", "ümlaut")
@@ -50,6 +53,28 @@ def multiple_choice():
     )
 
 
+def squad():
+    """Returns the task of a model for questions, which may lack answers."""
+    return SquadTask(
+        max_seq_length=MAX_SEQ_LENGTH,
+        doc_stride=2,
+        max_query_length=4,
+        n_best_size=5,
+        max_answer_length=3,
+        version_2_with_negative=True,
+    )
+
+
+def tagging():
+    """Returns the task of a tagger."""
+    return TaggingTask(
+        name="tagging",
+        labels=("O", "B-x", "I-x", "B-long-name"),
+        max_seq_length=MAX_SEQ_LENGTH,
+        files={},
+    )
+
+
 def write(folder, task):
     """Writes a model with the head of a task, or of a kind; returns it."""
     path = os.path.join(folder, "model")
@@ -58,8 +83,14 @@ def write(folder, task):
     return tiny_model.write_task(path, task)
 
 
-def export(model_dir, output_dir, **flags):
+def export(model_dir, output_dir, signatures=None, **flags):
     """Exports a model, without what lies beside the graph.
+
+    Args:
+      model_dir: The model.
+      output_dir: Where to.
+      signatures: Names of those to write, for haste; by default all.
+      **flags: Those of the exporter.
 
     Returns:
       The version directory.
@@ -69,10 +100,25 @@ def export(model_dir, output_dir, **flags):
         output_dir=output_dir,
         **{"buckets": BUCKETS} | flags,
     )
-    with graph_alone():
+    with graph_alone(), _only(signatures):
         publishing.run(config)
     versions = [int(name) for name in os.listdir(output_dir)]
     return os.path.join(output_dir, str(max(versions)))
+
+
+@contextlib.contextmanager
+def _only(names):
+    """Leaves out other signatures."""
+    if names is None:
+        yield
+        return
+    functions = ServingModule._functions
+
+    def chosen(self):
+        return {x: f for x, f in functions(self).items() if x in names}
+
+    with mock.patch.object(ServingModule, "_functions", chosen):
+        yield
 
 
 @contextlib.contextmanager
