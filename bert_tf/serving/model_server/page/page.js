@@ -54,10 +54,12 @@ async function chooseModel() {
 }
 
 async function chooseVersion() {
+  const wanted = () =>
+    client.modelPath(find("model").value, find("version").value);
   const name = find("model").value;
-  const path = client.modelPath(name, find("version").value);
+  const path = wanted();
   const signatures = await client.signatures(path);
-  if (!path.startsWith(client.modelPath(find("model").value))) return;
+  if (path !== wanted()) return;
   const signatureName = "serving_default" in signatures
     ? "serving_default" : Object.keys(signatures)[0];
   const signature = signatures[signatureName];
