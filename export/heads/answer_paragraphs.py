@@ -18,7 +18,6 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.text.tokenizer import BertTokenizer
-from export.heads import utf8
 
 # What parts words: see `squad_examples`.
 _WHITE_SPACE = " \t\r\n\u202f"
@@ -29,8 +28,9 @@ class Paragraphs:
     r"""The parts of paragraphs, one paragraph after the other.
 
     Attributes:
-      codes: <int32>[C], code points. Bytes that are not UTF-8 count for
+      texts: <string>[B], the paragraphs. Bytes that are not UTF-8 count for
         nothing, as in `bytes.decode("utf-8", "ignore")`.
+      codes: <int32>[C], code points.
       starts: <int64>[B], the first character of each paragraph.
       places: <int64>[N], which characters are in words.
       begins_word: <bool>[N], whether a word begins there.
@@ -42,6 +42,7 @@ class Paragraphs:
         and P.
     """
 
+    texts: tf.Tensor
     codes: tf.Tensor
     starts: tf.Tensor
     places: tf.Tensor
@@ -60,7 +61,10 @@ class Paragraphs:
           text: <string>[B].
           tokenizer: Cuts words into pieces.
         """
-        decoded = tf.strings.unicode_decode(text, "UTF-8", errors="ignore")
+        text = tf.strings.unicode_transcode(
+            text, "UTF-8", "UTF-8", errors="ignore"
+        )
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, rows = decoded.flat_values, decoded.value_rowids()
         is_space = tf.reduce_any(
             codes[:, tf.newaxis] == [ord(char) for char in _WHITE_SPACE], axis=1
@@ -68,18 +72,12 @@ class Paragraphs:
         places = tf.where(~is_space)[:, 0]
         rows = tf.gather(rows, places)
         begins_word = _differs(places, 1) | _differs(rows, 0)
-        words = utf8.encode(
-            tf.RaggedTensor.from_value_rowids(
-                tf.gather(codes, places),
-                tf.cumsum(tf.cast(begins_word, tf.int64)) - 1,
-                tf.math.count_nonzero(begins_word),
-                validate=False,
-            )
-        )
+        words = _split(text)
         pieces = tokenizer.tokenize(words)
         piece_words = pieces.value_rowids()
         piece_rows = tf.gather(tf.boolean_mask(rows, begins_word), piece_words)
         return cls(
+            texts=text,
             codes=codes,
             starts=decoded.row_starts(),
             places=places,
@@ -123,18 +121,26 @@ class Paragraphs:
           The texts <string>[n], and where they begin and end, <int32>[n]
           each, in characters of the paragraph.
         """
-        first = tf.gather(self.places, begins)
-        last = tf.gather(self.places, ends - 1)
-        shown = tf.ragged.range(first, last + 1)
-        text = utf8.encode(
-            shown.with_flat_values(tf.gather(self.codes, shown.flat_values))
+        shift = tf.gather(self.starts, paragraphs)
+        starts = tf.cast(tf.gather(self.places, begins) - shift, tf.int32)
+        ends = tf.cast(tf.gather(self.places, ends - 1) - shift, tf.int32) + 1
+        text = tf.strings.substr(
+            tf.gather(self.texts, paragraphs),
+            starts,
+            ends - starts,
+            unit="UTF8_CHAR",
         )
-        start = tf.gather(self.starts, paragraphs)
-        return (
-            tf.strings.regex_replace(text, f"[{_WHITE_SPACE}]+", " "),
-            tf.cast(first - start, tf.int32),
-            tf.cast(last + 1 - start, tf.int32),
-        )
+        text = tf.strings.regex_replace(text, f"[{_WHITE_SPACE}]+", " ")
+        return text, starts, ends
+
+
+def _split(text: tf.Tensor) -> tf.Tensor:
+    """Returns the words of all paragraphs, <string>[W], of <string>[B]."""
+    # Encoding characters anew would not do, as TensorFlow 2.12 replaces those
+    # that Unicode calls noncharacters.
+    spaced = tf.strings.regex_replace(text, f"[{_WHITE_SPACE}]", " ")
+    words = tf.strings.split(spaced, " ").flat_values
+    return tf.boolean_mask(words, words != "")
 
 
 def _differs(x: tf.Tensor, step: int) -> tf.Tensor:

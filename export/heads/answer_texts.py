@@ -58,13 +58,6 @@ class SpanTexts:
             parts,
             letters,
         )
-        # Only where it can be typed, normalized text has "[UNK]" as one word.
-        is_unknown = paragraphs.piece_ids == tokenizer.vocabulary.unk_id
-        if tokenizer.preserve_special_tokens:
-            is_unknown = tf.zeros_like(is_unknown)
-        self._num_unknown = tf.concat(
-            [[0], tf.cumsum(tf.cast(is_unknown, tf.int32))], 0
-        )
 
     def find(
         self, first_pieces: tf.Tensor, last_pieces: tf.Tensor
@@ -91,9 +84,7 @@ class SpanTexts:
         end = tf.gather(self._paragraphs.word_splits, end_word)
         word_start = tf.gather(self._word_splits, first_word)
         word_end = tf.gather(self._word_splits, end_word)
-        num_unknown = tf.gather(self._num_unknown, last_pieces + 1)
-        num_unknown -= tf.gather(self._num_unknown, first_pieces)
-        is_alike = (num_unknown == 0) & (end - begin == word_end - word_start)
+        is_alike = end - begin == word_end - word_start
 
         start = tf.gather(self._piece_splits, first_pieces)
         length = tf.gather(self._piece_splits, last_pieces + 1) - start

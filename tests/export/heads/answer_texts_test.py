@@ -30,6 +30,7 @@ _CONTEXTS = (
     "[UNK]ab [MASK] xyz [UNK] xyz[UNK]ab [SEP]",
     # Punctuation of a younger Unicode than that of the tokenizer.
     "ab\u1b4eab ab\u1b4exyz",
+    "ab\uffff \0ab\0 \ufdd0",  # What some operators replace, or end at.
     "\U0001f642\U0001f642 a\U0001f642a a",
 )
 
