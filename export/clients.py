@@ -233,8 +233,12 @@ def _to_json(values: np.ndarray) -> Any:
 
 def _from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
     """Returns a tensor that TensorFlow Serving wrote."""
+    dtype = spec.dtype.as_numpy_dtype
+    if isinstance(values, list) and not values:
+        # JSON keeps no more of the shape.
+        return np.empty([0, *(size or 0 for size in spec.shape[1:])], dtype)
     if spec.dtype != tf.string:
-        return np.array(values, spec.dtype.as_numpy_dtype)
+        return np.array(values, dtype)
     shape = np.shape(_lengths_alone(values, spec.shape.rank))
     flat = values
     for _ in shape[1:]:

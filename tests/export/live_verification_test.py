@@ -1,0 +1,142 @@
+"""Tests of exports in a server: what is printed works, what it says, too."""
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import tempfile
+import urllib.request
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.interop import initialization
+from bert_tf.modeling import task_models
+from export import artifact as artifacts
+from export import extras
+from export import graph_file
+from export import replay_plan
+from export import sample_requests
+from export import usage
+from export import verification
+from export.expectations import labels
+from export.expectations import texts
+from tests import tiny_model
+from tests.export import in_process
+from tests.export import tiny_exports
+from tests.serving import live_server
+
+_TASK = tiny_exports.classification(pair=True)
+
+
+def _export(folder, name, scale):
+    """Exports a classifier of pairs; returns model and version directory."""
+    model = os.path.join(folder, "models", name)
+    shape = task_models.BertForClassification(
+        tiny_model.CONFIG, **_TASK.model_arguments()
+    )
+    weights = tiny_model.random_weights(shape, scale)
+    tiny_model.write_task(model, _TASK, weights)
+    version = tiny_exports.export(model, os.path.join(folder, name))
+    with (
+        in_process.verifying(),
+        mock.patch.object(replay_plan, "plan", lambda *_: []),
+    ):
+        extras.complete(version, _artifact(name), initialization.read(model))
+    return model, version
+
+
+def _batches(self):
+    """Returns all texts of the verification, and one alone."""
+    rows = self._rows(texts.TEXTS)
+    return [rows[2:3], rows]
+
+
+def _artifact(name):
+    return artifacts.Artifact(
+        model_name=name,
+        version=1,
+        head="classification",
+        precision="float32",
+        ids_only=False,
+        max_seq_length=tiny_exports.MAX_SEQ_LENGTH,
+        buckets=(5, 8, tiny_exports.MAX_SEQ_LENGTH),
+        settings={"pair": True},
+    )
+
+
+@pytest.mark.slow
+class LiveVerificationTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.model, cls.version = _export(cls.folder, "pairs", 0.5)
+        _export(cls.folder, "others", 0.4)
+        names = ("pairs", "others")
+        cls.grpc, cls.rest = cls.enterClassContext(
+            live_server.serve(
+                cls.folder, {x: os.path.join(cls.folder, x) for x in names}
+            )
+        )
+
+    def _verify(self, url):
+        with (
+            in_process.verifying(),
+            mock.patch.object(labels.Classification, "batches", _batches),
+        ):
+            return verification.verify(self.version, self.model, url)
+
+    def test_a_server_that_has_the_export_is_right(self):
+        for url, client in (
+            (f"http://{self.rest}/v1/models/pairs", "REST"),
+            (self.grpc, "gRPC"),
+        ):
+            report = self._verify(url)
+            self.assertEmpty(report.faults)
+            names = [check.name for check in report.checks]
+            for signature in ("serving_default", "from_ids", "classify"):
+                self.assertIn(f"{signature} by {client}", names)
+
+    def test_a_server_that_has_another_model_is_wrong(self):
+        report = self._verify(f"http://{self.rest}/v1/models/others")
+        wrong = {check.name for check in report.checks if check.faults}
+        self.assertContainsSubset(
+            {"serving_default by REST", "from_ids by REST"}, wrong
+        )
+        # The export itself is right, and so are the others' pieces.
+        self.assertNotIn("tokenize by REST", wrong)
+        self.assertNotIn("serving_default by this process", wrong)
+
+    def test_what_is_printed_works(self):
+        signature = graph_file.read_signatures(self.version)["serving_default"]
+        artifact = _artifact("pairs")
+        example = sample_requests.example(
+            artifact, signature, initialization.read(self.model)
+        )
+        words = shlex.split(usage.curl_line(artifact, example))
+        url = words[-1].replace(f"localhost:{usage.REST_PORT}", self.rest)
+        body = words[words.index("-d") + 1].encode()
+        with urllib.request.urlopen(url, body, 60) as reply:
+            (row,) = json.load(reply)["predictions"]
+        program = usage.python_snippet(artifact, example)
+        program = program.replace(f"localhost:{usage.GRPC_PORT}", self.grpc)
+        printed = io.StringIO()
+        names = {}
+        with contextlib.redirect_stdout(printed):
+            exec(program, names)
+        self.assertIn("probabilities [[", printed.getvalue())
+        (label,) = tf.make_ndarray(names["reply"].outputs["label"])
+        self.assertEqual(label.decode(), row["label"])
+        (probabilities,) = tf.make_ndarray(
+            names["reply"].outputs["probabilities"]
+        )
+        self.assertAllClose(probabilities, row["probabilities"], atol=1e-6)
+        self.assertAllClose(np.sum(probabilities), 1.0)
+
+
+if __name__ == "__main__":
+    tf.test.main()
