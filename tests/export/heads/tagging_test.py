@@ -111,7 +111,6 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
             },
         ),
         ("one_window", {"doc_stride": 0}),
-        ("small_stride", {"doc_stride": 2}),
     )
     def test_answers_are_those_of_predict(self, values):
         path = _write(self.create_tempdir().full_path, **values)
@@ -166,40 +165,48 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
             expected = bert_tf.load_model(other).predict(list(_TEXTS))
             self.assertEqual(_describe(answers), expected)
 
+
+class TaggingTextsTest(tf.test.TestCase):
+    """What is asked of one model."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = os.path.join(tf.compat.v1.test.get_temp_dir(), "tagging")
+        cls.path = _write(folder)
+        cls.model = bert_tf.load_model(cls.path)
+        cls.head = _build(cls.path)
+        cls.serve = staticmethod(_serve(cls.head, cls.model))
+
     def test_no_text(self):
-        path = _write(self.create_tempdir().full_path)
-        answers = _serve(_build(path), bert_tf.load_model(path))([])
+        answers = self.serve([])
         self.assertEqual({x.shape for x in answers.values()}, {(0, 0)})
 
     def test_bytes_that_are_not_utf8_count_for_nothing(self):
-        path = _write(self.create_tempdir().full_path)
-        model = bert_tf.load_model(path)
         texts = [b"the\xff cat\xe6\x9d on", b"\xe6\x9d\xb1\x80 mat", b"\xc0"]
-        answers = _serve(_build(path), model)(texts)
-        expected = model.predict([x.decode("utf-8", "ignore") for x in texts])
-        self.assertEqual(_describe(answers), expected)
+        decoded = [text.decode("utf-8", "ignore") for text in texts]
+        self.assertEqual(
+            _describe(self.serve(texts)), self.model.predict(decoded)
+        )
 
     def test_thousands_of_words(self):
-        path = _write(self.create_tempdir().full_path, max_seq_length=12)
-        model = bert_tf.load_model(path)
         rng = random.Random(7)
         texts = [
             " ".join(rng.choices(["the", "matting", "東,", "dog"], k=count))
             for count in (3000, 5)
         ]
-        answers = _serve(_build(path), model)(texts)
-        self.assertEqual(_describe(answers), model.predict(texts))
+        self.assertEqual(
+            _describe(self.serve(texts)), self.model.predict(texts)
+        )
 
     def test_rows_are_as_short_as_they_can_be(self):
-        head = _build(_write(self.create_tempdir().full_path))
         for text, length in (("", 4), ("the cat", 4), ("the cat sat", 8)):
-            rows = head.pack({"text": tf.constant([text])})
+            rows = self.head.pack({"text": tf.constant([text])})
             self.assertEqual(rows.inputs["input_ids"].shape, [1, length])
 
     def test_attention_is_that_of_the_beginning(self):
-        head = _build(_write(self.create_tempdir().full_path))
-        rows = head.attention_rows({"text": tf.constant(["", _TEXTS[2]])})
-        pieces = head.tokenizer.tokens(rows["input_ids"]).numpy()
+        rows = self.head.attention_rows({"text": tf.constant(["", _TEXTS[2]])})
+        pieces = self.head.tokenizer.tokens(rows["input_ids"]).numpy()
         self.assertEqual(
             b" ".join(pieces[1]).decode(),
             "[CLS] the mat ##ting [UNK] 東 [UNK] , the [UNK] . [SEP]",
@@ -207,19 +214,16 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(rows["input_mask"].numpy().sum(-1).tolist(), [2, 12])
 
     def test_probabilities_of_ids(self):
-        path = _write(self.create_tempdir().full_path)
-        head = _build(path)
         logits = np.random.default_rng(0).normal(size=(2, 3, 4), scale=3)
         odds = np.exp(logits)
         self.assertAllClose(
-            head.answer_ids({"logits": tf.constant(logits)}, None),
+            self.head.answer_ids({"logits": tf.constant(logits)}, None),
             {"probabilities": odds / odds.sum(-1, keepdims=True)},
         )
 
     def test_windows_that_leave_pieces_out_are_refused(self):
-        path = _write(self.create_tempdir().full_path)
         with self.assertRaisesRegex(UserError, r"Received: 6 with .*=7\."):
-            _build(path, 7, doc_stride=6)
+            _build(self.path, 7, doc_stride=6)
 
 
 if __name__ == "__main__":
