@@ -20,7 +20,7 @@ def call(calls, with_text_operators=True):
       with_text_operators: Whether the process imports tensorflow_text.
     """
     result = subprocess.run(
-        [sys.executable, "-I", __file__, str(int(with_text_operators))],
+        [sys.executable, "-P", __file__, str(int(with_text_operators))],
         input=json.dumps(calls),
         capture_output=True,
         check=False,
