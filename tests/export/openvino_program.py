@@ -1,0 +1,41 @@
+"""Answers requests, as ids_requests.py writes them, with OpenVINO.
+
+    python openvino_program.py REQUESTS.json
+
+A program for an environment with OpenVINO, and without TensorFlow.
+"""
+
+import json
+import sys
+
+import numpy as np
+import openvino
+
+
+def answer(core, request):
+    """Writes the outputs of one SavedModel."""
+    # Where the processor can, matrix products would be in bfloat16.
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    saved = core.read_model(request["directory"])
+    model = core.compile_model(saved, "CPU", options)
+    calls = {}
+    with np.load(request["inputs"]) as arrays:
+        for key in arrays:
+            number, _, name = key.partition(":")
+            calls.setdefault(number, {})[name] = arrays[key]
+    outputs = {}
+    for number, inputs in calls.items():
+        for output, array in model(inputs).items():
+            outputs[f"{number}:{output.any_name}"] = array
+    np.savez(request["outputs"], **outputs)
+
+
+def main(path):
+    core = openvino.Core()
+    with open(path, encoding="utf-8") as file:
+        for request in json.load(file):
+            answer(core, request)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,46 @@
+"""Exports of ids as tf2onnx converts and onnxruntime computes them."""
+
+import os
+import sys
+import tempfile
+
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from tests import environments
+from tests.export import every_head
+from tests.export.ids_requests import IdsRequests
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "onnx_program.py")
+_PACKAGES = ("tf2onnx==1.17.0", "onnx==1.23.2", "onnxruntime==1.31.1")
+_FIND_PACKAGES = "import site; print(site.getsitepackages()[0])"
+
+
+@pytest.mark.environment
+class OnnxTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.requests = IdsRequests(
+            tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
+        )
+        python = environments.make("onnx", *_PACKAGES)
+        packages = environments.run(python, "-c", _FIND_PACKAGES).strip()
+        environments.run(
+            *(sys.executable, _PROGRAM, packages, cls.requests.path),
+            env=environments.clean_environment()
+            | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+
+    @parameterized.parameters(*every_head.NAMES)
+    def test_says_what_the_model_says(self, name):
+        largest, faults = self.requests.compare(name)
+        self.assertEmpty(faults)
+        # Another program never adds up in the same order everywhere.
+        self.assertGreater(largest, 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,42 @@
+"""Exports of ids as OpenVINO reads them."""
+
+import os
+import tempfile
+
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+from tests import environments
+from tests.export import every_head
+from tests.export.ids_requests import IdsRequests
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "openvino_program.py")
+_PACKAGES = ("openvino==2026.4.1",)
+
+
+@pytest.mark.environment
+class OpenvinoTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.requests = IdsRequests(
+            tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
+        )
+        environments.run(
+            *(environments.make("openvino", *_PACKAGES), _PROGRAM),
+            cls.requests.path,
+            env=environments.clean_environment(),
+        )
+
+    @parameterized.parameters(*every_head.NAMES)
+    def test_says_what_the_model_says(self, name):
+        largest, faults = self.requests.compare(name)
+        self.assertEmpty(faults)
+        # Another program never adds up in the same order everywhere.
+        self.assertGreater(largest, 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,163 @@
+"""run/serve.py as ovmsclient, a client by others, finds it."""
+
+import json
+import os
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  # Operators of exports.
+from absl import flags
+from absl.testing import parameterized
+
+from tests import environments
+from tests.export import every_head
+from tests.serving import live_server
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "ovmsclient_program.py")
+_PACKAGES = ("ovmsclient==2023.1",)
+_TEXTS = ["the cat sat", "", '東 caf\u00e9 \U0001f642 the "dog"\'s mat.']
+_INPUTS = {
+    "classification": {"text": _TEXTS},
+    "pair": {"text": _TEXTS, "text_pair": _TEXTS[::-1]},
+    "regression": {"text": _TEXTS, "text_pair": _TEXTS[::-1]},
+    "question_answering": {
+        "question": ["the cat", "東", "dog"],
+        "context": _TEXTS,
+    },
+    "multiple_choice": {
+        "text": _TEXTS,
+        "choices": [["dog", "the mat ."], ["東", ""], ["on", "cat"]],
+    },
+    "tagging": {"text": _TEXTS},
+    "fill_mask": {"text": [f"{text} [MASK] mat" for text in _TEXTS]},
+    "embeddings": {"text": _TEXTS},
+}
+_MODEL = {"model_name": "pair", "model_version": 1}
+_CALLS = {
+    "status": ("get_model_status", _MODEL),
+    "metadata": ("get_model_metadata", _MODEL),
+    "no_model": (
+        "predict",
+        {"inputs": {"text": ["a"]}, "model_name": "x", "model_version": 1},
+    ),
+    "no_version": (
+        "predict",
+        {"inputs": {"text": ["a"]}, "model_name": "pair", "model_version": 7},
+    ),
+    "wrong_name": ("predict", {"inputs": {"words": ["a"]}, **_MODEL}),
+    "wrong_type": (
+        "predict",
+        {"inputs": {"text": [1], "text_pair": [2]}, **_MODEL},
+    ),
+    "unequal": (
+        "predict",
+        {"inputs": {"text": ["a"], "text_pair": ["a", "b"]}, **_MODEL},
+    ),
+}
+
+
+@pytest.mark.environment
+class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
+        cls.published = every_head.publish()
+        calls = {
+            name: (
+                "predict",
+                {"inputs": inputs, "model_name": name, "model_version": 1},
+            )
+            for name, inputs in _INPUTS.items()
+        }
+        calls |= _CALLS
+        requests = os.path.join(folder, "requests.json")
+        answers = os.path.join(folder, "answers.json")
+        with open(requests, "w", encoding="utf-8") as file:
+            json.dump(
+                [
+                    {"call": call, "arguments": arguments}
+                    for call, arguments in calls.values()
+                ],
+                file,
+            )
+        python = environments.make("ovmsclient", *_PACKAGES)
+        models = {x: one.output_dir for x, one in cls.published.items()}
+        with live_server.serve(folder, models) as (grpc, rest):
+            environments.run(
+                *(python, _PROGRAM, grpc, rest, requests, answers),
+                env=environments.clean_environment(),
+            )
+        with open(answers, encoding="utf-8") as file:
+            cls.answers = dict(zip(calls, json.load(file), strict=True))
+
+    @parameterized.parameters(*_INPUTS)
+    def test_predict_says_what_the_file_says(self, name):
+        path = os.path.join(self.published[name].output_dir, "1")
+        loaded = tf.saved_model.load(path)
+        inputs = {x: tf.constant(texts) for x, texts in _INPUTS[name].items()}
+        expected = loaded.signatures["serving_default"](**inputs)
+        for told in self.answers[name]:
+            # Of one output both clients leave out the name.
+            if len(expected) == 1:
+                told = dict.fromkeys(expected, told)
+            self.assertEqual(set(told), set(expected))
+            for output, value in expected.items():
+                if value.dtype == tf.string:
+                    value = np.char.decode(value.numpy().astype(bytes))
+                    self.assertAllEqual(told[output], value)
+                else:
+                    self.assertAllClose(told[output], value, 0, 1e-6)
+
+    def test_status(self):
+        over_grpc, over_rest = self.answers["status"]
+        expected = {"state": "AVAILABLE", "error_code": 0, "error_message": ""}
+        self.assertEqual(over_grpc, {"1": expected})
+        self.assertEqual(over_rest, {"1": expected})
+
+    def test_metadata(self):
+        over_grpc, over_rest = self.answers["metadata"]
+        strings = {"dtype": "DT_STRING", "shape": [-1]}
+        self.assertEqual(
+            over_grpc,
+            {
+                "model_version": 1,
+                "inputs": {"text": strings, "text_pair": strings},
+                "outputs": {
+                    "label": strings,
+                    "probabilities": {"dtype": "DT_FLOAT", "shape": [-1, 3]},
+                },
+            },
+        )
+        # Over REST it knows OpenVINO's spelling only, and gives what it got.
+        self.assertEqual(over_rest["model_spec"]["version"], "1")
+        signature = over_rest["metadata"]["signature_def"]["signature_def"][
+            "serving_default"
+        ]
+        self.assertEqual(set(signature["inputs"]), {"text", "text_pair"})
+        self.assertEqual(
+            [
+                axis["size"]
+                for axis in signature["outputs"]["probabilities"][
+                    "tensor_shape"
+                ]["dim"]
+            ],
+            ["-1", "3"],
+        )
+
+    @parameterized.parameters(
+        ("no_model", "ModelNotFoundError"),
+        ("no_version", "ModelNotFoundError"),
+        ("wrong_name", "InvalidInputError"),
+        ("wrong_type", "InvalidInputError"),
+        ("unequal", "InvalidInputError"),
+    )
+    def test_errors_have_their_class(self, name, expected):
+        for told in self.answers[name]:
+            self.assertEqual(told["error"], expected, told["message"])
+
+
+if __name__ == "__main__":
+    tf.test.main()
