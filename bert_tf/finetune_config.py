@@ -67,7 +67,9 @@ class FinetuneConfig(TrainingDeviceConfig):
     do_eval: bool = option(False, "Whether to score the dev set.")
     do_predict: bool = option(False, "Whether to predict the test set.")
     train_batch_size: str = option(
-        "32", "Examples a step; several, as 16,32, are tried in turn."
+        "32",
+        "Examples a step (of taggers sentences, of SQuAD windows); several, as "
+        "16,32, are tried in turn.",
     )
     eval_batch_size: int = option(8, "Examples computed at once on dev.")
     predict_batch_size: int = option(8, "Examples computed at once on test.")

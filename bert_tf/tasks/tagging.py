@@ -117,6 +117,15 @@ class TaggingTask(task.Task):
             )
         return data.examples
 
+    def rows_per_step(
+        self, batch_size: int, num_examples: int, num_rows: int
+    ) -> int:
+        """Returns how many windows hold `batch_size` sentences.
+
+        So a run has as many steps with documents as with single sentences.
+        """
+        return max(1, round(batch_size * num_rows / num_examples))
+
     def featurize(
         self,
         examples: Sequence[TaggingExample],

@@ -105,6 +105,21 @@ class Task(abc.ABC):
     ) -> Features:
         """Makes rows of examples."""
 
+    def rows_per_step(
+        self, batch_size: int, num_examples: int, num_rows: int
+    ) -> int:
+        """Returns how many rows a step of training takes.
+
+        By default as many as --train_batch_size says, as in the original.
+
+        Args:
+          batch_size: --train_batch_size.
+          num_examples: How many examples there are to train on.
+          num_rows: How many rows they make.
+        """
+        del num_examples, num_rows
+        return batch_size
+
     def model_arguments(self) -> dict[str, Any]:
         """Returns what the model's constructor needs beside the config."""
         return {}

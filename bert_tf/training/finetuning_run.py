@@ -66,8 +66,16 @@ class FinetuningRun:
             finetuning_setting.check_continuation(
                 checkpoint, self._identity, output_dir
             )
-        _, self._features = setting.reader.read(TRAIN)
-        self._last_step = count_steps(len(self._features), settings)
+        examples, self._features = setting.reader.read(TRAIN)
+        self._batch_size = _rows_per_step(
+            setting,
+            settings.train_batch_size,
+            len(examples),
+            len(self._features),
+        )
+        self._last_step = _count_steps(
+            len(self._features), self._batch_size, settings
+        )
         self._evaluations: list[dict[str, float]] = []
         keras.utils.set_random_seed(settings.seed)
         self.model = task_model.build_model(
@@ -76,7 +84,7 @@ class FinetuningRun:
         self._variables = bert_model.named_variables(self.model)
         self._input = FinetuneInput(
             self._features,
-            settings.train_batch_size,
+            self._batch_size,
             settings.seed,
             self._last_step,
             prediction.allowed_lengths(
@@ -113,7 +121,7 @@ class FinetuningRun:
         Raises:
           UserError: If a loss is not finite.
         """
-        config, settings = self._setting.config, self._settings
+        config = self._setting.config
         self._store.clean()
         run = TrainingRun(
             self._loop,
@@ -124,7 +132,7 @@ class FinetuningRun:
                     or max(1, self._last_step // _METRICS_LINES)
                 ),
                 save_every=config.save_checkpoints_steps,
-                examples_per_step=settings.train_batch_size,
+                examples_per_step=self._batch_size,
                 tokens_per_example=self._input.pieces_per_example(),
                 doing="fine-tuning",
             ),
@@ -138,7 +146,7 @@ class FinetuningRun:
                 iterator = distribution.distribute(
                     self._setting.devices.strategy,
                     self._input.dataset(self.step),
-                    settings.train_batch_size,
+                    self._batch_size,
                 )
             run.train(iterator, self._input.read, self._next_stop())
             if config.selects_evaluation:
@@ -181,7 +189,7 @@ class FinetuningRun:
         devices = self._setting.devices
         objective = TaskObjective(self._setting.task)
         plan = StepPlan(
-            settings.train_batch_size,
+            self._batch_size,
             devices.strategy.num_replicas_in_sync,
             config.micro_batch_size,
         )
@@ -253,7 +261,7 @@ class FinetuningRun:
         if not config.selects_evaluation:
             return self._last_step
         every = config.evaluate_every_steps or (
-            len(self._features) / self._settings.train_batch_size
+            len(self._features) / self._batch_size
         )
         done = self.step
         number = int(done / every) + 1
@@ -319,15 +327,33 @@ class FinetuningRun:
         )
 
 
-def count_steps(num_rows: int, settings: RunSettings) -> int:
+def _rows_per_step(
+    setting: Setting, batch_size: int, num_examples: int, num_rows: int
+) -> int:
+    """Returns the rows of a step, which replicas and micro-batches share."""
+    rows = setting.task.rows_per_step(batch_size, num_examples, num_rows)
+    if rows == batch_size:
+        return rows
+    share = setting.devices.strategy.num_replicas_in_sync * max(
+        1, setting.config.micro_batch_size
+    )
+    rows = -(-rows // share) * share
+    logging.info(
+        "A step takes %d rows, which hold about --train_batch_size=%d "
+        "examples.",
+        rows,
+        batch_size,
+    )
+    return rows
+
+
+def _count_steps(num_rows: int, batch_size: int, settings: RunSettings) -> int:
     """Returns the steps of a run (run_classifier.py:843-845 of the original).
 
     Raises:
       UserError: If there is not one.
     """
-    steps = int(
-        num_rows / settings.train_batch_size * settings.num_train_epochs
-    )
+    steps = int(num_rows / batch_size * settings.num_train_epochs)
     if not steps:
         raise UserError(
             f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "

@@ -123,6 +123,8 @@ class FinetuneTaggerTest(tf.test.TestCase):
         self.assertNotIn("test", results)
         text = (self.output / "eval_results.txt").read_text()
         self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
+        # As many steps as if sentences were rows: 120 of them, 4 a step.
+        self.assertAllClose(results["global_step"], 180, rtol=0.2)
         self.assertTrue((self.output / "entity_scores.png").exists())
         self.assertIn("PET ", (self.output / "entity_scores.txt").read_text())
         dev = self._lines(self.output / "dev_predictions.jsonl")
@@ -171,7 +173,11 @@ class FinetuneTaggerTest(tf.test.TestCase):
 
     def test_bilstm_under_the_head_of_a_left_to_right_model(self):
         results = self._run(
-            do_train=True, head="bilstm", lstm_size=16, left_to_right=True
+            do_train=True,
+            head="bilstm",
+            lstm_size=16,
+            left_to_right=True,
+            train_batch_size="7",
         )
         # That of a guess by frequency is 1.1.
         self.assertLess(results["dev"]["loss"], 0.9)

@@ -81,6 +81,10 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         features = task.featurize(_EXAMPLES, _TOKENIZER)
         self.assertEqual(features.lengths.tolist(), lengths)
 
+    @parameterized.parameters((90, 13), (1000, 144), (1, 1))
+    def test_a_step_takes_windows_for_as_many_sentences(self, rows, expected):
+        self.assertEqual(_task().rows_per_step(32, 222, rows), expected)
+
     def test_losses_are_of_first_pieces_with_a_known_tag(self):
         task = _task(context="sentence")
         features = task.featurize(_EXAMPLES, _TOKENIZER)
