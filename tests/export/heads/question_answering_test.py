@@ -177,16 +177,16 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_one_answer_many_times(self):
         # Nearly all of the best spans have one of two texts.
-        task = dataclasses.replace(
-            _TASK, max_answer_length=2, max_seq_length=99, n_best_size=7
-        )
+        task = dataclasses.replace(_TASK, max_answer_length=2, n_best_size=3)
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
-        head = QuestionAnswering(tokenizer, 99, (99,), task)
+        head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), task)
         texts = [("dog", "cat " * 70 + "the mat . on sat dog"), ("cat", "dog")]
         rows = head.pack(_strings(texts))
         rng = np.random.default_rng(0)
-        logits = rng.normal(size=(2, *rows.inputs["input_ids"].shape))
-        logits = (logits - np.arange(99) / 9).astype(np.float32)
+        num_windows, length = rows.inputs["input_ids"].shape
+        logits = rng.normal(size=(2, num_windows, length))
+        logits -= np.arange(num_windows)[:, np.newaxis] / 5
+        logits = logits.astype(np.float32)
         logits = {"start_logits": logits[0], "end_logits": logits[1]}
         examples = [squad_examples.make_example("", *row) for row in texts]
         features = task.featurize(examples, tokenizer)
@@ -196,6 +196,8 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             {x: list(y) for x, y in logits.items()},
             tokenizer,
         )
+        best = [entry.text for entry in predictions[0].nbest]
+        self.assertContainsSubset({"cat", "cat cat"}, best)
         expected = list(map(task.describe, examples, predictions))
         self._compare(_describe(head.answer(logits, rows)), expected)
 
