@@ -1,0 +1,329 @@
+r"""Loads run/serve.py with many clients at once, on this machine only.
+
+  python benchmarks/serving_load.py --size=minilm --seconds=120
+
+A BERT of the given size with random weights and two labels is exported as a
+SavedModel and asked for short texts by 64 clients, each with one request at a
+time:
+
+- without merging and with it, in turns (`--rounds`), so that both see the
+  machine in the same state;
+- with merging while a new version appears;
+- with a queue that is much too short, where refusals (503) are right.
+
+Every other status is a failure and ends the benchmark, as does a server that
+needs more and more memory. The last line is the median ratio of the requests
+answered in a second, with merging / without.
+"""
+
+import contextlib
+import gzip
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import turns
+from absl import app
+from absl import flags
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_DATA = _ROOT.parent / "shared" / "data"
+
+_SIZE = flags.DEFINE_enum(
+    "size", "minilm", ["minilm", "base"], "Shape of the BERT."
+)
+_PRECISION = flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16"], "Of its arithmetic."
+)
+_TEXTS_FILE = flags.DEFINE_string(
+    "texts_file",
+    str(_DATA / "clinc150" / "data_full.json.gz"),
+    "Texts to ask for: one a line, or CLINC150's JSON.",
+)
+_VOCAB_FILE = flags.DEFINE_string(
+    "vocab_file",
+    str(_DATA / "vocab" / "bert-base-uncased-vocab.txt"),
+    "The model's vocabulary.",
+)
+_CLIENTS = flags.DEFINE_integer("clients", 64, "Clients at once.")
+_SECONDS = flags.DEFINE_float("seconds", 120, "Seconds of each load.")
+_ROUNDS = flags.DEFINE_integer("rounds", 1, "Turns of each way.")
+_MAX_WORDS = flags.DEFINE_integer(
+    "max_words", 8, "Longer texts are left out; 8 words are about 16 pieces."
+)
+_FLAGS_OF_SERVER = flags.DEFINE_list(
+    "server_flags", [], "More flags for the server that merges."
+)
+
+_MODEL = "load"
+_START_SECONDS = 120
+_TAKEN_OVER = {"2": "AVAILABLE", "1": "END"}
+_PATIENCE_SECONDS = 60
+_WARM_UP_SECONDS = 5
+_OVERLOAD_SECONDS = 20
+_MAX_TEXTS = 500
+_MAX_SEQ_LENGTH = 128
+# Caches fill at first; what grows after that grows without end.
+_MAX_GROWTH = 1.1
+
+
+def main(argv):
+    del argv
+    texts = _texts()
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = _export(pathlib.Path(folder))
+        ratios = []
+        for _ in range(_ROUNDS.value):
+            alone = _load(first, texts, ["--noenable_batching"])
+            merged = _load(first, texts, _FLAGS_OF_SERVER.value)
+            ratios.append(merged["per_second"] / alone["per_second"])
+        _load(first, texts, _FLAGS_OF_SERVER.value, second)
+        _overload(first, texts)
+    print(f"with merging / without: {statistics.median(ratios):.2f}")
+
+
+def _texts():
+    """Returns texts of at most 16 pieces, or nearly."""
+    opened = gzip.open if _TEXTS_FILE.value.endswith(".gz") else open
+    with opened(_TEXTS_FILE.value, "rt", encoding="utf-8") as file:
+        text = file.read()
+    lines = text.splitlines()
+    if text.startswith("{"):
+        lines = [line for line, _ in json.loads(text)["train"]]
+    short = [x for x in lines if 0 < len(x.split()) <= _MAX_WORDS.value]
+    if not short:
+        sys.exit(f"No line of {_TEXTS_FILE.value} is short enough.")
+    return short[:: -(-len(short) // _MAX_TEXTS)]
+
+
+def _export(folder):
+    """Returns the folder of a model's first version, and a second one."""
+    from bert_tf import model_directory
+    from bert_tf.config import BertConfig
+    from bert_tf.modeling.model import named_variables
+    from bert_tf.modeling.task_models import BertForClassification
+    from bert_tf.tasks.classification import ClassificationTask
+    from bert_tf.tasks.classification_examples import Columns
+    from bert_tf.text.tokenizer import BertTokenizer
+    from bert_tf.text.vocabulary import Vocabulary
+
+    labels = ("no", "yes")
+    task = ClassificationTask(
+        name="custom",
+        max_seq_length=_MAX_SEQ_LENGTH,
+        labels=labels,
+        metric_names=("accuracy",),
+        columns=Columns("text", None, ("label",)),
+    )
+    config = BertConfig(type_vocab_size=2, **turns.SHAPES[_SIZE.value])
+    model = BertForClassification(config, labels=labels)
+    vocabulary = Vocabulary.from_file(_VOCAB_FILE.value)
+    model_directory.write(
+        str(folder / "model"),
+        config,
+        {name: x.numpy() for name, x in named_variables(model).items()},
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {"kind": task.kind} | task.to_json(),
+        "# Random weights\n",
+    )
+    subprocess.run(
+        [
+            *(sys.executable, "export/savedmodel.py"),
+            f"--model_dir={folder / 'model'}",
+            f"--output_dir={folder / _MODEL}",
+            f"--precision={_PRECISION.value}",
+        ],
+        cwd=_ROOT,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    shutil.copytree(folder / _MODEL / "1", folder / "second")
+    return folder / _MODEL, folder / "second"
+
+
+def _load(base_path, texts, server_flags, second=None):
+    """Returns what the clients of a server have seen.
+
+    Args:
+      base_path: The folder of the model.
+      texts: What they ask for.
+      server_flags: Flags of the server.
+      second: A version that appears in the middle, and goes at the end.
+    """
+    new = base_path / "2"
+    with _serving(base_path, server_flags) as (process, port):
+        # Everything has been used once before memory is looked at.
+        _clients(port, texts, _WARM_UP_SECONDS).wait()
+        memory = [_memory(process)]
+        clients = _clients(port, texts, _SECONDS.value)
+        if second:
+            time.sleep(_SECONDS.value / 4)
+            memory.append(_memory(process))
+            shutil.copytree(second, base_path / "copy")
+            (base_path / "copy").rename(new)
+        result = _result(clients)
+        memory.append(_memory(process))
+        rows = _batch_rows(port)
+        _wait(lambda: second is None or _states(port) == _TAKEN_OVER)
+    if second:
+        shutil.rmtree(new)
+    name = " ".join(server_flags) or "with merging"
+    name += ", a new version" if second else ""
+    megabytes = " ".join(f"{x / 1e6:.0f}" for x in memory)
+    print(
+        f"{name}: {result['per_second']:.0f} requests/s, p50 "
+        f"{result['p50'] * 1e3:.1f} ms, p99 {result['p99'] * 1e3:.1f} ms, "
+        f"longest {result['longest'] * 1e3:.0f} ms, {rows:.1f} rows a call, "
+        f"memory {megabytes} MB, {result['statuses']}",
+        flush=True,
+    )
+    if set(result["statuses"]) != {"200"}:
+        sys.exit("A request failed.")
+    # A new version needs memory of its own; the old one's is used again.
+    if not second and memory[-1] > _MAX_GROWTH * memory[0]:
+        sys.exit("The server's memory grew.")
+    return result
+
+
+def _overload(base_path, texts):
+    """Asks for more than a server may queue."""
+    server_flags = ["--max_batch_size=4", "--max_enqueued_batches=1"]
+    with _serving(base_path, server_flags) as (_, port):
+        seconds = min(_SECONDS.value, _OVERLOAD_SECONDS)
+        result = _result(_clients(port, texts, seconds))
+    print(
+        f"overload: {result['statuses']}, longest "
+        f"{result['longest'] * 1e3:.0f} ms",
+        flush=True,
+    )
+    if set(result["statuses"]) != {"200", "503"}:
+        sys.exit("Overload must be answered with 200 or 503.")
+
+
+@contextlib.contextmanager
+def _serving(base_path, server_flags):
+    """Yields a server's process and port when it answers."""
+    port, grpc_port = _free_ports()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "run/serve.py"),
+            f"--model_base_path={base_path}",
+            f"--rest_api_port={port}",
+            f"--port={grpc_port}",
+            *server_flags,
+        ],
+        cwd=_ROOT,
+        env=_environment(),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait(lambda: _get(port, "/readyz")[0] == 200)
+        yield process, port
+        process.send_signal(signal.SIGTERM)
+        if process.wait(_START_SECONDS):
+            sys.exit(f"The server ended with {process.returncode}.")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait(condition):
+    """Waits for something to become true."""
+    deadline = time.monotonic() + _START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit("The server did not start or not take over a version.")
+        time.sleep(0.1)
+
+
+def _clients(port, texts, seconds):
+    """Starts the clients."""
+    settings = {
+        "port": port,
+        "model": _MODEL,
+        "texts": texts,
+        "clients": _CLIENTS.value,
+        "seconds": seconds,
+        "patience_seconds": _PATIENCE_SECONDS,
+    }
+    return subprocess.Popen(
+        [
+            sys.executable,
+            _ROOT / "benchmarks" / "serving_load_clients.py",
+            json.dumps(settings),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _result(clients):
+    output, _ = clients.communicate()
+    if clients.returncode:
+        sys.exit("A client got no answer.")
+    return json.loads(output)
+
+
+def _get(port, path):
+    """Returns status and body; 0 if nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+    except ConnectionRefusedError:
+        return 0, ""
+
+
+def _states(port):
+    """Returns the state of each version."""
+    _, text = _get(port, f"/v1/models/{_MODEL}")
+    return {
+        entry["version"]: entry["state"]
+        for entry in json.loads(text)["model_version_status"]
+    }
+
+
+def _batch_rows(port):
+    """Returns the mean number of rows of a call."""
+    _, text = _get(port, "/metrics")
+    totals = {}
+    for line in text.splitlines():
+        for name in ("sum", "count"):
+            if line.startswith(f"serving_batch_rows_{name}{{"):
+                value = float(line.split()[-1])
+                totals[name] = totals.get(name, 0) + value
+    return totals["sum"] / totals["count"]
+
+
+def _memory(process):
+    return psutil.Process(process.pid).memory_info().rss
+
+
+def _free_ports():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def _environment():
+    return os.environ | {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+if __name__ == "__main__":
+    app.run(main)
