@@ -162,11 +162,13 @@ class ModelServer:
                 _check_listening(config, http_task)
         self._started.set()
         await self._stopping.wait()
+        ends = []
         if http_task:
             http_server.should_exit = True
-            await http_task
+            ends.append(http_task)
         if grpc_server:
-            await grpc_server.stop(grace)
+            ends.append(grpc_server.stop(grace))
+        await asyncio.gather(*ends)
 
     def _grpc_server(self) -> grpc.aio.Server:
         address = _address(self._config.host, self._config.port)
