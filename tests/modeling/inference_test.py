@@ -125,3 +125,7 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         expected = tf.nest.flatten(model(_inputs(name)))
         self.assertAllClose(after, expected, rtol=2e-5, atol=2e-5)
         self.assertNotAllClose(before[0], after[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

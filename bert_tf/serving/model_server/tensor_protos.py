@@ -1,4 +1,4 @@
-"""numpy arrays from `TensorProto`s and back.
+"""Numpy arrays from `TensorProto`s and back.
 
 Values go into the typed fields, such as `float_val`, as TensorFlow Serving
 writes them: clients read those.
