@@ -21,10 +21,12 @@ class Difference:
       largest: Of all numbers, relative where they are above 1; in half
         precisions to the greatest of them.
       faults: Sentences without their full stops; none is good.
+      num_compared: How many values were looked at, those in doubt left out.
     """
 
     largest: float = 0.0
     faults: tuple[str, ...] = ()
+    num_compared: int = 0
 
 
 def compare(
@@ -44,7 +46,7 @@ def compare(
                 f"{_names(expected.values)}",
             )
         )
-    largest, faults = 0.0, []
+    largest, faults, num_compared = 0.0, [], 0
     for name, wanted in expected.values.items():
         difference = _compare(
             name,
@@ -55,7 +57,8 @@ def compare(
         )
         largest = max(largest, difference.largest)
         faults += difference.faults
-    return Difference(largest, tuple(faults))
+        num_compared += difference.num_compared
+    return Difference(largest, tuple(faults), num_compared)
 
 
 def _compare(
@@ -81,9 +84,8 @@ def _compare(
         return Difference()
     if wanted.dtype.kind != "f":
         wrong = wanted != given
-        return Difference(
-            faults=tuple(_describe(name, rows, wanted, given, wrong))
-        )
+        faults = tuple(_describe(name, rows, wanted, given, wrong))
+        return Difference(0.0, faults, wanted.size)
     # Where both are far from 0, the last bits of float32 are more than 1e-5.
     scale = np.maximum(1, np.abs(wanted))
     if tolerance > _OF_FULL_PRECISION:
@@ -94,6 +96,7 @@ def _compare(
     return Difference(
         float(np.nan_to_num(distance, nan=np.inf).max()),
         tuple(_describe(name, rows, wanted, given, wrong)),
+        wanted.size,
     )
 
 

@@ -321,15 +321,17 @@ def _judge(
     checks = []
     for signature, pairs in by_signature.items():
         faults: list[str] = []
-        largest = 0.0
+        largest, num_compared = 0.0, 0
         for one, answer in pairs:
             difference = _compare(one, answer, tolerance)
             faults += [f"{one.what}: {x}" for x in difference.faults]
             largest = max(largest, difference.largest)
+            num_compared += difference.num_compared
         checks.append(
             Check(
                 f"{signature} by {client.name}",
-                f"{len(pairs)} calls, largest difference {largest:.2g}",
+                f"{len(pairs)} calls, {num_compared:,} values, largest "
+                f"difference {largest:.2g}",
                 tuple(faults),
                 largest,
             )

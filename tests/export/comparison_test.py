@@ -28,7 +28,7 @@ def _compare(**changes):
 
 class ComparisonTest(tf.test.TestCase):
     def test_equal_outputs_are_right(self):
-        self.assertEqual(_compare(), comparison.Difference(0.0, ()))
+        self.assertEqual(_compare(), comparison.Difference(0.0, (), 9))
 
     def test_a_difference_within_the_tolerance_is_told_but_no_fault(self):
         found = _compare(probabilities=_PROBABILITIES + np.float32(5e-6))
@@ -82,6 +82,7 @@ class ComparisonTest(tf.test.TestCase):
         ):
             found = comparison.compare(_expected(doubtful), outputs, 1e-5)
             self.assertLen(found.faults, count)
+            self.assertEqual(found.num_compared, 9 - sum(doubtful))
 
     def test_names_shapes_and_dtypes_must_be_right(self):
         values = dict(_expected().values)
