@@ -57,7 +57,7 @@ def write_classifications(
 ) -> bytes:
     """Returns the response to `classify`: [label, score] of each class."""
     rows = [
-        [[item.label, item.score] for item in row.classes]
+        [[item.label, _number(item.score)] for item in row.classes]
         for row in result.classifications
     ]
     return _dump(rows, [score for row in rows for _, score in row])
@@ -65,13 +65,17 @@ def write_classifications(
 
 def write_regressions(result: regression_pb2.RegressionResult) -> bytes:
     """Returns the response to `regress`."""
-    values = [regression.value for regression in result.regressions]
+    values = [_number(item.value) for item in result.regressions]
     return _dump(values, values)
 
 
 def _dump(results: list, numbers: list[float]) -> bytes:
     has_nan = not np.isfinite(numbers).all()
     return json_values.dump({"results": results}, has_nan)
+
+
+def _number(value: float) -> float:
+    return json_values.float32_value(np.float32(value))
 
 
 def _example(value: Any) -> tf.train.Example:

@@ -65,6 +65,11 @@ def _without_arrays(value: Any) -> Any:
     return value
 
 
+def float32_value(number: np.float32) -> float:
+    """Returns the number that has the fewest digits of those it may be."""
+    return float(str(number))
+
+
 def encode(text: str) -> bytes:
     """Returns the bytes of a JSON string.
 
@@ -127,7 +132,7 @@ def _parse_leniently(body: bytes) -> Any:
         text = body.decode("utf-8-sig", "surrogateescape")
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", None) or str(error)
+        reason = getattr(error, "msg", str(error)).removesuffix(" at")
         place = getattr(error, "pos", None)
         at = "" if place is None else f" at offset: {place}"
         raise errors.invalid(f"JSON Parse error: {reason}{at}") from error

@@ -195,6 +195,20 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
+    def test_scores_have_the_digits_of_a_float(self):
+        _, contents = toy_models.ask_raw(
+            self.port,
+            "POST",
+            f"{_MODEL}:classify",
+            b'{"signature_name": "classify", "examples": [{"x": 0.013}, '
+            b'{"x": NaN}]}',
+        )
+        self.assertEqual(
+            re.sub(rb"\s", b"", contents),
+            b'{"results":[[["low",-0.13],["high",0.13]],'
+            b'[["low",NaN],["high",NaN]]]}',
+        )
+
     def test_regress_with_a_context(self):
         status, answer = self.ask(
             "POST",
@@ -274,6 +288,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         (b"", "JSON Parse error: The document is empty"),
         (b"{", "JSON Parse error"),
         (b"\xff", "JSON Parse error"),
+        (b'{"a": "\0"}', "Invalid control character at offset: 7"),
         (b"[" * 100_000, "JSON Parse error"),
         (
             b'{"signature_name": "echo", "inputs": '
