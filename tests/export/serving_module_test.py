@@ -1,0 +1,314 @@
+"""Tests for export.serving_module: what is saved of a classifier of pairs."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import bert_tf
+from bert_tf import model_directory
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.modeling import task_models
+from bert_tf.modeling.model import named_variables
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests import tiny_model
+from tests.export import fresh_process
+from tests.export import tiny_exports
+
+# What other programs that read SavedModels lack, and what needs files.
+_UNWANTED = ("Erfc", "Einsum", "Table", "PyFunc", "RoundRobin", "Xla", "Sparse")
+
+
+def _read(version):
+    saved = saved_model_pb2.SavedModel()
+    with open(os.path.join(version, "saved_model.pb"), "rb") as file:
+        saved.ParseFromString(file.read())
+    (graph,) = saved.meta_graphs
+    return graph
+
+
+def _operators(graph):
+    nodes = [*graph.graph_def.node]
+    for function in graph.graph_def.library.function:
+        nodes += function.node_def
+    return {node.op for node in nodes}
+
+
+def _shape(info):
+    return [size.size for size in info.tensor_shape.dim]
+
+
+class SavedClassifierTest(tf.test.TestCase):
+    """One export, with the exact GELU and all that can be asked for."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        config = BertConfig(
+            vocab_size=len(tiny_model.TOKENS),
+            hidden_size=128,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=512,
+            max_position_embeddings=12,
+            hidden_act="gelu_erf",
+        )
+        task = tiny_exports.classification(pair=True)
+        model = task_models.BertForClassification(config, labels=task.labels)
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        cls.model_dir = os.path.join(cls.folder, "model")
+        model_directory.write(
+            cls.model_dir,
+            config,
+            tiny_model.random_weights(model, scale=0.1),
+            vocabulary,
+            BertTokenizer(vocabulary).settings(),
+            {"kind": task.kind} | task.to_json(),
+            "# Small\n",
+        )
+        cls.output_dir = os.path.join(cls.folder, "served", "name")
+        cls.version = tiny_exports.export(
+            cls.model_dir, cls.output_dir, ids_only=True
+        )
+        cls.ids_version = os.path.join(f"{cls.output_dir}_ids", "1")
+        cls.graph = _read(cls.version)
+        cls.loaded = tf.saved_model.load(cls.version).signatures
+
+    def test_weights_are_stored_once(self):
+        model = bert_tf.load_model(self.model_dir)
+        wanted = sum(
+            4 * np.prod(variable.shape)
+            for variable in named_variables(model).values()
+        )
+        for version in (self.version, self.ids_version):
+            folder = os.path.join(version, "variables")
+            stored = sum(
+                os.path.getsize(os.path.join(folder, name))
+                for name in os.listdir(folder)
+            )
+            self.assertBetween(stored / wanted, 1.0, 1.03)
+
+    def test_operators_are_those_that_others_read(self):
+        for version in (self.version, self.ids_version):
+            operators = _operators(_read(version))
+            self.assertIn("Erf", operators)
+            found = [x for x in operators for part in _UNWANTED if part in x]
+            self.assertEqual(found, [])
+        self.assertEqual(os.listdir(os.path.join(self.version, "assets")), [])
+
+    def test_signatures_say_what_they_take_and_give(self):
+        strings, numbers = tf.string.as_datatype_enum, tf.float32
+        described = {
+            name: (
+                {x: (i.dtype, _shape(i)) for x, i in one.inputs.items()},
+                {x: (i.dtype, _shape(i)) for x, i in one.outputs.items()},
+            )
+            for name, one in self.graph.signature_def.items()
+            if not name.startswith("_")
+        }
+        numbers = tf.float32.as_datatype_enum
+        integers = tf.int32.as_datatype_enum
+        texts = {"text": (strings, [-1]), "text_pair": (strings, [-1])}
+        answer = {
+            "label": (strings, [-1]),
+            "probabilities": (numbers, [-1, 3]),
+        }
+        ids = ("input_ids", "input_mask", "segment_ids")
+        pieces = [-1, -1]
+        self.assertEqual(
+            described,
+            {
+                "serving_default": (texts, answer),
+                "from_examples": ({"examples": (strings, [-1])}, answer),
+                "from_ids": (
+                    dict.fromkeys(ids, (integers, pieces)),
+                    answer | {"logits": (numbers, [-1, 3])},
+                ),
+                "classify": (
+                    {"inputs": (strings, [-1])},
+                    {
+                        "classes": (strings, [-1, 3]),
+                        "scores": (numbers, [-1, 3]),
+                    },
+                ),
+                "tokenize": (
+                    {"text": (strings, [-1])},
+                    {
+                        "input_ids": (integers, pieces),
+                        "tokens": (strings, pieces),
+                        "starts": (integers, pieces),
+                        "ends": (integers, pieces),
+                    },
+                ),
+                "attention": (
+                    texts,
+                    {
+                        "tokens": (strings, pieces),
+                        "attention": (numbers, [-1, 1, 2, -1, -1]),
+                    },
+                ),
+            },
+        )
+
+    def test_methods_are_those_of_tensorflow_serving(self):
+        methods = {
+            name: one.method_name
+            for name, one in self.graph.signature_def.items()
+            if not name.startswith("_")
+        }
+        self.assertEqual(methods.pop("classify"), "tensorflow/serving/classify")
+        self.assertEqual(set(methods.values()), {"tensorflow/serving/predict"})
+
+    def test_other_forms_of_a_request_get_the_same_answer(self):
+        loaded = self.loaded
+        # Of several lengths, with an empty second text and an empty first.
+        first = ["the cat", "東 dog sat on the mat", ""]
+        second = ["", "matting . " * 20, "cat"]
+        serialized = [
+            tf.train.Example(
+                features=tf.train.Features(
+                    feature={
+                        name: tf.train.Feature(
+                            bytes_list=tf.train.BytesList(value=[text.encode()])
+                        )
+                        for name, text in (("text", a), ("text_pair", b))
+                    }
+                )
+            ).SerializeToString()
+            for a, b in zip(first, second, strict=True)
+        ]
+        expected = loaded["serving_default"](
+            text=tf.constant(first), text_pair=tf.constant(second)
+        )
+        model = bert_tf.load_model(self.model_dir)
+        # The library takes no empty text, but one without pieces.
+        rows = [
+            (a or "\u200b", b or "\u200b")
+            for a, b in zip(first, second, strict=True)
+        ]
+        self.assertAllClose(
+            expected["probabilities"],
+            [
+                list(row["probabilities"].values())
+                for row in model.predict(rows)
+            ],
+            rtol=0,
+            atol=1e-5,
+        )
+        parsed = loaded["from_examples"](examples=tf.constant(serialized))
+        self.assertAllEqual(parsed["label"], expected["label"])
+        self.assertAllEqual(parsed["probabilities"], expected["probabilities"])
+        classified = loaded["classify"](inputs=tf.constant(serialized))
+        self.assertAllEqual(classified["scores"], expected["probabilities"])
+        self.assertAllEqual(
+            classified["classes"],
+            [[label.encode() for label in tiny_exports.LABELS]] * 3,
+        )
+
+    def test_an_empty_batch_has_an_empty_answer(self):
+        none = tf.zeros([0], tf.string)
+        for name, inputs in (
+            ("serving_default", {"text": none, "text_pair": none}),
+            ("from_examples", {"examples": none}),
+            ("classify", {"inputs": none}),
+        ):
+            for output in self.loaded[name](**inputs).values():
+                self.assertAllEqual(output.shape[0], 0)
+
+    def test_ids_need_no_text_operators(self):
+        ids = [[2, 6, 3, 7, 8, 3, 0], [2, 5, 9, 10, 3, 15, 3]]
+        inputs = {
+            "input_ids": ids,
+            "input_mask": [[int(piece > 0) for piece in row] for row in ids],
+            "segment_ids": [[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]],
+        }
+        answers = fresh_process.call(
+            {self.ids_version: [["serving_default", inputs]]},
+            with_text_operators=False,
+        )
+        (answer,) = answers[self.ids_version]
+        outputs = bert_tf.load_model(self.model_dir)(
+            {name: tf.constant(values) for name, values in inputs.items()}
+        )
+        self.assertEqual(set(answer), {"logits", "probabilities"})
+        self.assertAllClose(answer["logits"], outputs["logits"], atol=1e-5)
+        self.assertAllClose(
+            answer["probabilities"],
+            tf.nn.softmax(outputs["logits"]),
+            atol=1e-5,
+        )
+
+    def test_rows_are_as_long_as_the_bucket_that_holds_them(self):
+        loaded = self.loaded["attention"]
+        for text, length in (
+            ("cat", 5),
+            ("the cat sat on", 8),
+            ("cat " * 9, 12),
+        ):
+            outputs = loaded(
+                text=tf.constant([text, "dog"]), text_pair=tf.constant([""] * 2)
+            )
+            self.assertEqual(
+                outputs["attention"].shape, [2, 1, 2, length, length]
+            )
+            tokens = text.split()[: length - 2]
+            tokens = ["[CLS]", *tokens, "[SEP]"]
+            tokens += [""] * (length - len(tokens))
+            self.assertAllEqual(
+                outputs["tokens"][0], [token.encode() for token in tokens]
+            )
+            self.assertAllClose(
+                tf.reduce_sum(outputs["attention"], -1),
+                np.ones([2, 1, 2, length]),
+            )
+
+    def test_a_version_is_never_overwritten(self):
+        before = os.path.getmtime(self.version)
+        with self.assertRaisesRegex(UserError, "--version=1 is taken"):
+            tiny_exports.export(self.model_dir, self.output_dir, version=1)
+        with self.assertRaisesRegex(UserError, "--version=1 is taken"):
+            tiny_exports.export(
+                self.model_dir, self.output_dir, version=1, ids_only=True
+            )
+        self.assertEqual(os.path.getmtime(self.version), before)
+        self.assertEqual(os.listdir(self.output_dir), ["1"])
+
+    def test_half_precision_stores_halves(self):
+        output_dir = os.path.join(self.folder, "half")
+        version = tiny_exports.export(
+            self.model_dir, output_dir, precision="bfloat16", version=7
+        )
+        self.assertEqual(os.path.basename(version), "7")
+
+        def size(path):
+            folder = os.path.join(path, "variables")
+            return sum(
+                os.path.getsize(os.path.join(folder, name))
+                for name in os.listdir(folder)
+            )
+
+        self.assertLess(size(version), 0.6 * size(self.version))
+        strings = {
+            "text": tf.constant(["the cat", "東 dog . mat"]),
+            "text_pair": tf.constant(["dog", "mat , the"]),
+        }
+        exact, rounded = (
+            loaded["serving_default"](**strings)
+            for loaded in (
+                self.loaded,
+                tf.saved_model.load(version).signatures,
+            )
+        )
+        self.assertEqual(rounded["probabilities"].dtype, tf.float32)
+        self.assertAllClose(
+            rounded["probabilities"], exact["probabilities"], atol=2e-2
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
