@@ -53,7 +53,7 @@ _CALLS = {
     ),
     "unequal": (
         "predict",
-        {"inputs": {"text": ["a"], "text_pair": ["a", "b"]}, **_MODEL},
+        {"inputs": {"text": ["a", "b"], "text_pair": ["a"] * 3}, **_MODEL},
     ),
 }
 
