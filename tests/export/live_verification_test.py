@@ -16,6 +16,7 @@ import tensorflow as tf
 from bert_tf.interop import initialization
 from bert_tf.modeling import task_models
 from export import artifact as artifacts
+from export import clients
 from export import extras
 from export import graph_file
 from export import replay_plan
@@ -40,13 +41,7 @@ def _export(folder, name, scale):
     )
     weights = tiny_model.random_weights(shape, scale)
     tiny_model.write_task(model, _TASK, weights)
-    version = tiny_exports.export(model, os.path.join(folder, name))
-    with (
-        in_process.verifying(),
-        mock.patch.object(replay_plan, "plan", lambda *_: []),
-    ):
-        extras.complete(version, _artifact(name), initialization.read(model))
-    return model, version
+    return model, tiny_exports.export(model, os.path.join(folder, name))
 
 
 def _batches(self):
@@ -76,6 +71,15 @@ class LiveVerificationTest(tf.test.TestCase):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.model, cls.version = _export(cls.folder, "pairs", 0.5)
         _export(cls.folder, "others", 0.4)
+        cls.stored = initialization.read(cls.model)
+        with (
+            in_process.verifying(),
+            mock.patch.object(replay_plan, "plan", lambda *_: []),
+        ):
+            extras.complete(cls.version, _artifact("pairs"), cls.stored)
+        cls.enterClassContext(
+            mock.patch.object(labels.Classification, "batches", _batches)
+        )
         names = ("pairs", "others")
         cls.grpc, cls.rest = cls.enterClassContext(
             live_server.serve(
@@ -83,40 +87,43 @@ class LiveVerificationTest(tf.test.TestCase):
             )
         )
 
-    def _verify(self, url):
-        with (
-            in_process.verifying(),
-            mock.patch.object(labels.Classification, "batches", _batches),
-        ):
-            return verification.verify(self.version, self.model, url)
+    def _ask(self, url):
+        """Returns what is found when a server alone is asked."""
+        signatures = graph_file.read_signatures(self.version)
+        planned = verification._plan(
+            self.version, _artifact("pairs"), self.stored, signatures
+        )
+        client = clients.to_url(url, "pairs", signatures)
+        answers = client.ask([one.call for one in planned])
+        return verification._judge(planned, answers, client, 1e-5)
 
-    def test_a_server_that_has_the_export_is_right(self):
-        for url, client in (
-            (f"http://{self.rest}/v1/models/pairs", "REST"),
-            (self.grpc, "gRPC"),
-        ):
-            report = self._verify(url)
-            self.assertEmpty(report.faults)
-            names = [check.name for check in report.checks]
-            for signature in ("serving_default", "from_ids", "classify"):
-                self.assertIn(f"{signature} by {client}", names)
+    def test_an_export_and_its_server_are_right(self):
+        url = f"http://{self.rest}/v1/models/pairs"
+        with in_process.verifying():
+            report = verification.verify(self.version, self.model, url)
+        self.assertEmpty(report.faults)
+        names = [check.name for check in report.checks]
+        for signature in ("serving_default", "from_ids", "classify"):
+            self.assertIn(f"{signature} by REST", names)
+
+    def test_a_server_that_answers_grpc_is_right(self):
+        checks = self._ask(self.grpc)
+        self.assertIn("from_examples by gRPC", [x.name for x in checks])
+        self.assertEmpty([x for x in checks if x.faults])
 
     def test_a_server_that_has_another_model_is_wrong(self):
-        report = self._verify(f"http://{self.rest}/v1/models/others")
-        wrong = {check.name for check in report.checks if check.faults}
+        checks = self._ask(f"http://{self.rest}/v1/models/others")
+        wrong = {check.name for check in checks if check.faults}
         self.assertContainsSubset(
             {"serving_default by REST", "from_ids by REST"}, wrong
         )
-        # The export itself is right, and so are the others' pieces.
+        # The pieces are the same.
         self.assertNotIn("tokenize by REST", wrong)
-        self.assertNotIn("serving_default by this process", wrong)
 
     def test_what_is_printed_works(self):
         signature = graph_file.read_signatures(self.version)["serving_default"]
         artifact = _artifact("pairs")
-        example = sample_requests.example(
-            artifact, signature, initialization.read(self.model)
-        )
+        example = sample_requests.example(artifact, signature, self.stored)
         words = shlex.split(usage.curl_line(artifact, example))
         url = words[-1].replace(f"localhost:{usage.REST_PORT}", self.rest)
         body = words[words.index("-d") + 1].encode()

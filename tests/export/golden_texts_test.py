@@ -1,0 +1,72 @@
+"""Exports read text as the original does: its goldens, in a fresh process."""
+
+import gzip
+import json
+import os
+
+import pytest
+import tensorflow as tf
+
+from bert_tf import model_directory
+from bert_tf.config import BertConfig
+from bert_tf.modeling import model as models
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from export import clients
+from export.expectations import expectation
+from tests import tiny_model
+from tests.export import tiny_exports
+from tests.shared_data import data
+from tests.shared_data import golden
+
+_LENGTH = 40
+
+
+def _export(folder, vocab_file):
+    """Exports an encoder with a vocabulary; returns its version directory."""
+    vocabulary = Vocabulary.from_file(vocab_file)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=4,
+        max_position_embeddings=_LENGTH,
+        type_vocab_size=2,
+    )
+    model = os.path.join(folder, "model")
+    model_directory.write(
+        model,
+        config,
+        tiny_model.random_weights(models.BertModel(config)),
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {"kind": "encoder", "max_seq_length": _LENGTH},
+        "# Tiny\n",
+    )
+    return tiny_exports.export(model, os.path.join(folder, "out"), buckets="40")
+
+
+@pytest.mark.slow
+class GoldenTextsTest(tf.test.TestCase):
+    def test_every_string_of_the_original_has_its_ids(self):
+        strings_file = golden("tokenization/strings.jsonl.gz")
+        vocab_file = data("vocab/bert-base-uncased-vocab.txt")
+        with gzip.open(strings_file) as file:
+            rows = [json.loads(line) for line in file]
+        self.assertGreater(len(rows), 4000)
+        version = _export(self.create_tempdir().full_path, vocab_file)
+        texts = expectation.strings([row["text"] for row in rows])
+        client = clients.FreshProcess(version, has_text_operators=True)
+        (answer,) = client.ask([clients.Call("tokenize", {"text": texts})])
+        self.assertIsNone(answer.error)
+        wanted = expectation.padded([row["uncased"] for row in rows], 0)
+        self.assertAllEqual(answer.outputs["input_ids"], wanted)
+        # Padding is no piece.
+        is_piece = answer.outputs["starts"] >= 0
+        lengths = [len(row["uncased"]) for row in rows]
+        self.assertAllEqual(is_piece.sum(1), lengths)
+
+
+if __name__ == "__main__":
+    tf.test.main()
