@@ -296,14 +296,14 @@ class ModelManager:
                 config.name, f"Cannot read {config.base_path}: {error}"
             )
             return
-        while not self._stopping.is_set():
-            wanted = config.policy.choose(complete)
-            missing = sorted(wanted - set(model.available()), reverse=True)
-            if not missing:
-                break
-            if not self._load(model, missing[0], found[missing[0]]):
+        wanted = config.policy.choose(complete)
+        while missing := wanted - set(model.available()):
+            if self._stopping.is_set():
+                return
+            if not self._load(model, max(missing), found[max(missing)]):
                 # The policy may choose another one in its place.
-                complete.discard(missing[0])
+                complete.discard(max(missing))
+                wanted = config.policy.choose(complete)
         changed = False
         for number in set(model.available()) - wanted:
             # Whatever happens to the folder, the last one goes on serving.
