@@ -17,6 +17,8 @@ from export.expectations.expectation import Expected
 from export.expectations.expectation import Row
 from export.expectations.expectation import TaskExpectation
 
+_WINDOWS_PER_CALL = 32
+
 
 class QuestionAnswering(TaskExpectation):
     """Where in a context the answer to a question is."""
@@ -92,7 +94,7 @@ class Tagging(TaskExpectation):
         described = self.describe(rows)
         offsets = [values["offsets"] for values in described]
         return Expected(
-            {
+            values={
                 "words": expectation.strings([x["words"] for x in described]),
                 "tags": expectation.strings([x["tags"] for x in described]),
                 "starts": expectation.padded(
@@ -101,8 +103,32 @@ class Tagging(TaskExpectation):
                 "ends": expectation.padded(
                     [[end for _, end in row] for row in offsets], -1
                 ),
-            }
+            },
+            doubtful={"tags": self._is_close(rows)},
         )
+
+    def _is_close(self, rows: Sequence[Row]) -> np.ndarray:
+        """Returns where another tag of a word is almost as good, <bool>[B]."""
+        features = self.task.featurize(
+            [self.example(row) for row in rows], self.tokenizer
+        )
+        is_close = np.zeros(len(features.word_rows), bool)
+        # A few windows at a time, as long texts have any number of them.
+        for first in range(0, len(features), _WINDOWS_PER_CALL):
+            windows = np.arange(len(features))[first:][:_WINDOWS_PER_CALL]
+            batch = features.batch(windows, int(features.lengths.max()))
+            logits = self.compute(batch)["logits"].numpy()
+            calls = expectation.is_close_call(
+                special.softmax(logits, -1), self.tolerance
+            )
+            words = np.flatnonzero(np.isin(features.word_rows, windows))
+            is_close[words] = calls[
+                features.word_rows[words] - first,
+                features.word_positions[words],
+            ]
+        before = np.concatenate([[0], np.cumsum(is_close)])
+        splits = features.example_splits
+        return before[splits[1:]] > before[splits[:-1]]
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         logits = self.compute(packed)["logits"].numpy()

@@ -1,0 +1,56 @@
+"""Tests for export.expectations.spans."""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import pretrained
+from bert_tf.interop import formats
+from bert_tf.tasks.tagging import TaggingTask
+from export.artifact import Artifact
+from export.expectations import spans
+from tests.export import tiny_exports
+
+
+class TaggingTest(tf.test.TestCase):
+    def test_words_whose_tags_are_close_make_their_texts_doubtful(self):
+        task = TaggingTask(
+            name="tagging", labels=("O", "B-x", "I-x"), max_seq_length=7
+        )
+        folder = self.create_tempdir().full_path
+        stored = formats.read(tiny_exports.write(folder, task))
+        artifact = Artifact(
+            model_name="names",
+            version=1,
+            head="tagging",
+            precision="float32",
+            ids_only=False,
+            max_seq_length=7,
+            buckets=(7,),
+            settings={"doc_stride": 3},
+        )
+        model = pretrained.build_model(stored)
+        tagging = spans.Tagging(stored, model, artifact, ["text"], 0.02)
+        mat = tagging.tokenizer.vocabulary.tokens.index("mat")
+
+        def compute(packed):
+            """Doubts each "mat", and all that no word begins with."""
+            ids = packed["input_ids"]
+            is_close = (ids == mat) | (ids <= 4)
+            scores = np.where(is_close, 0.019, 0.021)
+            probs = np.stack([0.5 + scores, 0.5 - scores, 0 * scores], -1)
+            with np.errstate(divide="ignore"):
+                return {"logits": tf.constant(np.log(probs))}
+
+        texts = ["the cat", "", "cat " * 99 + "mat.", "mat dog", "matting."]
+        with mock.patch.object(tagging, "compute", compute):
+            expected = tagging.expect([{"text": text} for text in texts])
+        self.assertEqual(
+            expected.doubtful["tags"].tolist(), [False, False, True, True, True]
+        )
+        self.assertEqual(expected.values["words"].shape, (5, 101))
+
+
+if __name__ == "__main__":
+    tf.test.main()
