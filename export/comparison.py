@@ -1,6 +1,7 @@
 """Whether an answer is what was expected, to a tolerance."""
 
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -29,15 +30,35 @@ class Difference:
     num_compared: int = 0
 
 
+def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
+    """Returns how large the numbers of each output become, at least 1.
+
+    Probabilities end there; scores and embeddings are sums of terms as large
+    as the largest of them, whose last bits are lost in all others.
+    """
+    scales: dict[str, float] = {}
+    for one in expected:
+        for name, values in one.values.items():
+            if values.dtype.kind == "f" and values.size:
+                largest = float(np.abs(values).max())
+                scales[name] = max(scales.get(name, 1.0), largest)
+    return scales
+
+
 def compare(
-    expected: Expected, outputs: Mapping[str, np.ndarray], tolerance: float
+    expected: Expected,
+    outputs: Mapping[str, np.ndarray],
+    tolerance: float,
+    scales: Mapping[str, float],
 ) -> Difference:
     """Compares the outputs of a call.
 
     Args:
       expected: What they must be.
       outputs: What they are.
-      tolerance: How far floating-point numbers may be apart.
+      tolerance: How far floating-point numbers may be apart, as a share of
+        their scale.
+      scales: What `measure_scales` returns for this and other calls.
     """
     if set(expected.values) != set(outputs):
         return Difference(
@@ -53,9 +74,10 @@ def compare(
             wanted,
             outputs[name],
             expected.doubtful.get(name),
-            tolerance,
+            tolerance * scales.get(name, 1.0),
         )
-        largest = max(largest, difference.largest)
+        relative = difference.largest / scales.get(name, 1.0)
+        largest = max(largest, relative)
         faults += difference.faults
         num_compared += difference.num_compared
     return Difference(largest, tuple(faults), num_compared)

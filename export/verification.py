@@ -318,12 +318,15 @@ def _judge(
     for one, answer in zip(planned, answers, strict=True):
         pairs = by_signature.setdefault(one.call.signature, [])
         pairs.append((one, answer))
+    scales = comparison.measure_scales(
+        one.expected for one in planned if one.expected is not None
+    )
     checks = []
     for signature, pairs in by_signature.items():
         faults: list[str] = []
         largest, num_compared = 0.0, 0
         for one, answer in pairs:
-            difference = _compare(one, answer, tolerance)
+            difference = _compare(one, answer, tolerance, scales)
             faults += [f"{one.what}: {x}" for x in difference.faults]
             largest = max(largest, difference.largest)
             num_compared += difference.num_compared
@@ -340,13 +343,18 @@ def _judge(
 
 
 def _compare(
-    planned: Planned, answer: Answer, tolerance: float
+    planned: Planned,
+    answer: Answer,
+    tolerance: float,
+    scales: Mapping[str, float],
 ) -> comparison.Difference:
     if answer.error is not None:
         return comparison.Difference(faults=(f"it fails: {answer.error}",))
     if planned.expected is None:
         return comparison.Difference()
-    return comparison.compare(planned.expected, answer.outputs, tolerance)
+    return comparison.compare(
+        planned.expected, answer.outputs, tolerance, scales
+    )
 
 
 def _judge_warmups(

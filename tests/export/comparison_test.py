@@ -23,7 +23,7 @@ def _expected(doubtful=(False, False, False)):
 
 def _compare(**changes):
     outputs = dict(_expected().values) | changes
-    return comparison.compare(_expected(), outputs, 1e-5)
+    return comparison.compare(_expected(), outputs, 1e-5, {})
 
 
 class ComparisonTest(tf.test.TestCase):
@@ -42,23 +42,16 @@ class ComparisonTest(tf.test.TestCase):
         self.assertIn("probabilities is 0.301 in row 1", fault)
         self.assertIn("should be 0.3 (2 of 6", fault)
 
-    def test_large_numbers_may_differ_in_their_last_bits(self):
-        expected = Expected({"score": np.array([1e4], np.float32)})
-        for given, count in ((1e4 + 0.05, 0), (1e4 + 0.2, 1)):
+    def test_numbers_may_differ_in_the_last_bits_of_the_largest(self):
+        small = Expected({"score": np.array([0.5], np.float32)})
+        large = Expected({"score": np.array([-1e4, 2], np.float32)})
+        scales = comparison.measure_scales([small, large, _expected()])
+        self.assertEqual(scales, {"score": 1e4, "probabilities": 1.0})
+        for given, count in ((0.55, 0), (0.7, 1)):
             outputs = {"score": np.array([given], np.float32)}
-            found = comparison.compare(expected, outputs, 1e-5)
+            found = comparison.compare(small, outputs, 1e-5, scales)
             self.assertLen(found.faults, count)
-
-    def test_half_precision_is_as_exact_as_the_greatest_number(self):
-        expected = Expected({"logits": np.array([[9.0, -0.5]], np.float32)})
-        for tolerance, given, count in (
-            (2e-2, -0.35, 0),
-            (2e-2, -0.3, 1),
-            (1e-5, -0.50002, 1),
-        ):
-            outputs = {"logits": np.array([[9.0, given]], np.float32)}
-            found = comparison.compare(expected, outputs, tolerance)
-            self.assertLen(found.faults, count)
+            self.assertAllClose(found.largest, (given - 0.5) / 1e4, atol=1e-8)
 
     def test_what_is_no_number_is_wrong(self):
         changed = _PROBABILITIES.copy()
@@ -80,14 +73,14 @@ class ComparisonTest(tf.test.TestCase):
             ((False, False, True), 0),
             ((True, True, False), 1),
         ):
-            found = comparison.compare(_expected(doubtful), outputs, 1e-5)
+            found = comparison.compare(_expected(doubtful), outputs, 1e-5, {})
             self.assertLen(found.faults, count)
             self.assertEqual(found.num_compared, 9 - sum(doubtful))
 
     def test_names_shapes_and_dtypes_must_be_right(self):
         values = dict(_expected().values)
         del values["label"]
-        found = comparison.compare(_expected(), values, 1e-5)
+        found = comparison.compare(_expected(), values, 1e-5, {})
         self.assertIn("gives probabilities in place", found.faults[0])
         for changed, form in (
             (_PROBABILITIES[:2], "<float32>[2, 2]"),
@@ -100,7 +93,7 @@ class ComparisonTest(tf.test.TestCase):
         none = Expected({"tokens": np.empty((0, 4), object)})
         for shape, count in (((0, 0), 0), ((1, 4), 1), ((0,), 1)):
             outputs = {"tokens": np.empty(shape, object)}
-            found = comparison.compare(none, outputs, 1e-5)
+            found = comparison.compare(none, outputs, 1e-5, {})
             self.assertLen(found.faults, count)
 
 
