@@ -11,7 +11,7 @@ STEPS ?=
 
 help:
 	@echo "make setup      makes .venv with everything that running needs"
-	@echo "make demo       from the text on this machine to a tiny BERT and a classifier (STEPS=50 is a short one)"
+	@echo "make demo       from the text on this machine to a tiny BERT, a classifier, a server (STEPS=50 is a short one)"
 	@echo "make test       the test suite"
 	@echo "make test-fast  its tests that take seconds"
 	@echo "make test-slow  tests that make environments of their own"
