@@ -119,11 +119,11 @@ class ServingModule:
         return functions
 
     def _answer_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies(_check_rows(strings)):
+            strings = {name: tf.identity(x) for name, x in strings.items()}
         rows = self._head.pack(strings)
-        return self._head.answer(self._compute(rows.inputs), rows)
-
-    def _compute(self, inputs: _Tensors) -> dict[str, tf.Tensor]:
-        return compute(self._model, inputs, self._head.max_rows_at_once)
+        outputs = compute(self._model, rows.inputs, self._head.max_rows_at_once)
+        return self._head.answer(outputs, rows)
 
     def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         answer = self._answer(strings)
@@ -133,7 +133,9 @@ class ServingModule:
 
     def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = self._head.ids_rows(inputs)
-        answer = self._head.answer_ids(self._compute(rows.inputs), rows)
+        # However many there are: who sends them chooses, and a loop would be
+        # more than other readers of SavedModels understand.
+        answer = self._head.answer_ids(compute(self._model, rows.inputs), rows)
         for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
             del answer[name]
         return answer
@@ -168,6 +170,22 @@ class ServingModule:
                 tf.float32,
             ),
         }
+
+
+def _check_rows(strings: _Tensors) -> list[tf.Operation]:
+    """Returns what fails unless all inputs have as many rows.
+
+    One row would otherwise be taken for each of the other input's.
+    """
+    (name, first), *others = strings.items()
+    return [
+        tf.debugging.assert_equal(
+            tf.shape(first)[0],
+            tf.shape(other)[0],
+            f"`{name}` and `{other_name}` must have as many rows.",
+        )
+        for other_name, other in others
+    ]
 
 
 def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -164,6 +164,16 @@ class SavedClassifierTest(tf.test.TestCase):
         self.assertEqual(methods.pop("classify"), "tensorflow/serving/classify")
         self.assertEqual(set(methods.values()), {"tensorflow/serving/predict"})
 
+    def test_a_pair_has_two_texts(self):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError,
+            "`text` and `text_pair` must have as many rows",
+        ):
+            self.loaded["serving_default"](
+                text=tf.constant(["the cat"]),
+                text_pair=tf.constant(["sat", "on the mat"]),
+            )
+
     def test_other_forms_of_a_request_get_the_same_answer(self):
         loaded = self.loaded
         # Of several lengths, with an empty second text and an empty first.
