@@ -72,7 +72,7 @@ class IdsRequests:
                 number, _, output = key.partition(":")
                 answers[int(number)][output] = arrays[key]
         differences = [
-            comparison.compare(one.expected, outputs, _TOLERANCE)
+            comparison.compare(one.expected, outputs, _TOLERANCE, {})
             for one, outputs in zip(self._planned[name], answers, strict=True)
         ]
         return (
