@@ -90,18 +90,12 @@ def classify(
     Raises:
       RequestError: If the model cannot answer it.
     """
-    signature = _find(
-        servable, request.model_spec, "No signature was found with the name: {}"
+    return _of_examples(
+        request,
+        servable,
+        _classification,
+        classification_pb2.ClassificationResponse,
     )
-    call = _classification(signature, _examples(request.input))
-
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
-        return classification_pb2.ClassificationResponse(
-            result=call.respond(values),
-            model_spec=_model_spec(servable, signature),
-        )
-
-    return dataclasses.replace(call, respond=respond)
 
 
 def regress(
@@ -112,13 +106,33 @@ def regress(
     Raises:
       RequestError: If the model cannot answer it.
     """
+    return _of_examples(
+        request, servable, _regression, regression_pb2.RegressionResponse
+    )
+
+
+def _of_examples(
+    request: message.Message,
+    servable: Servable,
+    build: Callable[[Signature, np.ndarray], Call],
+    response: type[message.Message],
+) -> Call:
+    """Returns the call for a request of Examples.
+
+    Args:
+      request: The request.
+      servable: The model.
+      build: Returns the call for a signature and serialized Examples; what it
+        responds is the `result` of the response.
+      response: The class of the response.
+    """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
     )
-    call = _regression(signature, _examples(request.input))
+    call = build(signature, _examples(request.input))
 
     def respond(values: Mapping[str, np.ndarray]) -> message.Message:
-        return regression_pb2.RegressionResponse(
+        return response(
             result=call.respond(values),
             model_spec=_model_spec(servable, signature),
         )
