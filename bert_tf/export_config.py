@@ -22,6 +22,8 @@ HEADS = (
     "embeddings",
 )
 POOLINGS = ("mean", "cls", "max")
+# How the weights of a .tflite file are kept, and how products are computed.
+QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 # Lengths that rows are padded to, unless told otherwise: few, and none more
 # than half again as long as the one before.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)

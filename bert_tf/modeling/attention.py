@@ -30,7 +30,9 @@ def attention_adder(input_mask, left_to_right=False):
     Returns:
       <float32>[B, 1, 1, S]; left to right [B, 1, S, S].
     """
-    mask = tf.cast(input_mask, tf.float32)[:, tf.newaxis, tf.newaxis, :]
+    # Not [:, tf.newaxis, ...], which TensorFlow Lite cannot convert.
+    mask = tf.expand_dims(tf.cast(input_mask, tf.float32), 1)
+    mask = tf.expand_dims(mask, 1)
     if left_to_right:
         position = tf.range(fused.shape_of(mask)[-1])
         seen = position[tf.newaxis, :] <= position[:, tf.newaxis]  # [S, S]

@@ -1,0 +1,76 @@
+"""Runs .tflite files with LiteRT."""
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+from ai_edge_litert import interpreter as interpreters
+
+from bert_tf.errors import UserError
+
+_MAGIC = b"TFL3"  # From its fourth byte on.
+
+
+class LiteModel:
+    """A .tflite file with one signature, loaded.
+
+    May be called by several threads; they take turns.
+
+    Args:
+      content: The file's bytes.
+      num_threads: Threads that compute.
+      text_operators: Whether TF-Text's operators may stand in the file.
+
+    Attributes:
+      inputs: Dtype and shape of each input by name, as LiteRT has them; -1
+        where free.
+      outputs: The like of the outputs.
+
+    Raises:
+      UserError: If it is no such file.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        num_threads: int = 1,
+        text_operators: bool = False,
+    ) -> None:
+        if content[4:8] != _MAGIC:
+            raise UserError(
+                "A .tflite file must have TFL3 from its fifth byte on. "
+                f"Received: {content[4:8]!r}."
+            )
+        if text_operators:
+            # Only here, as it loads all of TF-Text.
+            from tensorflow_text.core.pybinds import tflite_registrar
+
+            interpreter = interpreters.InterpreterWithCustomOps(
+                model_content=content,
+                num_threads=num_threads,
+                custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS,
+            )
+        else:
+            interpreter = interpreters.Interpreter(
+                model_content=content, num_threads=num_threads
+            )
+        self._runner = interpreter.get_signature_runner()
+        self._lock = threading.Lock()
+        self.inputs = _specs(self._runner.get_input_details())
+        self.outputs = _specs(self._runner.get_output_details())
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs by name.
+
+        Args:
+          inputs: All inputs by name; of any size where their shape is free.
+        """
+        with self._lock:
+            return self._runner(**inputs)
+
+
+def _specs(details) -> dict[str, tuple[type, tuple[int, ...]]]:
+    return {
+        name: (detail["dtype"], tuple(detail["shape_signature"].tolist()))
+        for name, detail in details.items()
+    }
