@@ -24,6 +24,10 @@ HEADS = (
 POOLINGS = ("mean", "cls", "max")
 # How the weights of a .tflite file are kept, and how products are computed.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
+ALL = "all"
+# The oldest runtimes that a .tflite file is made for: the newest alone, or
+# also tflite-runtime 2.14 and tflite-support 0.4.
+COMPATIBILITIES = ("current", "2.14")
 # Lengths that rows are padded to, unless told otherwise: few, and none more
 # than half again as long as the one before.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -173,3 +177,105 @@ class VerifyConfig:
         "A live server to ask as well: http://HOST:PORT/v1/models/NAME, or "
         "HOST:PORT of gRPC.",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TfliteConfig:
+    """Flags of export/tflite.py."""
+
+    model_dir: str = option(
+        help_text="A model of any format, with its vocabulary."
+    )
+    output_file: str = option(
+        help_text="The .tflite file to write; what it is, and how it was "
+        "verified, stands in <output_file>.json."
+    )
+    quantization: str = option(
+        "dynamic",
+        "How weights are kept: none is float32; float16 halves the file; "
+        "dynamic keeps them in int8 and computes products in it; full_int8 "
+        "all else too; all makes each of them, to compare.",
+        choices=(*QUANTIZATIONS, ALL),
+    )
+    input: str = option(
+        "ids",
+        "What goes in: ids, with TensorFlow Lite's own operators alone; or "
+        "text, which hosts with TF-Text's operators can run.",
+        choices=("ids", "text"),
+    )
+    max_seq_length: int | None = option(
+        None,
+        "Pieces of each row (default: free with --input=ids; with text as the "
+        "model was trained).",
+    )
+    batch_size: int | None = option(
+        None, "Rows of each call (default: any number)."
+    )
+    representative_file: str | None = option(
+        None,
+        "Rows like those to come, in the format of the task's files; "
+        "full_int8 sets its scales by them.",
+    )
+    eval_file: str | None = option(
+        None,
+        "Rows with answers, in the format of the task's dev file. The file is "
+        "scored on them beside the model.",
+    )
+    max_drop: float = option(
+        1.0,
+        "By how many points of 100 the score may be below the model's; if it "
+        "is more, no file appears.",
+    )
+    compatibility: str = option(
+        "current",
+        "The oldest runtime that must run the file; 2.14 gives each dense "
+        "layer one scale instead of one a column.",
+        choices=COMPATIBILITIES,
+    )
+    head: str = option(
+        "auto",
+        "What to answer (default: what the model was trained for; of a "
+        "pretrained model fill_mask, of a bare encoder embeddings).",
+        choices=("auto", *HEADS),
+    )
+    pair: bool | None = option(
+        None,
+        "Whether a classifier takes two texts (default: as the model was "
+        "trained; where that is not known, no).",
+    )
+    pooling: str = option(
+        "mean",
+        "What of a layer is the embedding of a text: the mean or the maximum "
+        "over its pieces, or the piece [CLS].",
+        choices=POOLINGS,
+    )
+    layer: int = option(
+        -1, "Which layer's output embeddings are made of, from 0 or from -1."
+    )
+    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "batch_size", "top_k")
+        require_at_least(self, 3, "max_seq_length")
+        require_at_least(self, 0, "max_drop")
+        require(
+            bool(os.path.basename(self.output_file)),
+            f"--output_file must name a file. Received: {self.output_file!r}.",
+        )
+        is_calibrated = self.quantization in ("full_int8", ALL)
+        require(
+            is_calibrated or self.representative_file is None,
+            "--representative_file is for --quantization=full_int8 or all. "
+            f"Received: {self.quantization}.",
+        )
+        require(
+            self.quantization != "full_int8"
+            or self.representative_file is not None,
+            "--quantization=full_int8 needs --representative_file, whose rows "
+            "say how large activations become. Received: none.",
+        )
+        require(
+            self.eval_file is not None or self.max_drop == 1.0,
+            "--max_drop is for --eval_file. Received: "
+            f"{self.max_drop} without it.",
+        )
