@@ -132,18 +132,10 @@ class ServingModule:
         return answer
 
     def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = self._head.ids_rows(inputs)
-        # However many there are: who sends them chooses, and a loop would be
-        # more than other readers of SavedModels understand.
-        answer = self._head.answer_ids(compute(self._model, rows.inputs), rows)
-        for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
-            del answer[name]
-        return answer
+        return answer_ids(self._head, self._model, inputs)
 
     def _from_ids_to_numbers(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns no strings, which other readers of SavedModels lack."""
-        answer = self._from_ids(**inputs)
-        return {x: t for x, t in answer.items() if t.dtype != tf.string}
+        return answer_ids_in_numbers(self._head, self._model, inputs)
 
     def _from_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._serve(
@@ -170,6 +162,33 @@ class ServingModule:
                 tf.float32,
             ),
         }
+
+
+def answer_ids(
+    head: Head, model: keras.Model, inputs: _Tensors
+) -> dict[str, tf.Tensor]:
+    """Returns what those get who send ids.
+
+    Args:
+      head: The head.
+      model: The model.
+      inputs: A tensor of `Head.ids_specs` for each of their names.
+    """
+    rows = head.ids_rows(inputs)
+    # However many there are: who sends them chooses, and a loop would be
+    # more than other readers of SavedModels understand.
+    answer = head.answer_ids(compute(model, rows.inputs), rows)
+    for name in _OUTPUTS_OF_METHOD.get(head.method, ()):
+        del answer[name]
+    return answer
+
+
+def answer_ids_in_numbers(
+    head: Head, model: keras.Model, inputs: _Tensors
+) -> dict[str, tf.Tensor]:
+    """Returns what `answer_ids` does but for strings, which others lack."""
+    answer = answer_ids(head, model, inputs)
+    return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
 def _check_rows(strings: _Tensors) -> list[tf.Operation]:
