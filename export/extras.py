@@ -11,11 +11,10 @@ import sys
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import UserError
 from bert_tf.stored_model import StoredModel
-from bert_tf.tasks import registry as tasks
 from export import artifact as artifacts
 from export import graph_file
+from export import labels
 from export import model_card
 from export import replay_plan
 from export import sample_requests
@@ -39,7 +38,6 @@ max_enqueued_batches { value: 10 }
 """
 # Rows of a warm-up request; with batching there are often several.
 _WARMUP_BATCHES = (1, 4)
-_NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 
 
 def complete(
@@ -57,15 +55,15 @@ def complete(
     Raises:
       UserError: If the export does not say what the model says.
     """
-    labels = _labels(artifact, stored)
+    names = labels.find(artifact.head, stored)
     files.write_text(
         os.path.join(directory, artifacts.VOCAB_FILE),
         stored.vocabulary.to_text(),
     )
-    if labels:
+    if names:
         files.write_text(
             os.path.join(directory, artifacts.LABELS_FILE),
-            "".join(f"{label}\n" for label in labels),
+            "".join(f"{name}\n" for name in names),
         )
     files.write_text(os.path.join(directory, _BATCHING_OF_MODEL), _BATCHING)
     warmup.write(
@@ -82,7 +80,7 @@ def complete(
         directory,
         artifact,
         stored,
-        labels,
+        names,
         report,
         _example(directory, artifact, stored),
     )
@@ -107,26 +105,6 @@ def publish(
     example = _example(version_directory, artifact, stored)
     sys.stdout.write(usage.text(output_dir, artifact, example) + "\n")
     sys.stdout.flush()
-
-
-def _labels(artifact: Artifact, stored: StoredModel) -> tuple[str, ...]:
-    """Returns the names of what the head chooses from.
-
-    Raises:
-      UserError: If one of them cannot stand on a line.
-    """
-    labels = ()
-    if artifact.head == "next_sentence":
-        labels = _NEXT_SENTENCE_LABELS
-    elif artifact.head in ("classification", "tagging"):
-        labels = tuple(tasks.from_stored(stored).labels or ())
-    for label in labels:
-        if "\n" in label or "\r" in label:
-            raise UserError(
-                "Labels must have no line end, as labels.txt has one a line. "
-                f"Received: {label!r}; rename it in task.json."
-            )
-    return labels
 
 
 def _warmup_calls(

@@ -199,15 +199,6 @@ class PartsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
 
-    def test_labels_that_would_be_two_lines_are_refused(self):
-        stored = mock.Mock()
-        task = mock.Mock(labels=("fine", "two\nlines"))
-        with (
-            mock.patch.object(extras.tasks, "from_stored", lambda _: task),
-            self.assertRaisesRegex(UserError, "no line end.*two"),
-        ):
-            extras._labels(_artifact(), stored)
-
     def test_the_name_that_servers_use_is_told_to_the_embedded_one(self):
         for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
             line = usage.embedded_line(output_dir, _artifact())

@@ -1,0 +1,114 @@
+"""A .tflite file to be: a model, and what was chosen for this file."""
+
+import dataclasses
+
+import keras
+
+from bert_tf import cli
+from bert_tf.errors import UserError
+from bert_tf.export_config import SavedModelConfig
+from bert_tf.export_config import TfliteConfig
+from bert_tf.stored_model import StoredModel
+from export import labels
+from export import publishing
+from export.artifact import Artifact
+from export.heads.head import Head
+
+_SCRIPT = "export/tflite.py"
+# Flags of both scripts.
+_SHARED = ("model_dir", "max_seq_length", "head", "pair", "pooling")
+_SHARED += ("layer", "top_k")
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A file to be.
+
+    Attributes:
+      config: What the user asks for.
+      quantization: One of `bert_tf.export_config.QUANTIZATIONS`; that of
+        `config` may be all of them.
+      stored: The model as it lies on disk.
+      name: The head's, a key of `export.heads.registry.ENTRIES`.
+      head: The head.
+      model: The model, in its fastest form, in float32.
+      labels: The names of what the head chooses from, or none.
+    """
+
+    config: TfliteConfig
+    quantization: str
+    stored: StoredModel
+    name: str
+    head: Head
+    model: keras.Model
+    labels: tuple[str, ...]
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a call; None for any number."""
+        return self.config.batch_size
+
+    @property
+    def seq_length(self) -> int | None:
+        """Pieces of a row of ids; None for any number."""
+        return self.config.max_seq_length
+
+    @property
+    def command(self) -> str:
+        """The command line that makes the file."""
+        config = dataclasses.replace(
+            self.config, quantization=self.quantization
+        )
+        return cli.command_line(_SCRIPT, config)
+
+    def artifact(self) -> Artifact:
+        """Returns what it is, as export/expectations wants to know it."""
+        return Artifact(
+            model_name=self.name,
+            version=1,
+            head=self.name,
+            precision="float32",
+            ids_only=self.config.input == "ids",
+            max_seq_length=self.head.max_seq_length,
+            buckets=self.head.buckets,
+            settings=self.head.settings(),
+            command=self.command,
+        )
+
+
+def prepare(config: TfliteConfig) -> Build:
+    """Loads the model, and chooses the head and all that is not told.
+
+    Raises:
+      UserError: If the flags do not fit the model, or TensorFlow Lite has
+        nothing like it.
+    """
+    shared = {name: getattr(config, name) for name in _SHARED}
+    export = publishing.prepare(
+        SavedModelConfig(
+            output_dir=config.output_file,
+            model_name=_SCRIPT.replace("/", "."),  # Which nobody sees.
+            **shared,
+        )
+    )
+    _require_form(export.stored, export.model)
+    return Build(
+        config,
+        config.quantization,
+        export.stored,
+        export.name,
+        export.head,
+        export.model,
+        labels.find(export.name, export.stored),
+    )
+
+
+def _require_form(stored: StoredModel, model: keras.Model) -> None:
+    """Raises `UserError` for models that TensorFlow Lite has no form of."""
+    if getattr(model, "lstms", None):
+        raise UserError(
+            "The head must be linear to become a .tflite file, as BiLSTMs "
+            "need operators that TensorFlow Lite lacks. Received: the model "
+            f"in {stored.path}; fine-tune with --head=linear and "
+            "--approach=fine_tuning, or use export/savedmodel.py."
+        )
