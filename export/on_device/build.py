@@ -87,7 +87,7 @@ def prepare(config: TfliteConfig) -> Build:
     export = publishing.prepare(
         SavedModelConfig(
             output_dir=config.output_file,
-            model_name=_SCRIPT.replace("/", "."),  # Which nobody sees.
+            model_name="model",  # Which nobody sees.
             **shared,
         )
     )

@@ -75,14 +75,20 @@ def publish() -> dict[str, Published]:
         return {name: _publish(folder, name) for name in NAMES}
 
 
-def _publish(folder, name):
+def write_model(folder, name):
+    """Writes a model with the head; returns it and the flags of exporters."""
     task, values = _HEADS[name]
     model_dir = os.path.join(folder, "models", name, "model")
-    output_dir = os.path.join(folder, name)
     if name == "tagging":
         tiny_model.write_task(model_dir, task, _tagging_weights(task))
     else:
         tiny_exports.write(os.path.dirname(model_dir), task)
+    return model_dir, values
+
+
+def _publish(folder, name):
+    model_dir, values = write_model(folder, name)
+    output_dir = os.path.join(folder, name)
     publishing.run(
         SavedModelConfig(
             model_dir=model_dir,

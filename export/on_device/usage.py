@@ -1,0 +1,95 @@
+"""What a user is told of a .tflite file: what it is, and how to run it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.text.vocabulary import MASK
+from export.on_device.build import Build
+
+_TEXT = "The cat sat on the mat."
+_SECOND_TEXT = "Then it slept."
+_MASKED_TEXT = f"The cat sat on the {MASK}."
+_NUM_CHOICES = 2
+# Heads whose rows have two texts.
+_OF_PAIRS = ("question_answering", "multiple_choice", "next_sentence")
+
+
+def text(build: Build, path: str, report: Mapping[str, Any]) -> str:
+    """Returns what is printed when a file is written.
+
+    Args:
+      build: What it is.
+      path: Where it is.
+      report: What `Built.report` returned.
+    """
+    operators = ", ".join(
+        f"{count} {name}" for name, count in report["operators"].items()
+    )
+    return "\n\n".join(
+        [
+            f"{path}: {report['bytes'] / 1e6:.1f} MB, "
+            f"{report['quantization']}, sha256 {report['sha256']}",
+            f"Operators: {operators}",
+            "To run it in Python (pip install ai-edge-litert):",
+            _indent(python_snippet(build, path)),
+        ]
+    )
+
+
+def python_snippet(build: Build, path: str) -> str:
+    """Returns a Python program that asks a file for one row."""
+    ids, num_of_first = _row(build)
+    shape = [build.batch_size or 1, build.seq_length or len(ids)]
+    if build.name == "multiple_choice":
+        shape.insert(1, _NUM_CHOICES)
+    lines = [
+        "import numpy as np",
+        "from ai_edge_litert.interpreter import Interpreter",
+        "",
+        f"interpreter = Interpreter({path!r}, num_threads=2)",
+        "run = interpreter.get_signature_runner()",
+        f"input_ids = np.zeros({shape}, np.int32)",
+        "input_mask = np.zeros_like(input_ids)",
+        "segment_ids = np.zeros_like(input_ids)",
+        f"input_ids[..., :{len(ids)}] = {ids}",
+        f"input_mask[..., :{len(ids)}] = 1",
+    ]
+    if num_of_first < len(ids):
+        lines.append(f"segment_ids[..., {num_of_first}:{len(ids)}] = 1")
+    lines += [
+        "outputs = run(",
+        "    input_ids=input_ids, input_mask=input_mask, "
+        "segment_ids=segment_ids",
+        ")",
+        "for name, values in outputs.items():",
+        "    print(name, values)",
+    ]
+    return "\n".join(lines)
+
+
+def _row(build: Build) -> tuple[list[int], int]:
+    """Returns the ids of an example, and how many are of its first segment.
+
+    Of models that read less than it the end is left out.
+    """
+    tokenizer = build.head.tokenizer
+    vocabulary = tokenizer.vocabulary
+
+    def pieces(text: str) -> list[int]:
+        return tokenizer.tokenize(text).numpy().tolist()
+
+    if build.name == "fill_mask":
+        before, after = _MASKED_TEXT.split(MASK)
+        first = [*pieces(before), vocabulary.mask_id, *pieces(after)]
+    else:
+        first = pieces(_TEXT)
+    first = [vocabulary.cls_id, *first, vocabulary.sep_id]
+    second = []
+    if build.name in _OF_PAIRS or getattr(build.head, "pair", False):
+        second = [*pieces(_SECOND_TEXT), vocabulary.sep_id]
+    room = build.head.max_seq_length
+    return (first + second)[:room], min(len(first), room)
+
+
+def _indent(lines: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines.split("\n"))
