@@ -7,6 +7,7 @@ Shapes:
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import ClassVar
 from typing import Self
 
 import tensorflow as tf
@@ -40,6 +41,7 @@ class Classification(head.Head):
         each other, in pieces; None truncates it.
     """
 
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
     def __init__(

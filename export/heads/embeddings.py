@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import ClassVar
 from typing import Self
 
@@ -15,6 +16,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 from export.heads import head
 from export.heads.head import Rows
 from export.heads.head import Source
+
+_STATES = "states"
 
 
 class Embeddings(head.Head):
@@ -36,6 +39,7 @@ class Embeddings(head.Head):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
+    outputs: ClassVar[tuple[str, ...]] = ("encoder_outputs",)
     flags = ("pooling", "layer")
 
     def __init__(
@@ -73,6 +77,14 @@ class Embeddings(head.Head):
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs texts."""
         return Rows(self.pack_texts(strings["text"]))
+
+    def pick(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns the layer alone."""
+        return {_STATES: outputs["encoder_outputs"][self.layer]}
+
+    def restore(self, picked: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Returns the layer in its place."""
+        return {"encoder_outputs": {self.layer: picked[_STATES]}}
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows

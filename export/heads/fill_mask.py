@@ -43,6 +43,7 @@ class FillMask(head.Head):
     """
 
     inputs = ("text",)
+    outputs = ("masked_lm_logits",)
     flags = ("top_k",)
 
     def __init__(

@@ -77,6 +77,10 @@ class Head(abc.ABC):
 
     # The names of the strings that `pack` takes.
     inputs: ClassVar[tuple[str, ...]]
+    # The names of the model's outputs that `answer` reads.
+    outputs: ClassVar[tuple[str, ...]]
+    # Whether it reads those of padding, too.
+    reads_padding: bool = False
     # TensorFlow Serving's other interfaces, where they fit: `answer` then
     # returns `classes` and `scores` ("classify") or `outputs` ("regress") too.
     method: Literal["classify", "regress"] | None = None
@@ -159,6 +163,22 @@ class Head(abc.ABC):
           outputs: What the model returns for `rows.inputs`.
           rows: What `pack` returned.
         """
+
+    def pick(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns what `answer` reads of a model's outputs, tensors by name.
+
+        Args:
+          outputs: What the model returns for rows.
+        """
+        return {name: outputs[name] for name in self.outputs}
+
+    def restore(self, picked: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Returns outputs for `answer` and `answer_ids`.
+
+        Args:
+          picked: What `pick` returned.
+        """
+        return dict(picked)
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
         """Returns the model's input for ids that users send: by default these.

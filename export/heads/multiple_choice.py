@@ -26,6 +26,7 @@ class MultipleChoice(head.Head):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
     # A text has several rows.
     has_attention = False

@@ -19,6 +19,7 @@ class NextSentence(head.Head):
     """Serves the next-sentence head of pretrained models."""
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    outputs: ClassVar[tuple[str, ...]] = ("next_sentence_logits",)
     method = "classify"
 
     @classmethod

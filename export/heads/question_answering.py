@@ -49,6 +49,7 @@ class QuestionAnswering(head.Head):
     """
 
     inputs = (_QUESTION, _CONTEXT)
+    outputs = (squad.START_LOGITS, squad.END_LOGITS)
     flags = (
         "doc_stride",
         "max_query_length",
@@ -75,6 +76,7 @@ class QuestionAnswering(head.Head):
                 f"Received: {max_seq_length}."
             )
         self.task = task
+        self.reads_padding = not task.mask_padding
 
     @classmethod
     def build(cls, source: Source) -> Self:

@@ -47,6 +47,7 @@ class Tagging(Head):
     """
 
     inputs = ("text",)
+    outputs = ("logits",)
     flags = ("doc_stride",)
     max_rows_at_once = 32
 
