@@ -10,6 +10,7 @@ from bert_tf import cli
 from bert_tf import export_config
 from bert_tf.errors import UserError
 from bert_tf.export_config import SavedModelConfig
+from bert_tf.export_config import TfliteConfig
 
 
 def _config(**values):
@@ -63,6 +64,36 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
             read(),
             SavedModelConfig(model_dir="m", output_dir="o", pair=False),
         )
+
+
+class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"batch_size": 0}, "--batch_size must be at least 1. Received: 0"),
+        ({"max_seq_length": 2}, "--max_seq_length must be at least 3"),
+        ({"top_k": 0}, "--top_k must be at least 1"),
+        ({"max_drop": -0.5, "eval_file": "e"}, "--max_drop must be at least 0"),
+        ({"max_drop": 2.0}, "--max_drop is for --eval_file. Received: 2.0"),
+        ({"output_file": "a/b/"}, "--output_file must name a file.*'a/b/'"),
+        ({"output_file": ""}, "--output_file must name a file"),
+        ({"representative_file": "r"}, "is for --quantization=full_int8 or"),
+        ({"quantization": "full_int8"}, "needs --representative_file"),
+    )
+    def test_what_cannot_be_is_one_sentence(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            TfliteConfig(
+                **{"model_dir": "model", "output_file": "a.tflite"} | values
+            )
+
+    def test_flags_make_the_configuration(self):
+        values = flags.FlagValues()
+        read = cli.define_flags(TfliteConfig, values)
+        values(["tflite.py", "--model_dir=m", "--output_file=o", "--pair"])
+        self.assertEqual(
+            read(), TfliteConfig(model_dir="m", output_file="o", pair=True)
+        )
+        self.assertEqual(read().quantization, "dynamic")
+        for quantization in export_config.QUANTIZATIONS:
+            values["quantization"].parse(quantization)
 
 
 if __name__ == "__main__":

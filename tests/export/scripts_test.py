@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_SCRIPTS = ("savedmodel.py", "verify.py")
+_SCRIPTS = ("savedmodel.py", "tflite.py", "verify.py")
 
 
 def _run(script, *flags, path=_ROOT):

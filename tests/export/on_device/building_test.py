@@ -1,0 +1,144 @@
+"""Tests for export.on_device.building: from flags to a file."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.serving.lite_model import LiteModel
+from export.on_device import building
+from export.on_device import conversion
+from export.on_device import verification
+from tests.export.on_device import tiny_builds
+
+
+class BuildingTest(tf.test.TestCase, parameterized.TestCase):
+    def _config(self, name="classification", **flags):
+        self.folder = self.create_tempdir().full_path
+        path = os.path.join(self.folder, "new", "tiny.tflite")
+        return dataclasses.replace(
+            tiny_builds.config(name), output_file=path, **flags
+        )
+
+    def test_a_file_its_report_and_what_is_printed(self):
+        config = self._config(quantization="dynamic", max_seq_length=8)
+        with mock.patch.object(sys.stdout, "write") as write:
+            building.run(config)
+        with open(config.output_file, "rb") as file:
+            content = file.read()
+        with open(config.output_file + ".json", encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["bytes"], len(content))
+        self.assertEqual(report["sha256"], hashlib.sha256(content).hexdigest())
+        self.assertEqual(report["head"], "classification")
+        self.assertEqual(report["labels"], ["no", "yes", "ümlaut"])
+        self.assertEqual(report["quantization"], "dynamic")
+        self.assertEqual(report["max_seq_length"], 8)
+        self.assertIsNone(report["batch_size"])
+        self.assertGreater(report["operators"]["FULLY_CONNECTED"], 4)
+        self.assertGreater(report["verification"]["num_values"], 20)
+        self.assertIn("agreement", report["verification"])
+        self.assertStartsWith(report["command"], "python export/tflite.py --m")
+        self.assertCountEqual(
+            os.listdir(os.path.dirname(config.output_file)),
+            ["tiny.tflite", "tiny.tflite.json"],
+        )
+        (told,) = [call.args[0] for call in write.call_args_list]
+        self.assertIn(report["sha256"], told)
+        self.assertIn("FULLY_CONNECTED", told)
+        self._assert_snippet_runs(told)
+
+    def _assert_snippet_runs(self, told):
+        """Runs the program that is printed, in a process of its own."""
+        lines = told.split("import numpy", 1)[1].split("\n")
+        program = "import numpy" + "\n".join(
+            line.removeprefix("    ") for line in lines
+        )
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        self.assertRegex(said, r"probabilities \[\[0\.")
+        self.assertRegex(said, r"logits \[\[")
+
+    @parameterized.parameters(
+        ({"max_seq_length": 13}, "must not exceed `max_position_embeddings`"),
+        ({"top_k": 7}, "--top_k is for --head=fill_mask.*with the head class"),
+        ({"head": "fill_mask"}, "can be exported with --head=classification"),
+        ({"model_dir": "nowhere"}, "--model_dir.*nowhere"),
+        ({"output_file": "/tmp"}, "--output_file must name a file.*director"),
+    )
+    def test_what_cannot_be_is_one_sentence(self, flags, message):
+        config = self._config(**flags)
+        with self.assertRaisesRegex(UserError, message):
+            building.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_what_the_converter_refuses_leaves_nothing(self):
+        config = self._config()
+        error = conversion.convert_phase.ConverterError(
+            "a b <unknown>:0: error: failed while converting: 'main'\n"
+        )
+        with (
+            mock.patch.object(
+                tf.lite.TFLiteConverter, "from_saved_model"
+            ) as converter,
+            self.assertRaisesRegex(UserError, "must accept the model.*main"),
+        ):
+            converter.return_value.convert.side_effect = error
+            building.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_what_says_something_else_than_the_model_leaves_nothing(self):
+        config = self._config()
+        run = LiteModel.run
+
+        def wrong(self, inputs):
+            # Of the last row of many only.
+            answer = run(self, inputs)
+            return {
+                name: x + 2e-4 * (np.arange(len(x)) > 2)[:, np.newaxis]
+                for name, x in answer.items()
+            }
+
+        content = tiny_builds.make("classification").content
+        with (
+            mock.patch.object(conversion, "convert", lambda *_, **__: content),
+            mock.patch.object(verification.LiteModel, "run", wrong),
+            self.assertRaisesRegex(
+                UserError, "to within 0.0001. Received: .*is .*should be"
+            ),
+        ):
+            building.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_a_killed_write_leaves_the_old_file(self):
+        built = tiny_builds.make("classification")
+        path = os.path.join(self.create_tempdir().full_path, "a.tflite")
+        building.publish(built, path, {"old": 1})
+        with (
+            mock.patch.object(
+                building.files, "write_json", side_effect=OSError("full")
+            ),
+            self.assertRaisesRegex(OSError, "full"),
+        ):
+            building.publish(built, path, {"new": 1})
+        self.assertCountEqual(
+            os.listdir(os.path.dirname(path)), ["a.tflite", "a.tflite.json"]
+        )
+        with open(path + ".json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file), {"old": 1})
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,124 @@
+"""Tests of the .tflite files of every head, by several runtimes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.serving.lite_model import LiteModel
+from export import serving_module
+from export.on_device import tflite_file
+from tests.export import every_head
+from tests.export.on_device import tiny_builds
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_LENGTH = every_head.MAX_SEQ_LENGTH
+# One that differs from the others in what it needs of TensorFlow Lite.
+_SOME = ("classification", "fill_mask")
+_ROUNDED = ("float16", "dynamic")
+
+
+def _rows(built, batch, length, seed=1):
+    """Returns rows of unequal lengths, with masks among the pieces."""
+    rng = np.random.default_rng(seed)
+    specs = built.build.head.ids_specs()
+    shape = [batch, *[3] * (len(specs["input_ids"].shape) - 2), length]
+    lengths = rng.integers(min(3, length), length + 1, shape[:-1])
+    is_piece = np.arange(length) < lengths[..., np.newaxis]
+    ids = rng.integers(4, 17, shape)
+    ids[..., 0] = 2
+    return {
+        "input_ids": np.where(is_piece, ids, 0).astype(np.int32),
+        "input_mask": is_piece.astype(np.int32),
+        "segment_ids": (
+            is_piece & (np.arange(length) > lengths[..., np.newaxis] // 2)
+        ).astype(np.int32),
+    }
+
+
+def _expect(built, rows):
+    """Returns what the SavedModel of ids computes, by name."""
+    outputs = serving_module.answer_ids_in_numbers(
+        built.build.head,
+        built.build.model,
+        {name: tf.constant(x) for name, x in rows.items()},
+    )
+    return {name: x.numpy() for name, x in outputs.items()}
+
+
+def _run_with_tensorflow(content, rows):
+    runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    return runner(**rows)
+
+
+class HeadsTest(tf.test.TestCase, parameterized.TestCase):
+    def _assert_same(self, given, wanted, tolerance):
+        self.assertEqual(set(given), set(wanted))
+        for name, values in wanted.items():
+            self.assertEqual(given[name].dtype, values.dtype)
+            self.assertAllClose(given[name], values, tolerance, tolerance)
+
+    @parameterized.parameters(*every_head.NAMES)
+    def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
+        built = tiny_builds.make(name)
+        model = LiteModel(built.content)
+        self.assertEqual(set(model.inputs), set(_INPUTS))
+        for dtype, shape in model.inputs.values():
+            self.assertEqual(dtype, np.int32)
+            self.assertEqual(set(shape), {-1})
+        for batch, length in ((1, 5), (4, _LENGTH), (3, 7), (1, 5)):
+            rows = _rows(built, batch, length)
+            wanted = _expect(built, rows)
+            self._assert_same(model.run(rows), wanted, 1e-4)
+        self._assert_same(
+            _run_with_tensorflow(built.content, rows), wanted, 1e-4
+        )
+        self.assertEmpty(tflite_file.custom_operators(built.content))
+
+    @parameterized.product(name=_SOME, quantization=("none", *_ROUNDED))
+    def test_static_shapes(self, name, quantization):
+        self._test_static_shapes(name, quantization)
+
+    def _test_static_shapes(self, name, quantization):
+        built = tiny_builds.make(
+            name, quantization=quantization, batch_size=1, max_seq_length=8
+        )
+        model = LiteModel(built.content)
+        for _, (first, *_, last) in model.inputs.values():
+            self.assertEqual((first, last), (1, 8))
+        rows = _rows(built, 1, 8)
+        wanted = _expect(built, rows)
+        answer = model.run(rows)
+        if quantization == "dynamic":
+            self.assertIsNone(built.verification.tolerance)
+            self.assertEqual(set(answer), set(wanted))
+            return
+        self._assert_same(
+            answer, wanted, 1e-4 if quantization == "none" else 5e-3
+        )
+
+    @pytest.mark.slow
+    @parameterized.product(
+        name=every_head.NAMES, quantization=("none", *_ROUNDED)
+    )
+    def test_static_shapes_of_all(self, name, quantization):
+        self._test_static_shapes(name, quantization)
+
+    @pytest.mark.slow
+    @parameterized.product(name=every_head.NAMES, quantization=_ROUNDED)
+    def test_free_shapes_of_all(self, name, quantization):
+        built = tiny_builds.make(name, quantization=quantization)
+        self.assertEmpty(tflite_file.custom_operators(built.content))
+        rows = _rows(built, 3, 7)
+        wanted = _expect(built, rows)
+        for answer in (
+            LiteModel(built.content).run(rows),
+            _run_with_tensorflow(built.content, rows),
+        ):
+            if quantization == "float16":
+                self._assert_same(answer, wanted, 5e-3)
+            self.assertEqual(set(answer), set(wanted))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,47 @@
+"""Tiny .tflite files of every head, made as users make them."""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+
+from bert_tf.export_config import TfliteConfig
+from export.on_device import build as builds
+from export.on_device import building
+from tests.export import every_head
+
+
+@functools.cache
+def folder():
+    """Returns where models and files are, once in a process."""
+    path = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, path)
+    return path
+
+
+@functools.cache
+def config(name, **flags):
+    """Returns flags for a model of `every_head.NAMES`, which is written."""
+    model_dir, values = write_model(name)
+    return TfliteConfig(
+        **{
+            "model_dir": model_dir,
+            "output_file": os.path.join(folder(), f"{name}.tflite"),
+            "quantization": "none",
+        }
+        | values
+        | flags
+    )
+
+
+@functools.cache
+def write_model(name):
+    """Writes a model; returns it and what its exporters are told."""
+    return every_head.write_model(folder(), name)
+
+
+@functools.cache
+def make(name, **flags):
+    """Returns a file, a `building.Built`, verified and not written."""
+    return building.make(builds.prepare(config(name, **flags)))
