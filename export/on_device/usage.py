@@ -1,6 +1,7 @@
 """What a user is told of a .tflite file: what it is, and how to run it."""
 
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 from bert_tf.text.vocabulary import MASK
@@ -25,12 +26,15 @@ def text(build: Build, path: str, report: Mapping[str, Any]) -> str:
     operators = ", ".join(
         f"{count} {name}" for name, count in report["operators"].items()
     )
+    packages = "ai-edge-litert"
+    if _takes_text(build):
+        packages += f" tensorflow-text=={metadata.version('tensorflow-text')}"
     return "\n\n".join(
         [
             f"{path}: {report['bytes'] / 1e6:.1f} MB, "
             f"{report['quantization']}, sha256 {report['sha256']}",
             f"Operators: {operators}",
-            "To run it in Python (pip install ai-edge-litert):",
+            f"To run it in Python (pip install {packages}):",
             _indent(python_snippet(build, path)),
         ]
     )
@@ -38,16 +42,52 @@ def text(build: Build, path: str, report: Mapping[str, Any]) -> str:
 
 def python_snippet(build: Build, path: str) -> str:
     """Returns a Python program that asks a file for one row."""
+    lines = (
+        _of_text(build, path) if _takes_text(build) else _of_ids(build, path)
+    )
+    return "\n".join(
+        [
+            *lines,
+            "for name, values in outputs.items():",
+            "    print(name, values)",
+        ]
+    )
+
+
+def _takes_text(build: Build) -> bool:
+    return build.config.input == "text"
+
+
+def _of_text(build: Build, path: str) -> list[str]:
+    first = _MASKED_TEXT if build.name == "fill_mask" else _TEXT
+    texts = zip(build.head.inputs, (first, _SECOND_TEXT), strict=False)
+    count = build.batch_size or 1
+    inputs = ", ".join(
+        f"{name}=np.array({[text.encode()] * count}, object)"
+        for name, text in texts
+    )
+    return [
+        "import numpy as np",
+        "from ai_edge_litert import interpreter",
+        "from tensorflow_text.core.pybinds import tflite_registrar",
+        "",
+        "lite = interpreter.InterpreterWithCustomOps(",
+        f"    {path!r}, num_threads=2,",
+        "    custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS)",
+        f"outputs = lite.get_signature_runner()({inputs})",
+    ]
+
+
+def _of_ids(build: Build, path: str) -> list[str]:
     ids, num_of_first = _row(build)
     shape = [build.batch_size or 1, build.seq_length or len(ids)]
     if build.name == "multiple_choice":
         shape.insert(1, _NUM_CHOICES)
     lines = [
         "import numpy as np",
-        "from ai_edge_litert.interpreter import Interpreter",
+        "from ai_edge_litert import interpreter",
         "",
-        f"interpreter = Interpreter({path!r}, num_threads=2)",
-        "run = interpreter.get_signature_runner()",
+        f"lite = interpreter.Interpreter({path!r}, num_threads=2)",
         f"input_ids = np.zeros({shape}, np.int32)",
         "input_mask = np.zeros_like(input_ids)",
         "segment_ids = np.zeros_like(input_ids)",
@@ -56,15 +96,12 @@ def python_snippet(build: Build, path: str) -> str:
     ]
     if num_of_first < len(ids):
         lines.append(f"segment_ids[..., {num_of_first}:{len(ids)}] = 1")
-    lines += [
-        "outputs = run(",
+    return [
+        *lines,
+        "outputs = lite.get_signature_runner()(",
         "    input_ids=input_ids, input_mask=input_mask, "
-        "segment_ids=segment_ids",
-        ")",
-        "for name, values in outputs.items():",
-        "    print(name, values)",
+        "segment_ids=segment_ids)",
     ]
-    return "\n".join(lines)
 
 
 def _row(build: Build) -> tuple[list[int], int]:
@@ -87,7 +124,7 @@ def _row(build: Build) -> tuple[list[int], int]:
     second = []
     if build.name in _OF_PAIRS or getattr(build.head, "pair", False):
         second = [*pieces(_SECOND_TEXT), vocabulary.sep_id]
-    room = build.head.max_seq_length
+    room = build.seq_length or build.head.max_seq_length
     return (first + second)[:room], min(len(first), room)
 
 

@@ -13,20 +13,24 @@ import openvino
 
 
 def answer(core, request):
-    """Writes the outputs of one SavedModel."""
+    """Writes the outputs of one model."""
     # Where the processor can, matrix products would be in bfloat16.
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     saved = core.read_model(request["directory"])
     model = core.compile_model(saved, "CPU", options)
+    # What tensors of a .tflite file are called, by what its signature says.
+    names = request.get("names", {})
     calls = {}
     with np.load(request["inputs"]) as arrays:
         for key in arrays:
             number, _, name = key.partition(":")
-            calls.setdefault(number, {})[name] = arrays[key]
+            calls.setdefault(number, {})[names.get(name, name)] = arrays[key]
+    original = {tensor: name for name, tensor in names.items()}
     outputs = {}
     for number, inputs in calls.items():
         for output, array in model(inputs).items():
-            outputs[f"{number}:{output.any_name}"] = array
+            name = original.get(output.any_name, output.any_name)
+            outputs[f"{number}:{name}"] = array
     np.savez(request["outputs"], **outputs)
 
 

@@ -9,6 +9,7 @@ from bert_tf.serving.lite_model import LiteModel
 from export import serving_module
 from export.on_device import tflite_file
 from tests.export import every_head
+from tests.export.on_device import rows_of_ids
 from tests.export.on_device import tiny_builds
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -16,24 +17,6 @@ _LENGTH = every_head.MAX_SEQ_LENGTH
 # One that differs from the others in what it needs of TensorFlow Lite.
 _SOME = ("classification", "fill_mask")
 _ROUNDED = ("float16", "dynamic")
-
-
-def _rows(built, batch, length, seed=1):
-    """Returns rows of unequal lengths, with masks among the pieces."""
-    rng = np.random.default_rng(seed)
-    specs = built.build.head.ids_specs()
-    shape = [batch, *[3] * (len(specs["input_ids"].shape) - 2), length]
-    lengths = rng.integers(min(3, length), length + 1, shape[:-1])
-    is_piece = np.arange(length) < lengths[..., np.newaxis]
-    ids = rng.integers(4, 17, shape)
-    ids[..., 0] = 2
-    return {
-        "input_ids": np.where(is_piece, ids, 0).astype(np.int32),
-        "input_mask": is_piece.astype(np.int32),
-        "segment_ids": (
-            is_piece & (np.arange(length) > lengths[..., np.newaxis] // 2)
-        ).astype(np.int32),
-    }
 
 
 def _expect(built, rows):
@@ -67,7 +50,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(dtype, np.int32)
             self.assertEqual(set(shape), {-1})
         for batch, length in ((1, 5), (4, _LENGTH), (3, 7), (1, 5)):
-            rows = _rows(built, batch, length)
+            rows = rows_of_ids.make(built, batch, length)
             wanted = _expect(built, rows)
             self._assert_same(model.run(rows), wanted, 1e-4)
         self._assert_same(
@@ -86,7 +69,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         model = LiteModel(built.content)
         for _, (first, *_, last) in model.inputs.values():
             self.assertEqual((first, last), (1, 8))
-        rows = _rows(built, 1, 8)
+        rows = rows_of_ids.make(built, 1, 8)
         wanted = _expect(built, rows)
         answer = model.run(rows)
         if quantization == "dynamic":
@@ -109,7 +92,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     def test_free_shapes_of_all(self, name, quantization):
         built = tiny_builds.make(name, quantization=quantization)
         self.assertEmpty(tflite_file.custom_operators(built.content))
-        rows = _rows(built, 3, 7)
+        rows = rows_of_ids.make(built, 3, 7)
         wanted = _expect(built, rows)
         for answer in (
             LiteModel(built.content).run(rows),

@@ -1,0 +1,36 @@
+"""Rows of ids for .tflite files of tiny models."""
+
+import numpy as np
+
+# Rows of multiple choice have so many.
+_NUM_CHOICES = 3
+_CLS, _FIRST, _COUNT = 2, 4, 17
+
+
+def make(built, batch_size, length, seed=1):
+    """Returns rows of unequal lengths, with [MASK]s among the pieces.
+
+    Args:
+      built: A `building.Built`, which says whether there are choices.
+      batch_size: How many rows.
+      length: Of the longest, padding included.
+      seed: Chooses the pieces.
+
+    Returns:
+      `input_ids`, `input_mask` and `segment_ids`, each
+      <int32>[batch_size, length], with choices between.
+    """
+    rng = np.random.default_rng(seed)
+    rank = len(built.build.head.ids_specs()["input_ids"].shape)
+    shape = [batch_size, *[_NUM_CHOICES] * (rank - 2), length]
+    lengths = rng.integers(min(3, length), length + 1, shape[:-1])
+    lengths = lengths[..., np.newaxis]
+    places = np.arange(length)
+    is_piece = places < lengths
+    ids = rng.integers(_FIRST, _COUNT, shape)
+    ids[..., 0] = _CLS
+    return {
+        "input_ids": np.where(is_piece, ids, 0).astype(np.int32),
+        "input_mask": is_piece.astype(np.int32),
+        "segment_ids": (is_piece & (places > lengths // 2)).astype(np.int32),
+    }
