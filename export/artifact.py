@@ -35,6 +35,8 @@ class Artifact:
       settings: What else the head was built with, JSON values by name:
         `top_k`, `pooling`, `layer`, `doc_stride`, ...
       command: The command line that makes it again.
+      litert: How the weights in litert/ are kept, one of
+        `bert_tf.export_config.LITERT_QUANTIZATIONS`; None if there are none.
     """
 
     model_name: str
@@ -46,6 +48,7 @@ class Artifact:
     buckets: tuple[int, ...]
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     command: str = ""
+    litert: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns what `from_json` reads."""
@@ -64,6 +67,9 @@ class Artifact:
           UserError: If they are not those of an artifact.
         """
         names = {field.name for field in dataclasses.fields(cls)}
+        if isinstance(values, dict):
+            # Cards of before there was such a thing.
+            values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
                 f'{source} must hold under "export" {", ".join(sorted(names))}.'

@@ -64,7 +64,7 @@ class ServingModule:
         )
         functions = self._ids_functions() if ids_only else self._functions()
         self.signatures = {
-            name: _trace(function, specs)
+            name: trace(function, specs)
             for name, (function, specs) in functions.items()
         }
         self.weights = _variables(self.signatures.values())
@@ -119,7 +119,7 @@ class ServingModule:
         return functions
 
     def _answer_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
-        with tf.control_dependencies(_check_rows(strings)):
+        with tf.control_dependencies(check_rows(strings)):
             strings = {name: tf.identity(x) for name, x in strings.items()}
         rows = self._head.pack(strings)
         outputs = compute(self._model, rows.inputs, self._head.max_rows_at_once)
@@ -191,10 +191,13 @@ def answer_ids_in_numbers(
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
-def _check_rows(strings: _Tensors) -> list[tf.Operation]:
+def check_rows(strings: _Tensors) -> list[tf.Operation]:
     """Returns what fails unless all inputs have as many rows.
 
     One row would otherwise be taken for each of the other input's.
+
+    Args:
+      strings: A tensor for each of a head's inputs.
     """
     (name, first), *others = strings.items()
     return [
@@ -228,11 +231,16 @@ def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-def _trace(
+def trace(
     function: Callable[..., dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ):
-    """Returns the graph of a function, whose outputs have their names."""
+    """Returns the graph of a function, whose outputs have their names.
+
+    Args:
+      function: Takes tensors by name, and returns such.
+      specs: What it takes.
+    """
 
     def named(**inputs):
         outputs = function(**inputs)

@@ -29,6 +29,16 @@ from bert_tf.serving.model_server.servable import TensorSpec
 # One of them is in every SavedModel.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
+# What reading a damaged one ends with.
+_FAULTS = (
+    tf.errors.OpError,
+    message.Error,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 
 class SavedModel(Servable):
     """A SavedModel.
@@ -59,20 +69,13 @@ class SavedModel(Servable):
                 meta_graph = loader.load(
                     self._session, [tf.saved_model.SERVING]
                 )
-        except (
-            tf.errors.OpError,
-            message.Error,
-            OSError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except _FAULTS as error:
             self._session.close()
             raise _loading_error(error, directory) from error
         self._signature_defs = dict(meta_graph.signature_def)
         self._callables = {}
         self._lock_of_callables = threading.Lock()
-        super().__init__(name, version, _signatures(self._signature_defs))
+        super().__init__(name, version, read_signatures(self._signature_defs))
 
     def signature_defs(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
         return self._signature_defs
@@ -147,9 +150,26 @@ class SavedModelEngine(Engine):
         return None
 
 
-def _signatures(
+def read_signature_defs(
+    directory: str,
+) -> dict[str, meta_graph_pb2.SignatureDef]:
+    """Returns the signatures of a SavedModel, which is not loaded.
+
+    Raises:
+      RequestError: If there is none, or it is damaged.
+    """
+    try:
+        loader = loader_impl.SavedModelLoader(directory)
+        graph = loader.get_meta_graph_def_from_tags([tf.saved_model.SERVING])
+    except _FAULTS as error:
+        raise _loading_error(error, directory) from error
+    return dict(graph.signature_def)
+
+
+def read_signatures(
     definitions: Mapping[str, meta_graph_pb2.SignatureDef],
 ) -> dict[str, Signature]:
+    """Returns what signatures take and give, in the order of their names."""
     return {
         name: Signature(
             name,

@@ -21,9 +21,12 @@ from bert_tf.serving.model_server import grpc_services
 from bert_tf.serving.model_server import model_config
 from bert_tf.serving.model_server import rest
 from bert_tf.serving.model_server.batching_options import BatchingOptions
+from bert_tf.serving.model_server.litert import LitertEngine
 from bert_tf.serving.model_server.saved_model import SavedModelEngine
 from bert_tf.serving.model_server.service import Service
 
+# By the names of --engine.
+_ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # What requests may take beyond their own time limit before they are dropped.
 _GRACE_SECONDS = 5
 # How long a connection may be idle; clients that keep one for its next request
@@ -94,7 +97,7 @@ class ModelServer:
                 stack.callback(rest_socket.close)
             grpc_socket = self._bind("port", config.port)
             self._service = Service(
-                SavedModelEngine(
+                _ENGINES[config.engine](
                     config.tensorflow_intra_op_parallelism,
                     config.tensorflow_inter_op_parallelism,
                 ),
