@@ -15,6 +15,12 @@ from bert_tf.errors import UserError
 # the original used before 2019-02-07. "linear" may also be spelt null.
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
+# How text is read: by the original's rules, or by those of MediaPipe and the
+# TensorFlow Lite Task Library; see `text.normalizer`.
+ORIGINAL = "original"
+ASCII_LOWER = "ascii_lower"
+NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
+
 # What may stand between the encoder and the linear head (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
 # How a tagger uses the encoder, and what it takes of it if the encoder keeps

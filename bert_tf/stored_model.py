@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from bert_tf.config import NORMALIZATIONS
+from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import optimizer_state
@@ -85,7 +87,14 @@ class StoredModel:
             lower_case=settings["lower_case"],
             strip_accents=settings["strip_accents"],
             preserve_special_tokens=preserve_special_tokens,
+            normalization=self.normalization,
         )
+
+    @property
+    def normalization(self) -> str:
+        """By whose rules text is read, one of `config.NORMALIZATIONS`."""
+        # Model directories were the original's before there was a choice.
+        return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
 
 def check(stored: StoredModel) -> None:
@@ -142,6 +151,12 @@ def _check_vocabulary(stored: StoredModel) -> None:
             f"vocabulary: they name the hash {settings.get('vocabulary_hash')},"
             f" the vocabulary has {vocabulary.hash}."
         )
+    if stored.normalization not in NORMALIZATIONS:
+        raise UserError(
+            f"{stored.path}: the tokenizer settings must have normalization="
+            f"{' or '.join(NORMALIZATIONS)}. Received: "
+            f"{stored.normalization!r}."
+        )
 
 
 def tokenizer_settings(
@@ -149,14 +164,16 @@ def tokenizer_settings(
     lower_case: bool,
     strip_accents: bool | None = None,
     preserve_special_tokens: bool = False,
+    normalization: str = ORIGINAL,
 ) -> dict[str, Any]:
     """Returns what `BertTokenizer.settings` would, without building one."""
+    if strip_accents is None:
+        strip_accents = lower_case and normalization == ORIGINAL
     return {
         "lower_case": lower_case,
-        "strip_accents": (
-            lower_case if strip_accents is None else strip_accents
-        ),
+        "strip_accents": strip_accents,
         "preserve_special_tokens": preserve_special_tokens,
+        "normalization": normalization,
         "vocabulary_hash": vocabulary.hash,
     }
 

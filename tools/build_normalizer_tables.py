@@ -13,6 +13,7 @@ import lzma
 import pathlib
 import sys
 import unicodedata
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import flatbuffers
@@ -20,11 +21,19 @@ import numpy as np
 from absl import app
 from absl import flags
 
+from bert_tf.config import ASCII_LOWER
+from bert_tf.config import ORIGINAL
 from bert_tf.text import normalizer
 
 _DRY_RUN = flags.DEFINE_bool("dry_run", True, "Whether to write nothing.")
 
 _UNICODE_VERSION = "14.0.0"
+
+# What Unicode calls White_Space, but for RE2's.
+_OTHER_WHITE_SPACE = frozenset(
+    "\v\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 
 # The value of a trie entry: this bit, offset into the pool, length in bytes
 # (fast_bert_normalizer.h of tensorflow_text).
@@ -69,6 +78,22 @@ def normalize_code_point(
     )
 
 
+def normalize_code_point_on_device(char: str) -> str:
+    r"""Returns what MediaPipe makes of one character, see `normalizer`.
+
+    Source: kDefaultDelimRe of its bert_tokenizer.h, in which \s is RE2's.
+    """
+    if char in " \t\n\f\r":
+        return " "
+    if char.isascii():
+        char = char.lower()
+    if char in _OTHER_WHITE_SPACE:
+        return "\0"
+    if not char.isascii() and unicodedata.category(char)[0] == "P":
+        return f"\n{char}\n"
+    return char
+
+
 def _invalid_sequences() -> Iterator[bytes]:
     """Yields what the operator takes for one character but is not UTF-8.
 
@@ -98,14 +123,14 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def build_mapping(lower_case: bool, strip_accents: bool) -> dict[bytes, bytes]:
+def build_mapping(normalize: Callable[[str], str]) -> dict[bytes, bytes]:
     """Returns what changes: UTF-8 of a character -> its normalized UTF-8."""
     mapping = {sequence: b"" for sequence in _invalid_sequences()}
     for code_point in range(1, sys.maxunicode + 1):
         char = chr(code_point)
         if unicodedata.category(char) == "Cs":
             continue
-        normalized = normalize_code_point(char, lower_case, strip_accents)
+        normalized = normalize(char)
         if normalized != char:
             mapping[char.encode()] = normalized.encode()
     return mapping
@@ -193,9 +218,16 @@ class _DoubleArray:
         return units
 
 
-def build_model(lower_case: bool, strip_accents: bool) -> bytes:
+def build_model(
+    lower_case: bool, strip_accents: bool, normalization: str = ORIGINAL
+) -> bytes:
     """Returns a FastBertNormalizerModel flatbuffer."""
-    mapping = build_mapping(lower_case, strip_accents)
+    if normalization == ASCII_LOWER:
+        mapping = build_mapping(normalize_code_point_on_device)
+    else:
+        mapping = build_mapping(
+            lambda char: normalize_code_point(char, lower_case, strip_accents)
+        )
     pool, offsets = _build_pool(set(mapping.values()))
     values = {
         key: _DIFFERS | offsets[text] << _LENGTH_BITS | len(text)
@@ -271,6 +303,10 @@ def main(argv: list[str]) -> None:
             f"Python has {unicodedata.unidata_version}."
         )
     _write("sigma_context.json.xz", build_sigma_context())
+    _write(
+        normalizer.table_name(True, False, ASCII_LOWER),
+        build_model(True, False, ASCII_LOWER),
+    )
     for lower_case in (False, True):
         for strip_accents in (False, True):
             _write(

@@ -14,6 +14,7 @@ import tensorflow as tf
 from bert_tf import files
 from bert_tf import model_card
 from bert_tf import stored_model
+from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
 from bert_tf.interop import conversion_report
 from bert_tf.interop import formats
@@ -44,6 +45,7 @@ def run(config: ConvertCheckpointConfig) -> None:
     if config.do_lower_case is not None:
         stored = with_lower_case(stored, config.do_lower_case)
     _check_activation_flag(config, stored)
+    _check_normalization(config, stored)
     _say(conversion_report.describe_source(stored, source_format))
     sentences, contents = _write(output, stored, source_format, config)
     _say(
@@ -126,6 +128,19 @@ def _check_activation_flag(
             "--allow_activation_change is of use for a model with the exact "
             f"GELU only, and {stored.path} has hidden_act="
             f"{stored.config.hidden_act!r}; drop the flag."
+        )
+
+
+def _check_normalization(
+    config: ConvertCheckpointConfig, stored: StoredModel
+) -> None:
+    """Checks that the target's tokenizer can read text as the model does."""
+    if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
+        raise UserError(
+            f"The model in {stored.path} reads text by other rules than "
+            f"BERT's, with normalization={stored.normalization}, which "
+            f"tokenizers of --to={config.target_format} do not know; fine-tune "
+            f"it with --normalization={ORIGINAL}."
         )
 
 

@@ -150,6 +150,7 @@ def _add_to_vocabulary(
             settings["lower_case"],
             settings["strip_accents"],
             settings["preserve_special_tokens"],
+            model.normalization,
         ),
     )
 

@@ -10,6 +10,13 @@ are apart. Bytes that are not UTF-8 vanish as in
 One rule looks at more than one character: a capital sigma at the end of a word
 becomes "ς". The table leaves it alone and `_lower_sigma` decides, on text that
 is already free of what the original drops before it lower-cases.
+
+A fifth table is that of `config.ASCII_LOWER`, the rules of MediaPipe and of the
+TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
+bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, and nothing is
+stripped or dropped. Only ASCII white space separates words there; what else the
+WordPiece operator takes for white space becomes NUL, which no piece has, so
+that the word is unknown as it is to them. Their texts end at a NUL.
 """
 
 import functools
@@ -21,6 +28,9 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
+
+from bert_tf.config import ASCII_LOWER
+from bert_tf.config import ORIGINAL
 
 CAPITAL_SIGMA = "\u03a3"
 
@@ -50,8 +60,12 @@ SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 SEPARATORS = r" \n"
 
 
-def table_name(lower_case: bool, strip_accents: bool) -> str:
-    """Returns the file name of one of the four tables."""
+def table_name(
+    lower_case: bool, strip_accents: bool, normalization: str = ORIGINAL
+) -> str:
+    """Returns the file name of one of the five tables."""
+    if normalization == ASCII_LOWER:
+        return f"{ASCII_LOWER}.xz"
     case = "uncased" if lower_case else "cased"
     accents = "strip" if strip_accents else "keep"
     return f"{case}_{accents}_accents.xz"
@@ -102,15 +116,34 @@ class Normalizer(tf.Module):
     Args:
       lower_case: Whether to lower-case, by Python's rules.
       strip_accents: Whether to decompose (NFD) and drop accents (Mn).
+      normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
+        `lower_case` without `strip_accents`.
     """
 
-    def __init__(self, lower_case: bool, strip_accents: bool) -> None:
+    def __init__(
+        self,
+        lower_case: bool,
+        strip_accents: bool,
+        normalization: str = ORIGINAL,
+    ) -> None:
         super().__init__()
+        if normalization == ASCII_LOWER and (strip_accents or not lower_case):
+            raise ValueError(
+                f"{ASCII_LOWER} lower-cases and strips no accents. Received: "
+                f"lower_case={lower_case}, strip_accents={strip_accents}."
+            )
+        self._is_original = normalization == ORIGINAL
         self._lower_case = lower_case
-        table = read_table(table_name(lower_case, strip_accents))
+        table = read_table(table_name(lower_case, strip_accents, normalization))
         self._normalizer = tf_text.FastBertNormalizer(
             model_buffer=cpu_constant(table)
         )
+
+    def cut(self, text: tf.Tensor) -> tf.Tensor:
+        """Returns what of texts is read at all, <string>[n] for <string>[n]."""
+        if self._is_original:
+            return text
+        return tf.strings.regex_replace(text, r"\x00\C*", "")
 
     def normalize(self, text: tf.Tensor) -> tf.Tensor:
         """Returns normalized text, <string>[n] for <string>[n]."""
@@ -139,7 +172,7 @@ class Normalizer(tf.Module):
         return tf.strings.split(spaced)
 
     def _lower_sigma(self, text: tf.Tensor) -> tf.Tensor:
-        if not self._lower_case:
+        if not (self._lower_case and self._is_original):
             return text
         return update_where(
             text,

@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bert_tf.config import ASCII_LOWER
+from bert_tf.config import ORIGINAL
 from bert_tf.text import normalizer
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
@@ -19,6 +21,9 @@ from bert_tf.text.vocabulary import Vocabulary
 # In characters (tokenization.py:303 of the original).
 MAX_CHARS_PER_WORD = 200
 _MAX_BYTES_PER_CHAR = 4
+# In bytes, where text is read as MediaPipe does (kDefaultMaxBytesPerToken of
+# its bert_tokenizer.h).
+_MAX_BYTES_PER_WORD_ON_DEVICE = 100
 
 # A character inside a word of normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
@@ -54,15 +59,20 @@ class BertTokenizer(tf.Module):
       lower_case: Whether text is lower-cased.
       strip_accents: Whether accents are stripped.
       preserve_special_tokens: Whether [MASK] and its like stay whole.
+      normalization: By whose rules text is read.
 
     Args:
       vocabulary: The pieces.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents; by default as `lower_case`.
+      strip_accents: Whether to strip accents; by default as `lower_case` by
+        the original's rules, and not by the others.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK],
         typed in the text, become their ids. The original splits them like
         any other text. Leave it off for text of strangers, who could end a
         segment with "[SEP]".
+      normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
+        MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
+        without `strip_accents`.
     """
 
     def __init__(
@@ -71,21 +81,23 @@ class BertTokenizer(tf.Module):
         lower_case: bool = True,
         strip_accents: bool | None = None,
         preserve_special_tokens: bool = False,
+        normalization: str = ORIGINAL,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.lower_case = lower_case
-        self.strip_accents = (
-            lower_case if strip_accents is None else strip_accents
-        )
+        if strip_accents is None:
+            strip_accents = lower_case and normalization == ORIGINAL
+        self.strip_accents = strip_accents
         self.preserve_special_tokens = preserve_special_tokens
+        self.normalization = normalization
         self._normalizer = normalizer.Normalizer(
-            self.lower_case, self.strip_accents
+            self.lower_case, self.strip_accents, normalization
         )
         # Outside any graph and beside the operators; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
-                vocabulary, preserve_special_tokens
+                vocabulary, preserve_special_tokens, normalization
             )
             self._tokens = tf.constant(vocabulary.tokens)
 
@@ -111,6 +123,7 @@ class BertTokenizer(tf.Module):
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
             "preserve_special_tokens": self.preserve_special_tokens,
+            "normalization": self.normalization,
             "vocabulary_hash": self.vocabulary.hash,
         }
 
@@ -124,8 +137,8 @@ class BertTokenizer(tf.Module):
           Ragged <int32>[n, None]; <int32>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
-        normalized = self._normalizer.normalize(self._hide_specials(text))
-        ids = self._wordpiece.tokenize(_mark_long_words(normalized))
+        normalized = self._normalizer.normalize(self._prepare(text))
+        ids = self._wordpiece.tokenize(self._mark_long_words(normalized))
         return ids[0] if is_scalar else ids
 
     def tokenize_with_offsets(
@@ -148,10 +161,10 @@ class BertTokenizer(tf.Module):
         """
         text, is_scalar = _to_vector(text)
         normalized, sources = self._normalizer.normalize_with_offsets(
-            self._hide_specials(text)
+            self._prepare(text)
         )
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(
-            _mark_long_words(normalized)
+            self._mark_long_words(normalized)
         )
         starts, ends = _map_offsets(starts, ends, sources)
         if is_scalar:
@@ -168,7 +181,7 @@ class BertTokenizer(tf.Module):
           Ragged <string>[n, None]; <string>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
-        normalized = self._normalizer.normalize(self._hide_specials(text))
+        normalized = self._normalizer.normalize(self._prepare(text))
         words = self._normalizer.split_words(normalized)
         if self.preserve_special_tokens:
             flat = words.flat_values
@@ -198,6 +211,15 @@ class BertTokenizer(tf.Module):
         return tf.strings.regex_replace(
             joined, f" {vocabulary_lib.CONTINUATION}", ""
         )
+
+    def _prepare(self, text: tf.Tensor) -> tf.Tensor:
+        return self._hide_specials(self._normalizer.cut(text))
+
+    def _mark_long_words(self, normalized: tf.Tensor) -> tf.Tensor:
+        # In bytes the operator counts by itself.
+        if self.normalization == ASCII_LOWER:
+            return normalized
+        return _mark_long_words(normalized)
 
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Puts stand-ins for special tokens, if asked to.
@@ -238,14 +260,17 @@ def _to_vector(
 
 
 def _build_wordpiece(
-    vocabulary: Vocabulary, preserve_special_tokens: bool
+    vocabulary: Vocabulary, preserve_special_tokens: bool, normalization: str
 ) -> tf_text.FastWordpieceTokenizer:
+    # Words of more bytes have more characters than are allowed.
+    max_bytes_per_word = MAX_CHARS_PER_WORD * _MAX_BYTES_PER_CHAR
+    if normalization == ASCII_LOWER:
+        max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
     return tf_text.FastWordpieceTokenizer(
         [stand_ins.get(token, token) for token in vocabulary.tokens],
-        # Words of more bytes have more characters than are allowed.
-        max_bytes_per_word=MAX_CHARS_PER_WORD * _MAX_BYTES_PER_CHAR,
+        max_bytes_per_word=max_bytes_per_word,
         token_out_type=tf.int32,
         unknown_token=vocabulary_lib.UNK,
     )

@@ -27,6 +27,7 @@ class TokenizerTest(
             "lower_case": ours_lower,
             "strip_accents": ours_accents,
             "preserve_special_tokens": False,
+            "normalization": "original",
             "vocabulary_hash": Vocabulary(case.PIECES).hash,
         }
         stored = self.read()

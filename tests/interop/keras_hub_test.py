@@ -156,7 +156,11 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         received, _ = keras_hub_preset._read_settings(
             self.directory, case.VOCABULARY
         )
-        self.assertEqual(received, settings | {"vocabulary_hash": mock.ANY})
+        self.assertEqual(
+            received,
+            settings
+            | {"normalization": "original", "vocabulary_hash": mock.ANY},
+        )
 
     def test_classifier(self):
         stored = case.make_stored(

@@ -109,6 +109,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
                 "lower_case": True,
                 "strip_accents": True,
                 "preserve_special_tokens": False,
+                "normalization": "original",
                 "vocabulary_hash": Vocabulary(expected).hash,
             },
         )

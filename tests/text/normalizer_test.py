@@ -12,6 +12,7 @@ from absl import flags
 from absl.testing import flagsaver
 from absl.testing import parameterized
 
+from bert_tf.config import ASCII_LOWER
 from bert_tf.text import normalizer
 from tools import build_normalizer_tables
 
@@ -38,6 +39,33 @@ class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
         size = len(text if isinstance(text, bytes) else text.encode())
         self.assertEqual(sources.flat_values[-1], size)
         self.assertTrue(np.all(np.diff(sources.flat_values) >= 0))
+
+    @parameterized.parameters(
+        ("He\tL\f\r\nO", b"he l   o"),
+        ("ÇA Í ½ ß ™ so\u00adft\ufffd", "Ça Í ½ ß ™ so\u00adft\ufffd".encode()),
+        ("a\u00a0b\u0085\v\u2028", b"a\0b\0\0\0"),
+        ("a.b—c", "a.b\n—\nc".encode()),
+        ("中Ａ각\u0007\u200b", "中Ａ각\u0007\u200b".encode()),
+        ("ΟΔΟΣ", "ΟΔΟΣ".encode()),
+    )
+    def test_normalizes_as_on_the_device(self, text, expected):
+        theirs = normalizer.Normalizer(True, False, ASCII_LOWER)
+        self.assertAllEqual(theirs.normalize([text]), [expected])
+        normalized, sources = theirs.normalize_with_offsets([text])
+        self.assertAllEqual(normalized, [expected])
+        self.assertEqual(sources.flat_values[-1], len(text.encode()))
+
+    def test_texts_of_the_device_end_at_a_nul(self):
+        texts = ["ab\0c\nd", "\0", "", b"a\xff\0\xff"]
+        theirs = normalizer.Normalizer(True, False, ASCII_LOWER)
+        self.assertAllEqual(theirs.cut(texts), [b"ab", b"", b"", b"a\xff"])
+        ours = normalizer.Normalizer(True, False)
+        self.assertAllEqual(ours.cut(tf.constant(texts))[0], b"ab\0c\nd")
+
+    @parameterized.parameters((False, False), (True, True))
+    def test_on_the_device_ascii_is_lower_case(self, lower_case, strip_accents):
+        with self.assertRaisesRegex(ValueError, "ascii_lower lower-cases"):
+            normalizer.Normalizer(lower_case, strip_accents, ASCII_LOWER)
 
     def test_sources_are_the_first_bytes_of_characters(self):
         uncased = normalizer.Normalizer(lower_case=True, strip_accents=True)
@@ -68,6 +96,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             for lower_case in (False, True)
             for strip_accents in (False, True)
         ]
+        names.append(normalizer.table_name(True, False, ASCII_LOWER))
         self.assertEqual(tables, sorted([*names, "sigma_context.json.xz"]))
         for path in _TABLES.iterdir():
             self.assertLess(path.stat().st_size, 500_000)
@@ -81,6 +110,10 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             normalizer.read_table("cased_keep_accents.xz"),
             build_normalizer_tables.build_model(False, False),
+        )
+        self.assertEqual(
+            normalizer.read_table("ascii_lower.xz"),
+            build_normalizer_tables.build_model(True, False, ASCII_LOWER),
         )
 
     def test_generator_writes_nothing_unasked(self):
@@ -100,7 +133,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             mock.patch.object(sys.stdout, "write", written.append),
         ):
             build_normalizer_tables.main([""])
-        self.assertLen([line for line in written if "changed" in line], 5)
+        self.assertLen([line for line in written if "changed" in line], 6)
         after = {path: path.read_bytes() for path in _TABLES.iterdir()}
         self.assertEqual(before, after)
 

@@ -138,6 +138,7 @@ class TextOfIdsTest(tf.test.TestCase):
                 "lower_case": True,
                 "strip_accents": False,
                 "preserve_special_tokens": False,
+                "normalization": "original",
                 "vocabulary_hash": _VOCABULARY.hash,
             },
         )
