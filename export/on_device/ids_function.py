@@ -11,6 +11,11 @@ import tensorflow as tf
 from export import serving_module
 from export.on_device.build import Build
 
+# What the SavedModel of ids has beside probabilities or the score. The Task
+# Library refuses a classifier with more than one output, and MediaPipe would
+# take each for classes.
+LEFT_OUT = ("logits",)
+
 
 class IdsFunction:
     """The numbers that a head makes of ids, as the SavedModel of ids does.
@@ -32,9 +37,10 @@ class IdsFunction:
 
     def __call__(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns tensors of numbers by name."""
-        return serving_module.answer_ids_in_numbers(
+        answer = serving_module.answer_ids_in_numbers(
             self._build.head, self._build.model, inputs
         )
+        return {x: tensor for x, tensor in answer.items() if x not in LEFT_OUT}
 
 
 def _fix(
