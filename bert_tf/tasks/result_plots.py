@@ -51,14 +51,14 @@ def draw_confusion_matrix(
     if len(labels) <= _MAX_LABELS_WITH_NUMBERS:
         names = 0.09 * max(len(_shorten(label)) for label in labels)
         side = 1.0 + max(0.5 * len(labels), 2.0) + names
-        figure = _figure(max(side, 4.0), side)
+        figure = new_figure(max(side, 4.0), side)
         axes = figure.add_subplot()
         parts = _draw_matrix(axes, labels, counts)
         _write_numbers(axes, counts, parts)
         _name_labels(axes, labels, 10.0)
     else:
         side = float(np.clip(0.11 * len(labels), 8.0, 18.0))
-        figure = _figure(side + 6.0, side)
+        figure = new_figure(side + 6.0, side)
         matrix, pairs = figure.subplots(1, 2, width_ratios=[side, 4.0])
         # Else one confusion among so many could not be seen.
         norm = colors.PowerNorm(0.4, vmin=0, vmax=1)
@@ -67,7 +67,7 @@ def draw_confusion_matrix(
             _name_labels(matrix, labels, min(44 * side / len(labels), 10.0))
         _draw_confusions(pairs, labels, counts, min(0.75 * side, 10.0))
     figure.suptitle(result_tables.accuracy_line(counts), fontsize=11)
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def draw_score_scatter(
@@ -82,7 +82,7 @@ def draw_score_scatter(
     """
     references = np.asarray(references, np.float64)
     predictions = np.asarray(predictions, np.float64)
-    figure = _figure(6.0, 6.0)
+    figure = new_figure(6.0, 6.0)
     axes = figure.add_subplot()
     # Many points lie on each other: dark is where there are many.
     axes.scatter(
@@ -111,7 +111,7 @@ def draw_score_scatter(
         fontsize=11,
         loc="left",
     )
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def draw_entity_scores(
@@ -127,7 +127,7 @@ def draw_entity_scores(
     *types, overall = rows
     shown = sorted(types, key=lambda row: -row[1].num_references)[:_MAX_BARS]
     shown = [row for row in types if row in shown] + [overall]
-    figure = _figure(8.0, 1.6 + 0.5 * len(shown))
+    figure = new_figure(8.0, 1.6 + 0.5 * len(shown))
     axes = figure.add_subplot()
     position = np.arange(len(shown))
     for number, (name, color) in enumerate(_COLORS.items()):
@@ -156,16 +156,23 @@ def draw_entity_scores(
             loc="left",
         )
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    _write(figure, path)
+    write_figure(figure, path)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Returns an empty figure.
+
+    Args:
+      width: In inches.
+      height: In inches.
+    """
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _write(figure: Figure, path: str) -> None:
+def write_figure(figure: Figure, path: str) -> None:
+    """Writes a figure as PNG, atomically."""
     with files.atomic_file(path) as temporary:
         figure.savefig(temporary, format="png")
 

@@ -39,7 +39,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     table = [["right \\ predicted", *_numbers(names)]]
     for number, name, row in zip(_numbers(names), names, counts, strict=True):
         table.append([f"{number} {name}", *map(str, row)])
-    return f"{head}{_aligned(table)}\n{scores}"
+    return f"{head}{aligned(table)}\n{scores}"
 
 
 def accuracy_line(counts: np.ndarray) -> str:
@@ -133,7 +133,7 @@ def score_scatter_text(
                 *(f"{mean:.4f}" for mean in means),
             ]
         )
-    return _aligned(table)
+    return aligned(table)
 
 
 def _label_rows(
@@ -164,7 +164,7 @@ def _scores_text(kind: str, rows: Sequence[tuple[str, EntityScore]]) -> str:
                 *map(str, counts),
             ]
         )
-    return _aligned(table)
+    return aligned(table)
 
 
 def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
@@ -173,7 +173,7 @@ def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     for right, predicted in confusions(counts):
         count, total = counts[right, predicted], totals[right]
         table.append([names[right], names[predicted], str(count), str(total)])
-    return _aligned(table, num_names=2)
+    return aligned(table, num_names=2)
 
 
 def _numbers(names: Sequence[str]) -> list[str]:
@@ -184,8 +184,13 @@ def _one_line(name: str) -> str:
     return " ".join(name.split())
 
 
-def _aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
-    """Returns lines with names to the left and numbers to the right."""
+def aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
+    """Returns lines with names to the left and numbers to the right.
+
+    Args:
+      table: Rows of as many cells each.
+      num_names: How many columns have names; all others have numbers.
+    """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []
     for row in table:
