@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from google.protobuf import json_format
 from starlette import applications
+from starlette import middleware
 from starlette import requests
 from starlette import responses
 from starlette import routing
@@ -25,6 +26,7 @@ from bert_tf.serving.model_server import json_tensors
 from bert_tf.serving.model_server import json_values
 from bert_tf.serving.model_server import metrics
 from bert_tf.serving.model_server import model_protos
+from bert_tf.serving.model_server.response_headers import ResponseHeaders
 from bert_tf.serving.model_server.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.model_server.servable import Servable
 from bert_tf.serving.model_server.service import Service
@@ -69,7 +71,8 @@ def application(
             routing.Route("/page/models.json", api.models),
             routing.Route("/", _index),
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
-        ]
+        ],
+        middleware=[middleware.Middleware(ResponseHeaders)],
     )
 
 

@@ -1,7 +1,9 @@
 """Tests of the REST interface against what TensorFlow Serving documents."""
 
 import base64
+import contextlib
 import gzip
+import http.client
 import json
 import math
 import re
@@ -447,6 +449,49 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         for path in ("/page/../server.py", "/page/%2e%2e/server.py"):
             status, _ = toy_models.ask_raw(self.port, "GET", path)
             self.assertEqual(status, 404)
+
+    @parameterized.parameters(
+        ("GET", "/", 200),
+        ("GET", "/page/page.js", 200),
+        ("GET", "/page/models.json", 200),
+        ("GET", "/metrics", 200),
+        ("GET", _MODEL, 200),
+        ("POST", f"{_MODEL}/versions/4:predict", 404),
+        ("GET", "/nothing", 404),
+    )
+    def test_browsers_do_no_more_with_answers_than_they_say(
+        self, method, path, status
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        with contextlib.closing(connection):
+            connection.request(method, path, b"{}")
+            response = connection.getresponse()
+            response.read()
+        self.assertEqual(response.status, status)
+        self.assertEqual(response.headers["X-Content-Type-Options"], "nosniff")
+        self.assertEqual(response.headers["Referrer-Policy"], "no-referrer")
+        self.assertEqual(
+            response.headers["Cross-Origin-Resource-Policy"], "same-origin"
+        )
+        policy = response.headers.get_all("Content-Security-Policy")
+        self.assertLen(policy, 1)
+        allowed = dict(
+            directive.strip().split(" ", 1)
+            for directive in policy[0].split(";")
+        )
+        self.assertEqual(
+            allowed,
+            {
+                "default-src": "'none'",
+                "script-src": "'self'",
+                "style-src": "'self'",
+                "img-src": "'self'",
+                "connect-src": "'self'",
+                "base-uri": "'none'",
+                "form-action": "'none'",
+                "frame-ancestors": "'none'",
+            },
+        )
 
 
 if __name__ == "__main__":
