@@ -31,6 +31,8 @@ class BiLSTM(layers.BasicLayer):
 
     Args:
       units: U.
+      for_inference: Whether to have the form of `inference.prepare`, which has
+        no gradient of its own and keeps nothing for one.
       **kwargs: As for `keras.layers.Layer`.
 
     Call arguments:
@@ -46,9 +48,10 @@ class BiLSTM(layers.BasicLayer):
       Jozefowicz et al., 2015, section 2.2.
     """
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units, for_inference=False, **kwargs):
         super().__init__(**kwargs)
         self.units = units
+        self.for_inference = for_inference
         self.directions = [
             _Direction(units, dtype=self.dtype_policy, name=name)
             for name in ("forward", "backward")
@@ -72,7 +75,8 @@ class BiLSTM(layers.BasicLayer):
         projected = tf.reshape(projected, [batch, length, 2, 4 * self.units])
         projected = _by_step(tf.transpose(projected, [2, 1, 0, 3]))
         mask = tf.transpose(tf.cast(input_mask, tf.bool))[..., tf.newaxis]
-        states = _recurrence(
+        compute = _states if self.for_inference else _trainable_states
+        states = compute(
             projected,
             tf.stack(recurrent),
             tf.stack(biases)[:, tf.newaxis],
@@ -84,7 +88,10 @@ class BiLSTM(layers.BasicLayer):
         return tf.reshape(states, [batch, length, 2 * self.units])
 
     def get_config(self):
-        return super().get_config() | {"units": self.units}
+        return super().get_config() | {
+            "units": self.units,
+            "for_inference": self.for_inference,
+        }
 
 
 class _Direction(layers.BasicLayer):
@@ -114,8 +121,14 @@ def _by_step(x):
     return tf.stack([x[0], x[1, ::-1]], axis=1)
 
 
-def _recurrence(projected, kernel, bias, mask):
-    """Returns the states of both LSTMs.
+def _states(projected, kernel, bias, mask):
+    """Returns the states of both LSTMs; see `_trainable_states`."""
+    (states,) = _run_forward(projected, kernel, bias, mask, count=1)
+    return states
+
+
+def _trainable_states(projected, kernel, bias, mask):
+    """Returns the states of both LSTMs, with a gradient that is fast.
 
     Args:
       projected: <float>[S, 2, B, 4U], inputs . kernel.
@@ -151,8 +164,16 @@ def _recurrence(projected, kernel, bias, mask):
     return loop(projected, kernel, bias)
 
 
-def _run_forward(projected, kernel, bias, mask):
-    """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U]."""
+def _run_forward(projected, kernel, bias, mask, count=3):
+    """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U].
+
+    Args:
+      projected: As for `_trainable_states`, like the next three.
+      kernel: The recurrent kernels.
+      bias: The biases.
+      mask: What is no padding.
+      count: How many of the three are kept of each step and returned.
+    """
     steps, _, batch, _ = fused.shape_of(projected)
     units = kernel.shape[1]
     read_projected, read_mask = _reader(projected), _reader(mask)
@@ -169,7 +190,7 @@ def _run_forward(projected, kernel, bias, mask):
         state = tf.where(is_token, exit_ * tf.tanh(new_cell), state)
         cell = tf.where(is_token, new_cell, cell)
         gates = tf.concat([entry, forget, candidate, exit_], axis=-1)
-        values = (state, cell, gates)
+        values = (state, cell, gates)[:count]
         written = [
             array.write(index, value)
             for array, value in zip(written, values, strict=True)
@@ -177,7 +198,7 @@ def _run_forward(projected, kernel, bias, mask):
         return index + 1, state, cell, *written
 
     zeros = tf.zeros([2, batch, units])
-    arrays = [tf.TensorArray(tf.float32, steps) for _ in range(3)]
+    arrays = [tf.TensorArray(tf.float32, steps) for _ in range(count)]
     results = tf.while_loop(
         lambda index, *_: index < steps,
         step,

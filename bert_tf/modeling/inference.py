@@ -5,6 +5,8 @@ so that TensorFlow makes one operation of them, all is computed in one dtype,
 and weights are stored in it. There is no dropout, and no gradient is meant.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -15,22 +17,27 @@ _MERGED = ("query", "key", "value")
 _MERGED_NAME = "query_key_value"
 
 
-def prepare(model: keras.Model, precision: str = "float32") -> keras.Model:
+def prepare(
+    model: keras.Model, precision: str = "float32", **values: Any
+) -> keras.Model:
     """Returns a model like `model`, in the form that predicts fastest.
 
     Args:
       model: A model of `bert_tf.modeling`.
       precision: "float32", "bfloat16" or "float16". Embeddings are added,
         rows normalised and logits computed in float32 in each of them.
+      **values: Arguments of the class that leave parts of the model out, for
+        instance `heads=["masked_lm"]`.
 
     Returns:
-      A model of the same class, with the same inputs and outputs and copies
-      of the weights.
+      A model of the same class, with the same inputs and outputs, but for
+      those of parts that are left out, and copies of the weights.
     """
     config = model.get_config() | {
         "for_inference": True,
         "fuse": False,
         "dtype": precision,
+        **values,
     }
     prepared = type(model).from_config(config)
     copy_weights(model, prepared)

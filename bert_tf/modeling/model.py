@@ -16,14 +16,18 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import attention
 from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
-from bert_tf.modeling import heads
+from bert_tf.modeling import heads as head_layers
+from bert_tf.modeling import inputs as model_inputs
 from bert_tf.modeling import layers
 
-_RETURN_FLAGS = (
+_FLAGS = (
     "return_all_layers",
     "return_embeddings",
     "return_attention_probs",
+    "has_pooler",
 )
+# The heads of pretraining, by what stands before "_logits" in their outputs.
+_PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 
 
 class _ConfiguredModel(layers.Configured, keras.Model):
@@ -101,6 +105,7 @@ class BertModel(_ConfiguredModel):
       return_all_layers: Whether to return `encoder_outputs`.
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
+      has_pooler: Whether there is a pooler, and `pooled_output`.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
 
@@ -138,6 +143,7 @@ class BertModel(_ConfiguredModel):
         return_all_layers=False,
         return_embeddings=False,
         return_attention_probs=False,
+        has_pooler=True,
         name="bert",
         **kwargs,
     ):
@@ -145,9 +151,11 @@ class BertModel(_ConfiguredModel):
         self.return_all_layers = return_all_layers
         self.return_embeddings = return_embeddings
         self.return_attention_probs = return_attention_probs
+        self.has_pooler = has_pooler
         self.embeddings = self.add_layer(embeddings.Embeddings, "embeddings")
         self.encoder = self.add_layer(encoder.Encoder, "encoder", salt=1)
-        self.pooler = self.add_layer(heads.Pooler, "pooler")
+        if has_pooler:
+            self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
         self.build()
 
@@ -155,10 +163,11 @@ class BertModel(_ConfiguredModel):
         hidden = (None, None, self.bert_config.hidden_size)
         self.embeddings.build((None, None))
         self.encoder.build(hidden)
-        self.pooler.build(hidden)
+        if self.has_pooler:
+            self.pooler.build(hidden)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        input_ids, input_mask, segment_ids = standardize(inputs)
+        input_ids, input_mask, segment_ids = model_inputs.standardize(inputs)
         if not training:
             dropout_seeds = None
         elif dropout_seeds is None:
@@ -172,10 +181,11 @@ class BertModel(_ConfiguredModel):
         encoded, probs = self.encoder(
             embedded, adder, dropout_seeds=dropout_seeds
         )
-        outputs = {
-            "sequence_output": encoded[-1],
-            "pooled_output": self.pooler(encoded[-1], input_mask=input_mask),
-        }
+        outputs = {"sequence_output": encoded[-1]}
+        if self.has_pooler:
+            outputs["pooled_output"] = self.pooler(
+                encoded[-1], input_mask=input_mask
+            )
         if self.return_all_layers:
             outputs["encoder_outputs"] = encoded
         if self.return_embeddings:
@@ -195,7 +205,7 @@ class BertModel(_ConfiguredModel):
         )
 
     def get_config(self):
-        flags = {name: getattr(self, name) for name in _RETURN_FLAGS}
+        flags = {name: getattr(self, name) for name in _FLAGS}
         return super().get_config() | flags
 
 
@@ -208,6 +218,7 @@ class BertWithHead(_ConfiguredModel):
       return_all_layers: As for `BertModel`.
       return_embeddings: As for `BertModel`.
       return_attention_probs: As for `BertModel`.
+      has_pooler: As for `BertModel`.
       **kwargs: As for `keras.Model`.
     """
 
@@ -218,6 +229,7 @@ class BertWithHead(_ConfiguredModel):
         return_all_layers=False,
         return_embeddings=False,
         return_attention_probs=False,
+        has_pooler=True,
         **kwargs,
     ):
         super().__init__(config, fuse, **kwargs)
@@ -228,6 +240,7 @@ class BertWithHead(_ConfiguredModel):
                 return_all_layers,
                 return_embeddings,
                 return_attention_probs,
+                has_pooler,
                 for_inference=self.for_inference,
                 dtype=self.dtype_policy,
             )
@@ -248,12 +261,12 @@ class BertWithHead(_ConfiguredModel):
         if not training:
             return None
         if dropout_seeds is None:
-            input_ids, _, _ = standardize(inputs)
+            input_ids, _, _ = model_inputs.standardize(inputs)
             return self.bert.draw_seeds(input_ids)
         return dropout_seeds
 
     def get_config(self):
-        flags = {name: getattr(self.bert, name) for name in _RETURN_FLAGS}
+        flags = {name: getattr(self.bert, name) for name in _FLAGS}
         return super().get_config() | flags
 
 
@@ -264,6 +277,8 @@ class BertForPretraining(BertWithHead):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
+      heads: Which of the two there are: "masked_lm", "next_sentence". Without
+        the second there is no pooler either, which nothing else reads.
       **kwargs: As for `keras.Model`, and the `return_` flags of `BertModel`.
 
     Call arguments:
@@ -276,56 +291,63 @@ class BertForPretraining(BertWithHead):
       What `BertModel` returns, and `masked_lm_logits` <float32>[B, P, V] and
       `next_sentence_logits` <float32>[B, 2] (0: the second segment follows
       the first, 1: it is random).
+
+    Raises:
+      UserError: If there is no head, or an unknown one.
     """
 
     def __init__(
-        self, config, fuse=False, name="bert_for_pretraining", **kwargs
+        self,
+        config,
+        fuse=False,
+        heads=_PRETRAINING_HEADS,
+        name="bert_for_pretraining",
+        **kwargs,
     ):
+        if not heads or not set(heads) <= set(_PRETRAINING_HEADS):
+            raise UserError(
+                "`heads` must be some of "
+                f"{', '.join(_PRETRAINING_HEADS)}. Received: {heads!r}."
+            )
+        kwargs["has_pooler"] = "next_sentence" in heads
         super().__init__(config, fuse, name=name, **kwargs)
-        self.masked_lm_head = self.add_layer(heads.MaskedLMHead, "predictions")
-        self.next_sentence_head = self.add_layer(
-            heads.LinearHead, "seq_relationship", num_outputs=2
-        )
+        self.heads = tuple(heads)
+        if "masked_lm" in heads:
+            self.masked_lm_head = self.add_layer(
+                head_layers.MaskedLMHead, "predictions"
+            )
+        if "next_sentence" in heads:
+            self.next_sentence_head = self.add_layer(
+                head_layers.LinearHead, "seq_relationship", num_outputs=2
+            )
         self.build()
 
     def build(self, input_shape=None):
         width = self.bert_config.hidden_size
         with keras.name_scope("cls"):
-            self.masked_lm_head.build((None, None, width))
-            self.next_sentence_head.build((None, width))
+            if "masked_lm" in self.heads:
+                self.masked_lm_head.build((None, None, width))
+            if "next_sentence" in self.heads:
+                self.next_sentence_head.build((None, width))
 
     def call(self, inputs, training=False, dropout_seeds=None):
         inputs = dict(inputs)
         positions = inputs.pop("masked_lm_positions", None)
         outputs, _ = self.encode(inputs, training, dropout_seeds)
-        outputs["masked_lm_logits"] = self.masked_lm_head(
-            outputs["sequence_output"],
-            tf.convert_to_tensor(self.bert.embeddings.word_embeddings),
-            masked_lm_positions=positions,
-        )
-        outputs["next_sentence_logits"] = self.next_sentence_head(
-            outputs["pooled_output"]
-        )
+        if "masked_lm" in self.heads:
+            outputs["masked_lm_logits"] = self.masked_lm_head(
+                outputs["sequence_output"],
+                tf.convert_to_tensor(self.bert.embeddings.word_embeddings),
+                masked_lm_positions=positions,
+            )
+        if "next_sentence" in self.heads:
+            outputs["next_sentence_logits"] = self.next_sentence_head(
+                outputs["pooled_output"]
+            )
         return outputs
 
-
-def standardize(inputs):
-    """Returns the three inputs as <int32>[B, S], with defaults filled in."""
-    known = ("input_ids", "input_mask", "segment_ids")
-    unknown = sorted(set(inputs) - set(known))
-    if unknown or "input_ids" not in inputs:
-        raise UserError(
-            "The model's inputs are `input_ids` and, optionally, `input_mask` "
-            f"and `segment_ids`. Received: {', '.join(sorted(inputs))}."
-        )
-    input_ids = tf.cast(inputs["input_ids"], tf.int32)
-    input_mask = inputs.get("input_mask")
-    if input_mask is None:
-        input_mask = tf.ones_like(input_ids)
-    segment_ids = inputs.get("segment_ids")
-    if segment_ids is None:
-        segment_ids = tf.zeros_like(input_ids)
-    return input_ids, input_mask, tf.cast(segment_ids, tf.int32)
+    def get_config(self):
+        return super().get_config() | {"heads": list(self.heads)}
 
 
 def named_variables(model):

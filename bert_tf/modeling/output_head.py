@@ -15,6 +15,7 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
+from bert_tf.modeling import inputs as model_inputs
 from bert_tf.modeling import model
 
 # Units of a direction (paper, section 5.3). That it is meant for each direction
@@ -91,7 +92,10 @@ class BertWithOutputHead(model.BertWithHead):
             self.lstm_size = LSTM_SIZE
         return [
             bilstm.BiLSTM(
-                self.lstm_size, dtype=self.dtype_policy, name=f"bilstm_{index}"
+                self.lstm_size,
+                self.for_inference,
+                dtype=self.dtype_policy,
+                name=f"bilstm_{index}",
             )
             for index in range(number)
         ]
@@ -113,7 +117,7 @@ class BertWithOutputHead(model.BertWithHead):
 
     def read_tokens(self, sequence, inputs):
         """Returns what a head reads of tokens, <float>[B, S, width]."""
-        _, input_mask, _ = model.standardize(inputs)
+        _, input_mask, _ = model_inputs.standardize(inputs)
         for layer in self.lstms:
             sequence = layer(sequence, input_mask)
         return sequence
@@ -121,10 +125,15 @@ class BertWithOutputHead(model.BertWithHead):
     def read_text(self, outputs, inputs):
         """Returns what a head reads of a text, <float>[B, width]."""
         if not self.lstms:
+            if not self.bert.has_pooler:
+                raise UserError(
+                    "A linear head that reads a text reads what the pooler "
+                    "gives. Received: has_pooler=False."
+                )
             return outputs["pooled_output"]
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
-        _, input_mask, _ = model.standardize(inputs)
+        _, input_mask, _ = model_inputs.standardize(inputs)
         last = heads.take_last_token(first, input_mask)
         return tf.concat([last, second[:, 0]], axis=-1)
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.modeling import inference
 from bert_tf.modeling import model as models
 from bert_tf.modeling import task_models
@@ -86,9 +87,12 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         model = _build(name)
         prepared = inference.prepare(model, precision)
         self.assertIs(type(prepared), type(model))
-        inputs = _inputs(name)
+        inputs = tf.nest.map_structure(tf.constant, _inputs(name))
         expected = model(inputs, training=False)
-        received = tf.function(prepared)(inputs, training=False)
+        compute = tf.function(lambda x: prepared(x, training=False))
+        traced = compute.get_concrete_function(inputs)
+        self._assert_no_gradient_of_its_own(traced.graph)
+        received = traced(inputs)
         self.assertEqual(set(received), set(expected))
         for a, b in zip(
             tf.nest.flatten(received), tf.nest.flatten(expected), strict=True
@@ -98,6 +102,15 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
                 tf.cast(a, tf.float32), b, rtol=tolerance, atol=tolerance
             )
         return models.named_variables(prepared)
+
+    def _assert_no_gradient_of_its_own(self, graph):
+        """Checks that SavedModels hold nothing that needs Python's code."""
+        definition = graph.as_graph_def()
+        nodes = [*definition.node]
+        for function in definition.library.function:
+            nodes += function.node_def
+        for node in nodes:
+            self.assertNotIn("_gradient_op_type", node.attr, node.name)
 
     def test_float32(self, name):
         named = self._assert_same(name, "float32", 2e-5)
@@ -125,6 +138,55 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         expected = tf.nest.flatten(model(_inputs(name)))
         self.assertAllClose(after, expected, rtol=2e-5, atol=2e-5)
         self.assertNotAllClose(before[0], after[0])
+
+
+class PartsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("pretraining", {"heads": ["masked_lm"]}, ("bert/pooler", "cls/seq")),
+        ("pretraining", {"heads": ["next_sentence"]}, ("cls/pred",)),
+        ("tagging", {"has_pooler": False}, ("bert/pooler",)),
+        ("bilstm", {"has_pooler": False}, ("bert/pooler",)),
+        (
+            "encoder",
+            {
+                "config": _config(num_hidden_layers=2).to_dict(),
+                "has_pooler": False,
+            },
+            ("bert/encoder/layer_2", "bert/encoder/layer_3", "bert/pooler"),
+        ),
+    )
+    def test_what_is_left_changes_nothing(self, name, values, left_out):
+        model = _build(name)
+        full = inference.prepare(model)
+        prepared = inference.prepare(model, **values)
+        self.assertCountEqual(
+            models.named_variables(prepared),
+            [
+                weight
+                for weight in models.named_variables(full)
+                if not weight.startswith(left_out)
+            ],
+        )
+        expected = full(_inputs(name))
+        received = prepared(_inputs(name))
+        if name == "encoder":
+            # What was in the middle is the end now.
+            self.assertLen(received["encoder_outputs"], 2)
+            for key in ("encoder_outputs", "attention_probs"):
+                expected[key] = expected[key][:2]
+            expected["sequence_output"] = expected["encoder_outputs"][-1]
+        self.assertLess(set(received), set(expected))
+        for key, values in received.items():
+            self.assertAllClose(values, expected[key], rtol=0, atol=1e-6)
+
+    def test_a_head_has_what_it_reads(self):
+        model = _build("classification")
+        prepared = inference.prepare(model, has_pooler=False)
+        with self.assertRaisesRegex(UserError, "has_pooler=False"):
+            prepared(_inputs("classification"))
+        for heads in ((), ("masked_lm", "tagger")):
+            with self.assertRaisesRegex(UserError, "`heads` must be some of"):
+                models.BertForPretraining(_CONFIG, heads=heads)
 
 
 if __name__ == "__main__":
