@@ -14,6 +14,8 @@ import time
 import turns
 
 _SEED = 1
+# A turn's batches are chosen from so many, which a run would make at once.
+_PLANNED_BATCHES = 50
 
 
 class _Work:
@@ -100,19 +102,18 @@ class _Work:
                 for end, length in zip(ends, lengths, strict=True)
                 if end
             ]
-        # Whole windows of batches that were sorted together, so that a turn
-        # has short and long ones as the run has.
         plan = length_buckets.training_batches(
-            self._features.lengths[self._chosen(turn)],
+            self._features.lengths,
             size,
             _SEED + turn,
-            count,
+            max(count, _PLANNED_BATCHES),
             lengths,
         )
-        chosen = self._chosen(turn)
+        # Evenly from short to long, so that a turn has of each what the whole
+        # run has.
+        plan.sort(key=lambda batch: batch.length)
         return [
-            length_buckets.Batch(chosen[batch.indices], batch.length)
-            for batch in plan
+            plan[(2 * i + 1) * len(plan) // (2 * count)] for i in range(count)
         ]
 
     def _chosen(self, turn):
