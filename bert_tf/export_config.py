@@ -299,6 +299,11 @@ class TfliteConfig:
             "say how large activations become. Received: none.",
         )
         require(
+            self.quantization != "full_int8" or self.input == "ids",
+            "--quantization=full_int8 is for --input=ids. Received: "
+            f"--input={self.input}; take dynamic.",
+        )
+        require(
             self.eval_file is not None or self.max_drop == 1.0,
             "--max_drop is for --eval_file. Received: "
             f"{self.max_drop} without it.",

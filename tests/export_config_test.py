@@ -77,6 +77,14 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"output_file": ""}, "--output_file must name a file"),
         ({"representative_file": "r"}, "is for --quantization=full_int8 or"),
         ({"quantization": "full_int8"}, "needs --representative_file"),
+        (
+            {
+                "quantization": "full_int8",
+                "representative_file": "r",
+                "input": "text",
+            },
+            "full_int8 is for --input=ids. Received: --input=text",
+        ),
     )
     def test_what_cannot_be_is_one_sentence(self, values, message):
         with self.assertRaisesRegex(UserError, message):

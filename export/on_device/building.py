@@ -13,12 +13,20 @@ from absl import logging
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
+from bert_tf.export_config import ALL
+from bert_tf.export_config import QUANTIZATIONS
 from bert_tf.export_config import TfliteConfig
+from export.on_device import accuracy
 from export.on_device import build as builds
+from export.on_device import client_texts
 from export.on_device import conversion
+from export.on_device import ladder
+from export.on_device import metadata
+from export.on_device import samples
 from export.on_device import tflite_file
 from export.on_device import usage
 from export.on_device import verification
+from export.on_device.accuracy import Gate
 from export.on_device.build import Build
 from export.on_device.ids_function import IdsFunction
 from export.on_device.verification import Verification
@@ -76,11 +84,68 @@ def run(config: TfliteConfig) -> None:
     """
     keras_backend.require_tensorflow()
     _require_no_directory(config.output_file)
-    built = make(builds.prepare(config))
-    report = built.report()
-    publish(built, config.output_file, report)
-    sys.stdout.write(usage.text(built.build, config.output_file, report) + "\n")
+    build = builds.prepare(config)
+    gate = Gate(build)
+    if config.quantization == ALL:
+        said = _run_all(build, gate)
+    else:
+        said = _run_one(build, gate)
+    note = client_texts.note(build, gate.examples)
+    sys.stdout.write("\n\n".join([said, *filter(None, [note])]) + "\n")
     sys.stdout.flush()
+
+
+def _run_one(build: Build, gate: Gate) -> str:
+    """Makes the file that is asked for; returns what its user is told."""
+    config = build.config
+    built = make(build)
+    measured = gate.measure({build.quantization: built.content})
+    measured = measured[build.quantization]
+    accuracy.require(measured, config.max_drop)
+    publish(built, config.output_file, measured)
+    return usage.text(build, config.output_file, built.content, measured)
+
+
+def _run_all(build: Build, gate: Gate) -> str:
+    """Makes a file of each kind; returns a table of them.
+
+    Raises:
+      UserError: If all lose more than --max_drop.
+    """
+    config = build.config
+    built = {}
+    for quantization in _all_of(config):
+        built[quantization] = make(
+            dataclasses.replace(build, quantization=quantization)
+        )
+    reports = gate.measure({x: one.content for x, one in built.items()})
+    refused = [
+        name
+        for name, report in reports.items()
+        if not accuracy.is_good_enough(report, config.max_drop)
+    ]
+    for name, one in built.items():
+        if name not in refused:
+            path = ladder.path_of(config.output_file, name)
+            publish(one, path, reports[name])
+    table = ladder.write(config.output_file, [*reports.values()], refused)
+    if len(refused) == len(built):
+        raise UserError(
+            f"At least one file must be within --max_drop={config.max_drop:g} "
+            f"points of the model. Received:\n{table}"
+        )
+    return table
+
+
+def _all_of(config: TfliteConfig) -> list[str]:
+    """Returns the quantizations that the other flags allow."""
+    if config.input == "ids" and config.representative_file is not None:
+        return [*QUANTIZATIONS]
+    logging.warning(
+        "--quantization=all leaves out full_int8, which needs --input=ids and "
+        "--representative_file."
+    )
+    return [name for name in QUANTIZATIONS if name != "full_int8"]
 
 
 def make(build: Build) -> Built:
@@ -90,26 +155,30 @@ def make(build: Build) -> Built:
       UserError: If the converter refuses the model, or the file says
         something else.
     """
+    is_calibrated = build.quantization == "full_int8"
     function = IdsFunction(build)
     content = conversion.convert(
         function,
         function.specs,
         build.quantization,
+        samples.read(build) if is_calibrated else None,
         per_tensor=build.config.compatibility == "2.14",
     )
+    content = metadata.describe(content, build)
     found = verification.verify(content, build)
     logging.info("%s: %s.", build.quantization, found.text())
     return Built(build, content, found)
 
 
-def publish(built: Built, path: str, report: dict[str, Any]) -> None:
+def publish(built: Built, path: str, measured: accuracy.Report) -> None:
     """Writes a file and its report, each whole.
 
     Args:
       built: The file.
       path: Where it is to be; the report lies beside it.
-      report: What `Built.report` returned, and what is known beside.
+      measured: What it is worth.
     """
+    report = built.report() | {"measured": measured.to_json()}
     with contextlib.ExitStack() as stack:
         # The report has the checksum, so that who sees one without the other
         # knows; the file comes last.

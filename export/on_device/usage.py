@@ -1,10 +1,10 @@
 """What a user is told of a .tflite file: what it is, and how to run it."""
 
-from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
 from bert_tf.text.vocabulary import MASK
+from export.on_device import tflite_file
+from export.on_device.accuracy import Report
 from export.on_device.build import Build
 
 _TEXT = "The cat sat on the mat."
@@ -15,24 +15,25 @@ _NUM_CHOICES = 2
 _OF_PAIRS = ("question_answering", "multiple_choice", "next_sentence")
 
 
-def text(build: Build, path: str, report: Mapping[str, Any]) -> str:
+def text(build: Build, path: str, content: bytes, measured: Report) -> str:
     """Returns what is printed when a file is written.
 
     Args:
       build: What it is.
       path: Where it is.
-      report: What `Built.report` returned.
+      content: The file.
+      measured: What it is worth.
     """
     operators = ", ".join(
-        f"{count} {name}" for name, count in report["operators"].items()
+        f"{count} {name}"
+        for name, count in tflite_file.operators(content).items()
     )
     packages = "ai-edge-litert"
     if _takes_text(build):
         packages += f" tensorflow-text=={metadata.version('tensorflow-text')}"
     return "\n\n".join(
         [
-            f"{path}: {report['bytes'] / 1e6:.1f} MB, "
-            f"{report['quantization']}, sha256 {report['sha256']}",
+            f"{path} ({build.quantization})\n{measured.text()}",
             f"Operators: {operators}",
             f"To run it in Python (pip install {packages}):",
             _indent(python_snippet(build, path)),

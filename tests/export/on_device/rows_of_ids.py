@@ -4,7 +4,7 @@ import numpy as np
 
 # Rows of multiple choice have so many.
 _NUM_CHOICES = 3
-_CLS, _FIRST, _COUNT = 2, 4, 17
+_CLS, _FIRST, _COUNT = 2, 4, 16
 
 
 def make(built, batch_size, length, seed=1):
