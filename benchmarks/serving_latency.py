@@ -5,7 +5,8 @@ r"""Times raw text in, label out, of exports and of other ways, turn by turn.
 All classify the same texts, of the lengths that the file has, with a BERT of
 the given size and random weights, and make ids of the texts themselves:
 
-- bert_tf: what export/savedmodel.py writes, called as a server does.
+- bert_tf: what export/savedmodel.py writes, called as a server does; "litert"
+  is what run/serve.py --engine=litert runs.
 - transformers: its tokenizer and PyTorch, padded to the longest of a batch.
 - onnxruntime and openvino: that model as ONNX, behind that tokenizer.
 - keras_hub: its classifier and preprocessor in one SavedModel, which pads to
@@ -58,12 +59,18 @@ _MAX_SEQ_LENGTH = 128
 _BATCH_SIZES = (1, 32)
 # Which precisions each framework has.
 _PRECISIONS = {
-    _OURS: ("float32", "bfloat16"),
+    _OURS: ("float32", "bfloat16", "litert float32", "litert int8"),
     "transformers": ("float32", "bfloat16"),
     "onnxruntime": ("float32", "int8"),
     "openvino": ("float32", "bfloat16"),
     "keras_hub": ("float32", "bfloat16"),
 }
+# Each export of bert_tf: its precision, what its litert/ is called above, and
+# what the exporter calls that.
+_EXPORTS = (
+    ("float32", "litert int8", "dynamic"),
+    ("bfloat16", "litert float32", "none"),
+)
 _PEERS = (
     "torch==2.13.0",
     "transformers==5.23.0",
@@ -109,7 +116,7 @@ def _make_exports(folder, columns):
         "# Random weights\n",
     )
     paths = {}
-    for precision in _PRECISIONS[_OURS]:
+    for precision, of_litert, quantization in _EXPORTS:
         output = os.path.join(folder, precision)
         subprocess.run(
             [
@@ -118,10 +125,12 @@ def _make_exports(folder, columns):
                 f"--model_dir={model_dir}",
                 f"--output_dir={output}",
                 f"--precision={precision}",
+                "--litert",
+                f"--litert_quantization={quantization}",
             ],
             check=True,
         )
-        paths[precision] = os.path.join(output, "1")
+        paths[precision] = paths[of_litert] = os.path.join(output, "1")
     return paths
 
 

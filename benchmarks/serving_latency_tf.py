@@ -2,7 +2,7 @@
 
     python serving_latency_tf.py SETTINGS
 
-Both are SavedModels, loaded and called as a server does.
+Both are loaded and called as a server does.
 """
 
 import json
@@ -14,7 +14,8 @@ import turns
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow as tf  # noqa: E402  The variable comes first.
+import numpy as np  # noqa: E402  The variable comes first.
+import tensorflow as tf  # noqa: E402
 import tensorflow_text  # noqa: E402, F401  Its operators.
 
 _TEXT_NAMES = ("text", "text_pair")
@@ -71,21 +72,54 @@ def _write_keras_hub(settings):
     return paths
 
 
+def _saved_model(path):
+    """Returns what a SavedModel makes of columns of texts."""
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+
+    def answer(columns):
+        outputs = serve(**{k: tf.constant(x) for k, x in columns.items()})
+        return outputs["probabilities"].numpy()
+
+    return answer
+
+
+def _litert(path, threads):
+    """Returns what run/serve.py --engine=litert makes of columns of texts."""
+    from bert_tf.serving.model_server.litert import LitertEngine
+
+    servable = LitertEngine(threads).load("bert", 1, path)
+    signature = servable.signatures["serving_default"]
+
+    def answer(columns):
+        inputs = {
+            k: np.array([text.encode() for text in x], object)
+            for k, x in columns.items()
+        }
+        outputs = servable.run(signature, inputs, tuple(signature.outputs))
+        return outputs["probabilities"]
+
+    return answer
+
+
 class _Work:
     def __init__(self, settings):
         is_ours = settings["framework"] == "bert_tf"
         paths = settings["exports"] if is_ours else _write_keras_hub(settings)
-        self._loaded = {k: tf.saved_model.load(x) for k, x in paths.items()}
+        self._answers = {
+            precision: _litert(path, settings["threads"])
+            if precision.startswith("litert")
+            else _saved_model(path)
+            for precision, path in paths.items()
+        }
 
     def run(self, precision, batches):
         """Returns the seconds of each batch."""
         seconds = []
         for rows in batches:
-            serve = self._loaded[precision].signatures["serving_default"]
             start = time.perf_counter()
-            columns = zip(_TEXT_NAMES, zip(*rows, strict=True), strict=False)
-            answer = serve(**{k: tf.constant(x) for k, x in columns})
-            probabilities = answer["probabilities"].numpy()
+            texts = zip(*rows, strict=True)
+            columns = dict(zip(_TEXT_NAMES, texts, strict=False))
+            probabilities = self._answers[precision](columns)
             seconds.append(time.perf_counter() - start)
             if probabilities.shape != (len(rows), 2):
                 raise ValueError(f"Of {len(rows)}: {probabilities.shape}.")
