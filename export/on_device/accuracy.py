@@ -125,11 +125,6 @@ class Gate:
         if self._rows is not None:
             self._model = self._rows.evaluate_model(build.model)
 
-    @property
-    def examples(self) -> Sequence[Any] | None:
-        """Those of --eval_file, as the task has them; None without it."""
-        return None if self._rows is None else self._rows.examples
-
     def measure(self, contents: Mapping[str, bytes]) -> dict[str, Report]:
         """Returns a report of each file.
 
