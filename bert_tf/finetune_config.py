@@ -11,6 +11,7 @@ from typing import Any
 from bert_tf.config import APPROACHES
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import LAYER_COMBINATIONS
+from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.run_config import OPTIMIZERS
@@ -94,6 +95,14 @@ class FinetuneConfig(TrainingDeviceConfig):
         "The pretrained model with its vocabulary: a model directory or any "
         "other format; in place of --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
+    )
+    normalization: str | None = option(
+        None,
+        "How text is read: original; or ascii_lower, as MediaPipe and the "
+        "TensorFlow Lite Task Library do on the device, so that a .tflite file "
+        "agrees there with what was trained (default: as the pretrained "
+        "model).",
+        choices=NORMALIZATIONS,
     )
     num_restarts: int = option(
         1, "Runs of each kind, which differ in their seed only."

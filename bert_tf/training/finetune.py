@@ -16,10 +16,12 @@ from bert_tf import devices
 from bert_tf import keras_backend
 from bert_tf import model_card
 from bert_tf import model_directory
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.finetune_config import RunSettings
 from bert_tf.interop import formats
+from bert_tf.stored_model import StoredModel
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
@@ -27,12 +29,15 @@ from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
 from bert_tf.training import finetuning_setting
 from bert_tf.training import learning_curves
+from bert_tf.training import normalization
 from bert_tf.training import run_selection
 from bert_tf.training import start_model
 from bert_tf.training import task_evaluation
 from bert_tf.training import task_model
 from bert_tf.training.finetuning_run import FinetuningRun
 from bert_tf.training.finetuning_setting import Setting
+from bert_tf.training.supervision import Labels
+from bert_tf.training.supervision import Supervision
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.task_evaluation import Metrics
 from bert_tf.training.task_evaluation import SplitReader
@@ -40,14 +45,23 @@ from bert_tf.training.task_evaluation import SplitReader
 # Makes the task of the flags; when nothing is trained it gets the task.json
 # of the model.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
+# Makes what runs learn from, of the task, its data, and where to compute.
+Supervise = Callable[[Task, SplitReader, Devices], Supervision]
 
 
-def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
+def run(
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    read_start: Callable[[Any], StoredModel] = start_model.read,
+    supervise: Supervise = Labels,
+) -> dict[str, Metrics]:
     """Does what a fine-tuning script is asked for.
 
     Args:
       config: The flags.
       build_task: Makes the task.
+      read_start: Returns the model that training begins with, of the flags.
+      supervise: Makes what it learns from.
 
     Returns:
       Split to metrics.
@@ -58,20 +72,22 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
     if not config.do_train:
-        return _evaluate_only(config, build_task)
-    stored = start_model.read(config)
+        return _evaluate_only(config, build_task, supervise)
+    stored = read_start(config)
     task = build_task(config, None)
     _require_split(config, task)
     reader = SplitReader(task, stored.build_tokenizer())
     for split in task.files:
         reader.examples(split)  # What is wrong there is said before training.
+    computing = devices.prepare(config)
     setting = Setting(
         config=config,
         task=task,
         stored=stored,
         reader=reader,
-        devices=devices.prepare(config),
+        devices=computing,
         data_hashes=finetuning_setting.hash_data(task),
+        supervision=supervise(task, reader, computing),
     )
     runs = config.runs()
     if len(runs) == 1:
@@ -102,7 +118,12 @@ def _run_once(
     run = FinetuningRun(setting, settings, output_dir)
     course = run.train()
     task, results = _evaluate(
-        config, setting.task, run.evaluator, output_dir, run.step
+        config,
+        setting.task,
+        run.evaluator,
+        setting.supervision,
+        output_dir,
+        run.step,
     )
     evaluations = run.evaluations
     scored = [split for split in results if split.startswith(DEV)]
@@ -121,13 +142,14 @@ def _run_once(
 
 
 def _evaluate_only(
-    config: FinetuneConfig, build_task: BuildTask
+    config: FinetuneConfig, build_task: BuildTask, supervise: Supervise
 ) -> dict[str, Metrics]:
     """Evaluates and predicts with a model that is there."""
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     if model_directory.recognizes(path) and not config.pretrained_model_dir:
         stored = formats.read(path)
         start_model.check_length(stored, config)
+        normalization.require_agreement(stored, config)
     elif config.pretrained_model_dir or config.init_checkpoint:
         stored = start_model.read(config)
     else:
@@ -150,6 +172,7 @@ def _evaluate_only(
             config.num_length_buckets,
             computing.strategy,
         ),
+        supervise(task, reader, computing),
         config.output_dir,
         int(stored.task.get("global_step", 0)),
     )
@@ -160,6 +183,7 @@ def _evaluate(
     config: FinetuneConfig,
     task: Task,
     build_evaluator: Callable[[int], Evaluator],
+    supervision: Supervision,
     output_dir: str,
     global_step: int,
 ) -> tuple[Task, dict[str, Metrics]]:
@@ -183,7 +207,8 @@ def _evaluate(
             evaluated = evaluator.evaluate(split, task, tune)
             task = evaluated.task
             if evaluated.metrics:
-                results[split] = evaluated.metrics
+                compared = supervision.compare(split)
+                results[split] = evaluated.metrics | compared
             task_evaluation.write_predictions(output_dir, evaluated)
     if results:
         task_evaluation.write_results(output_dir, global_step, results)
@@ -215,7 +240,8 @@ def _write_model(
                 for split, metrics in results.items()
                 for name, value in metrics.items()
             },
-        },
+        }
+        | dict(setting.supervision.card),
         "python run/predict.py --model_dir=. --input_file=... "
         "--output_file=...",
     )

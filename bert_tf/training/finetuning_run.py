@@ -12,7 +12,6 @@ from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
 from bert_tf.tasks import prediction
 from bert_tf.tasks.task import DEV
-from bert_tf.tasks.task import TRAIN
 from bert_tf.training import checkpoints
 from bert_tf.training import finetuning_setting
 from bert_tf.training import optimization
@@ -23,7 +22,6 @@ from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
-from bert_tf.training.losses import TaskObjective
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
@@ -66,11 +64,11 @@ class FinetuningRun:
             finetuning_setting.check_continuation(
                 checkpoint, self._identity, output_dir
             )
-        examples, self._features = setting.reader.read(TRAIN)
+        num_examples, self._features = setting.supervision.read()
         self._batch_size = _rows_per_step(
             setting,
             settings.train_batch_size,
-            len(examples),
+            num_examples,
             len(self._features),
         )
         self._last_step = _count_steps(
@@ -79,9 +77,16 @@ class FinetuningRun:
         self._evaluations: list[dict[str, float]] = []
         keras.utils.set_random_seed(settings.seed)
         self.model = task_model.build_model(
-            setting.stored, setting.task, setting.devices, config.new_pooler
+            setting.stored,
+            setting.task,
+            setting.devices,
+            config.new_pooler,
+            **setting.supervision.model_arguments,
         )
-        self._variables = bert_model.named_variables(self.model)
+        self._objective = setting.supervision.build_objective(self.model)
+        self._weights = bert_model.named_variables(self.model)
+        # Those of checkpoints, of which the model is a part.
+        self._variables = self._weights | dict(self._objective.variables)
         self._input = FinetuneInput(
             self._features,
             self._batch_size,
@@ -112,8 +117,8 @@ class FinetuningRun:
         ]
 
     def weights(self) -> dict:
-        """Returns the weights by canonical name."""
-        return {name: v.numpy() for name, v in self._variables.items()}
+        """Returns the weights of the model by canonical name."""
+        return {name: v.numpy() for name, v in self._weights.items()}
 
     def train(self) -> TrainingRun:
         """Trains to the end; afterwards the model is the one that was chosen.
@@ -187,7 +192,6 @@ class FinetuningRun:
     def _build_loop(self) -> tuple[optimization.BertOptimizer, TrainingLoop]:
         config, settings = self._setting.config, self._settings
         devices = self._setting.devices
-        objective = TaskObjective(self._setting.task)
         plan = StepPlan(
             self._batch_size,
             devices.strategy.num_replicas_in_sync,
@@ -199,7 +203,7 @@ class FinetuningRun:
             trained_variables.find_reached(
                 devices.strategy,
                 self.model,
-                objective,
+                self._objective,
                 self._variables,
                 self._input.read(0),
             ),
@@ -222,7 +226,7 @@ class FinetuningRun:
         loop = TrainingLoop(
             devices.strategy,
             self.model,
-            objective,
+            self._objective,
             optimizer,
             plan,
             devices.precision.needs_loss_scale,
@@ -320,7 +324,7 @@ class FinetuningRun:
                 f"{self._best_step()}, is not in {BEST_FOLDER}/; remove "
                 "--output_dir to start anew."
             )
-        for name, variable in self._variables.items():
+        for name, variable in self._weights.items():
             variable.assign(best.tensors[name])
         logging.info(
             "The model is that of step %d, the best on dev.", best.step

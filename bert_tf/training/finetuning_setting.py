@@ -16,6 +16,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import checkpoints
+from bert_tf.training.supervision import Supervision
 from bert_tf.training.task_evaluation import SplitReader
 
 # On these neither weights nor their choice depend.
@@ -38,11 +39,13 @@ _WITHOUT_EFFECT = frozenset(
         "predict_batch_size",
         "predict_file",
         "save_checkpoints_steps",
+        "teacher_dir",
         "tpu",
         "tpu_name",
         "tpu_zone",
         "test_file",
         "train_file",
+        "unlabeled_file",
         # These are in the run's settings.
         "learning_rate",
         "num_train_epochs",
@@ -63,6 +66,7 @@ class Setting:
       reader: The data.
       devices: Where to compute.
       data_hashes: Split to SHA-256 of its file.
+      supervision: What they learn from.
     """
 
     config: FinetuneConfig
@@ -71,6 +75,7 @@ class Setting:
     reader: SplitReader
     devices: Devices
     data_hashes: Mapping[str, str]
+    supervision: Supervision
 
 
 def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
@@ -94,6 +99,7 @@ def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
             if split.split("_")[0] in kinds
         }
         | {"the vocabulary": setting.stored.vocabulary.hash}
+        | dict(setting.supervision.identity)
     )
 
 

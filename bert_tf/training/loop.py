@@ -99,6 +99,9 @@ class Objective(Protocol):
     sums: tuple[str, ...]
     metrics: tuple[str, ...]
 
+    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the rows with what is computed for them without gradient."""
+
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns <float32>[...], by which sums of these rows are divided."""
 
@@ -257,6 +260,7 @@ class TrainingLoop:
         """Returns gradients and sums of some rows, in replica context."""
         objective = self._objective
         weights = [variable.value for variable in self._variables]
+        rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
             outputs = self._model(
                 {name: rows[name] for name in objective.inputs},

@@ -10,6 +10,9 @@ Shapes:
   V: vocabulary size.
 """
 
+from collections.abc import Mapping
+
+import keras
 import tensorflow as tf
 
 from bert_tf.tasks.task import Task
@@ -151,6 +154,10 @@ class PretrainingObjective:
             self.sums += ("next_sentence_sum", "next_sentence_correct")
             self.metrics += ("next_sentence_loss", "next_sentence_accuracy")
 
+    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the rows as they are: they have their labels."""
+        return rows
+
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the masked-LM weights of some rows, <float32>[]."""
         return tf.reduce_sum(rows["masked_lm_weights"])
@@ -178,9 +185,15 @@ class TaskObjective:
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)
     metrics = ("loss",)
+    # By name; none, as for all that has no weights of its own.
+    variables: Mapping[str, keras.Variable] = {}
 
     def __init__(self, task: Task):
         self._task = task
+
+    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the rows as they are: they have their labels."""
+        return rows
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the weights of some rows, <float32>[]."""

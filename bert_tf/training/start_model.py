@@ -16,6 +16,7 @@ from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling import model
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import normalization
 
 _OVERRIDES = (
     "hidden_dropout_prob",
@@ -38,9 +39,19 @@ def read(config: FinetuneConfig) -> StoredModel:
         stored = _check_case(stored, config.do_lower_case)
     else:
         stored = _read_trio(config)
+    return adapt(stored, config)
+
+
+def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
+    """Returns a model with the flags that override its configuration.
+
+    Raises:
+      UserError: If the model is not one for the flags.
+    """
     stored = dataclasses.replace(
         stored, config=_override(stored.config, config)
     )
+    stored = normalization.choose(stored, config)
     check_length(stored, config)
     layers = stored.config.num_hidden_layers
     if config.num_frozen_layers > layers:
@@ -102,7 +113,7 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
         stored = StoredModel(
             path=config.bert_config_file,
             config=bert_config,
-            weights=_draw_weights(bert_config, config.seed),
+            weights=draw_weights(bert_config, config.seed),
             vocabulary=None,
             tokenizer_settings=None,
             task={"kind": "encoder"},
@@ -119,8 +130,8 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
     )
 
 
-def _draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
-    """Returns an encoder's initial weights."""
+def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
+    """Returns an encoder's initial weights, by canonical name."""
     keras.utils.set_random_seed(seed)
     variables = model.named_variables(model.BertModel(bert_config))
     return Tensors.from_arrays({n: v.numpy() for n, v in variables.items()})

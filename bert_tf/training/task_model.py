@@ -19,6 +19,7 @@ def build_model(
     devices: Devices,
     new_pooler: bool = False,
     keep_head: bool = False,
+    **kwargs: Any,
 ) -> keras.Model:
     """Builds the model of a task with the weights of a stored one.
 
@@ -29,6 +30,7 @@ def build_model(
       new_pooler: Whether the pooler begins anew.
       keep_head: Whether the head must be the stored one; else it is that if
         the model was trained for a task with the same labels.
+      **kwargs: For the model's constructor, beside what the task says.
 
     Raises:
       UserError: If the head must be the stored one and there is none.
@@ -52,7 +54,7 @@ def build_model(
             new_parts=new_parts,
             fuse=devices.fuse,
             dtype=devices.precision.policy,
-            **task.model_arguments(),
+            **task.model_arguments() | kwargs,
         )
 
 

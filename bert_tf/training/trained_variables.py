@@ -90,6 +90,7 @@ def find_reached(
     reached: dict[str, bool] = {}
 
     def step(rows: dict[str, tf.Tensor]) -> None:
+        rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
             outputs = model(
                 {name: rows[name] for name in objective.inputs}, training=True
