@@ -37,6 +37,11 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 # A label of a multi-label problem is given from this probability on.
 _THRESHOLD = 0.5
+_FORMS = {
+    "single_label": "choice",
+    "multi_label": "yes_or_no",
+    "regression": "score",
+}
 
 
 class Prediction(NamedTuple):
@@ -189,6 +194,13 @@ class ClassificationTask(task.Task):
         if self.class_weights is None:
             return super().loss_weights(batch)
         return tf.gather(tf.constant(self.class_weights), batch[LABEL_IDS])
+
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, L]."""
+        del batch
+        return (task.SoftTargets(outputs["logits"], _FORMS[self.problem_type]),)
 
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the logits, <float32>[B, L]."""

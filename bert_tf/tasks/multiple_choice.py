@@ -135,6 +135,18 @@ class MultipleChoiceTask(task.Task):
             batch[LABEL_IDS], tf.where(is_there, logits, tf.float32.min)
         )
 
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, C]."""
+        is_there = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
+        logits = tf.cast(outputs[_LOGITS], tf.float32)
+        return (
+            task.SoftTargets(
+                tf.where(is_there, logits, task.NO_LOGIT), "choice"
+            ),
+        )
+
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the logits, <float32>[B, C]."""
         return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}

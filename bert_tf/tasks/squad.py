@@ -153,6 +153,21 @@ class SquadTask(task.Task):
             )
         return (losses[0] + losses[1]) / 2.0
 
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits of starts and ends, each <float32>[B, T].
+
+        Padding is never meant, whatever `mask_padding` says.
+        """
+        is_piece = tf.cast(batch[INPUT_MASK.name], tf.bool)
+        return tuple(
+            task.SoftTargets(
+                tf.where(is_piece, logits, task.NO_LOGIT), "choice"
+            )
+            for logits in self.outputs(outputs).values()
+        )
+
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
         return {

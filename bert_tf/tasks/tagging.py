@@ -192,6 +192,30 @@ class TaggingTask(task.Task):
         """Returns <float32>[B, T], 1 for the pieces that have a label."""
         return batch[LABEL_WEIGHTS]
 
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, T, L]."""
+        del batch
+        return (task.SoftTargets(outputs["logits"], "choice"),)
+
+    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[B, T], 1 for the pieces that stand for a word."""
+        return batch[LABEL_WEIGHTS]
+
+    def featurize_unlabeled(
+        self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
+    ) -> TaggingFeatures:
+        """Makes windows whose weights say which pieces stand for a word."""
+        any_tag = self.labels[0]
+        return self.featurize(
+            [
+                dataclasses.replace(one, tags=(any_tag,) * len(one.words))
+                for one in examples
+            ],
+            tokenizer,
+        )
+
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the ids of the best labels, <int32>[B, T]."""
         logits = outputs["logits"]

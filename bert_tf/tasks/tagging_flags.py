@@ -102,12 +102,20 @@ def _files(config: TaggerConfig) -> dict[str, str]:
         if not asked:
             continue
         given = getattr(config, f"{kind}_file")
-        files[kind] = given or _find(config.data_dir, kind)
+        files[kind] = given or find_file(config.data_dir, kind)
     return files
 
 
-def _find(folder: str, kind: str) -> str:
-    """Returns the one file of a split in a folder."""
+def find_file(folder: str, kind: str) -> str:
+    """Returns the one file of a split in a folder.
+
+    Args:
+      folder: The folder.
+      kind: "train", "dev" or "test".
+
+    Raises:
+      UserError: If there is none, or several.
+    """
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
     paths = [

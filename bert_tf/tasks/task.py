@@ -16,11 +16,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
+from typing import Literal
+from typing import NamedTuple
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
 
 # The kinds of splits; a task may have several of a kind: dev_mismatched.
@@ -49,6 +52,23 @@ class Features(Protocol):
           <int32>[B, ..., T], and, where the examples have labels, what
           `Task.losses` reads, each [B, ...].
         """
+
+
+class SoftTargets(NamedTuple):
+    """What a model says before anything is decided, for another to learn.
+
+    Attributes:
+      logits: <float32>[B, ..., K]; `NO_LOGIT` where there is no alternative.
+      form: "choice": one of the K, by a softmax; "yes_or_no": each of the K
+        for itself, by a sigmoid; "score": K numbers.
+    """
+
+    logits: tf.Tensor
+    form: Literal["choice", "yes_or_no", "score"]
+
+
+# Far below every logit; divided by a temperature it is still a number.
+NO_LOGIT = -1e30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,6 +171,47 @@ class Task(abc.ABC):
           <float32>, of the shape of `losses`.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
+
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[SoftTargets, ...]:
+        """Returns what a student learns from a teacher's outputs, in graph.
+
+        Args:
+          outputs: What a model, teacher or student, returns.
+          batch: What `Features.batch` returned, maybe without labels.
+
+        Raises:
+          UserError: If the task does not say what that is.
+        """
+        del outputs, batch
+        raise UserError(
+            f"The task {self.name} cannot be distilled: its class "
+            f"{type(self).__name__} has no `soft_targets`."
+        )
+
+    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns how much each of the soft targets counts; by default 1.
+
+        Args:
+          batch: What `Features.batch` returned, maybe without labels.
+
+        Returns:
+          <float32>[B, ...], of the shape of the logits without their last
+          axis.
+        """
+        return tf.ones(tf.shape(batch["input_ids"])[:1])
+
+    def featurize_unlabeled(
+        self, examples: Sequence[Any], tokenizer: BertTokenizer
+    ) -> Features:
+        """Makes rows for a teacher to label: all that its weights read.
+
+        Args:
+          examples: Examples without labels.
+          tokenizer: The tokenizer.
+        """
+        return self.featurize(examples, tokenizer)
 
     @abc.abstractmethod
     def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

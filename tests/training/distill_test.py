@@ -1,0 +1,318 @@
+"""Tests for bert_tf.training.distill."""
+
+import csv
+import json
+import os
+import pathlib
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import devices
+from bert_tf import model_directory
+from bert_tf import pretrained
+from bert_tf.devices import Devices
+from bert_tf.distill_config import DistillConfig
+from bert_tf.errors import UserError
+from bert_tf.interop import formats
+from bert_tf.interop import tf1_checkpoint
+from bert_tf.tasks import classification_flags
+from bert_tf.tasks import distilled_task
+from bert_tf.tasks import glue_tasks
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.multiple_choice_files import OFFICIAL
+from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.training import distill
+from bert_tf.training import finetune
+from bert_tf.training import metrics_log
+from bert_tf.training import student
+from bert_tf.training import task_model
+from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.task_evaluation import SplitReader
+from tests import glue_layouts
+from tests import tiny_finetuning
+from tests import tiny_model
+
+_TASK = ClassificationTask(
+    name="custom", labels=("feline", "other"), metric_names=("accuracy",)
+)
+_SPEED = ("examples_per_second", "tokens_per_second")
+
+
+class _Interrupted(Exception):
+    """Stands for the end of the process."""
+
+
+def _die_at(step):
+    """Lets the process die after so many calls of the training loop."""
+    calls = []
+    run = TrainingLoop.run
+
+    def run_or_die(self, *args):
+        calls.append(1)
+        if len(calls) > step:
+            raise _Interrupted
+        return run(self, *args)
+
+    return mock.patch.object(TrainingLoop, "run", run_or_die)
+
+
+class DistillTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.teacher = tiny_model.write_task(self.out("teacher"), _TASK)
+        # Compiling takes most of the time, and makes no difference here.
+        self.enter_context(mock.patch.object(Devices, "fuse", False))
+
+    def out(self, name):
+        return os.path.join(self.folder, name)
+
+    def flags(self, **values):
+        flags = tiny_finetuning.flags(self.folder, num_train_epochs="1")
+        del flags["task_name"], flags["pretrained_model_dir"]
+        flags |= {"teacher_dir": self.teacher, "num_hidden_layers": 1}
+        return flags | values
+
+    def _run(self, **values):
+        return distill.run(DistillConfig(**self.flags(**values)))
+
+    def _lines(self, name):
+        path = os.path.join(self.out(name), metrics_log.METRICS_FILE)
+        return [
+            {key: x for key, x in line.items() if key not in _SPEED}
+            for line in metrics_log.read(path)
+        ]
+
+    def _assert_same_state(self, one, other):
+        expected = tf1_checkpoint.read(self.out(one))
+        received = tf1_checkpoint.read(self.out(other))
+        self.assertEqual(set(received), set(expected))
+        for name, value in expected.items():
+            self.assertAllEqual(received[name], value, name)
+
+    def test_interrupted_equals_uninterrupted(self):
+        """With a matrix between the widths, unlabeled rows, and the best."""
+        unlabeled = pathlib.Path(self.out("unlabeled.csv"))
+        unlabeled.write_text("text\nthe cat sat\ndog\n東 on the mat\n", "utf-8")
+        flags = {
+            "num_hidden_layers": 1,
+            "hidden_size": 8,
+            "num_attention_heads": 2,
+            "unlabeled_file": str(unlabeled),
+            "keep_best": True,
+            "evaluate_every_steps": 5,
+            "save_checkpoints_steps": 3,
+        }
+        before = self._hash_of_teacher()
+        results = self._run(output_dir=self.out("through"), **flags)
+        with _die_at(7), self.assertRaises(_Interrupted):
+            self._run(output_dir=self.out("twice"), **flags)
+        with self.assertLogs(level="INFO") as logs:
+            again = self._run(output_dir=self.out("twice"), **flags)
+        self.assertRegex("\n".join(logs.output), "Resumed at step [1-9]")
+        self.assertEqual(again, results)
+        self.assertEqual(self._lines("twice"), self._lines("through"))
+        self._assert_same_state("through", "twice")
+        self.assertEqual(self._hash_of_teacher(), before)
+        # Fifty rows with labels and three without, four a step.
+        self.assertLen(self._lines("through"), 13)
+        self._check_what_is_left(results)
+
+    def _check_what_is_left(self, results):
+        matrix = "distillation/hidden_projection/kernel"
+        state = tf1_checkpoint.read(self.out("twice"))
+        self.assertEqual(state[matrix].shape, (8, 16))
+        self.assertIn(f"{matrix}/adam_m", state)
+        model = os.path.join(self.out("twice"), "model")
+        stored = model_directory.read_model(model)
+        self.assertNotIn(matrix, stored.weights)
+        self.assertEqual(stored.config.hidden_size, 8)
+        self.assertEqual(stored.task["labels"], ["feline", "other"])
+        card = pathlib.Path(model, "README.md").read_text("utf-8")
+        self.assertIn("## Teacher", card)
+        self.assertIn("| dev teacher_accuracy |", card)
+        dev = results["dev"]
+        self.assertContainsSubset({"accuracy", "teacher_accuracy"}, dev)
+        with self.subTest("another teacher, other unlabeled rows"):
+            other = tiny_model.write_task(
+                self.out("other"),
+                _TASK,
+                {
+                    name: value * 1.5
+                    for name, value in formats.read(
+                        self.teacher
+                    ).weights.items()
+                },
+            )
+            pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
+            with self.assertRaisesRegex(
+                UserError, "cannot go on like this: .*the teacher was"
+            ):
+                self._run(
+                    output_dir=self.out("twice"),
+                    hidden_size=8,
+                    num_attention_heads=2,
+                    keep_best=True,
+                    evaluate_every_steps=5,
+                    teacher_dir=other,
+                    unlabeled_file=self.out("more.csv"),
+                )
+
+    def _hash_of_teacher(self):
+        path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
+        return json.loads(pathlib.Path(path).read_text("utf-8"))
+
+    def test_without_weights_it_is_fine_tuning(self):
+        flags = self.flags(
+            pretrained_model_dir=self.teacher,
+            num_hidden_layers=None,
+            distillation_weight=0.0,
+            hidden_weight=0.0,
+            num_train_epochs="0.3",
+            output_dir=self.out("distilled"),
+        )
+        with self.assertLogs(level="WARNING") as logs:
+            results = distill.run(DistillConfig(**flags))
+        self.assertIn("from the labels alone", "\n".join(logs.output))
+        config = tiny_finetuning.config(
+            self.folder,
+            pretrained_model_dir=self.teacher,
+            num_train_epochs="0.3",
+            output_dir=self.out("finetuned"),
+        )
+        expected = finetune.run(config, classification_flags.build_task)
+        self._assert_same_state("finetuned", "distilled")
+        for name in ("accuracy", "loss"):
+            self.assertEqual(results["dev"][name], expected["dev"][name])
+
+    @parameterized.parameters(
+        (
+            lambda path: tiny_model.write(path),
+            "--teacher_dir must name a model that was fine-tuned",
+        ),
+        (
+            lambda path: tiny_model.write_task(
+                path,
+                ClassificationTask(
+                    name="custom", labels=("x", "y"), metric_names=("accuracy",)
+                ),
+            ),
+            "'(feline|other)'",
+        ),
+        (
+            lambda path: tiny_model.write_task(path, _TASK, max_seq_length=64),
+            None,
+        ),
+        (lambda path: path, "wrong"),
+    )
+    def test_wrong_teachers(self, write, message):
+        teacher = write(self.out("wrong"))
+        if message is None:
+            message = "--max_seq_length must be at most 12, .*: 13"
+            values = {"max_seq_length": 13}
+        else:
+            values = {}
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self._run(teacher_dir=teacher, **values)
+        self.assertNotIn("\n", str(caught.exception))
+        self.assertFalse(os.path.exists(self.out("output")))
+
+
+def _write_csv(path, *rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
+    """One batch of each kind of task, without a run."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def _write_choices(self):
+        header = ("sent1", "sent2", *(f"ending{i}" for i in range(4)), "label")
+        rows = [
+            ("the cat sat", "the", "sat", "on", "mat", "dog", 0),
+            ("dog", "the", "cat", "dog", "東", "mat", 3),
+        ]
+        _write_csv(self.folder / "train.csv", header, *rows)
+        return MultipleChoiceTask(name="swag", columns=OFFICIAL["swag"].columns)
+
+    def _write_scores(self):
+        rows = [("the cat", "sat", 0.0), ("dog", "dog on", 5.0)]
+        glue_layouts.write(str(self.folder), "sts-b", "train", rows)
+        official = glue_tasks.get_task("sts-b")
+        return ClassificationTask(
+            name=official.name,
+            labels=None,
+            problem_type="regression",
+            metric_names=official.metrics,
+            official=official,
+        )
+
+    def _write_tags(self):
+        (self.folder / "train.txt").write_text("the O\ncats B-X\n\nmat O\n")
+        return TaggingTask(
+            name="tagging",
+            labels=("O", "B-X"),
+            approach="feature_based",
+            layer_combination="last_hidden",
+            lstm_size=3,
+        )
+
+    @parameterized.parameters(_write_choices, _write_scores, _write_tags)
+    def test_a_student_of_itself_and_another(self, write):
+        """The first has learnt it all, as its teacher has no dropout."""
+        task = write(self)
+        path = str(self.folder / "teacher")
+        tiny_model.write_task(path, task, max_seq_length=12)
+        config = DistillConfig(
+            teacher_dir=path,
+            output_dir="output",
+            data_dir=str(self.folder),
+            do_train=True,
+            num_hidden_layers=1,
+            max_seq_length=12,
+            attention_weight=1.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        stored = formats.read(path)
+        task = distilled_task.with_files(registry.from_stored(stored), config)
+        own = distilled_task.of_student(task, config)
+        reader = SplitReader(own, stored.build_tokenizer())
+        computing = devices.prepare(config)
+        teacher = distill.Teacher(config, stored, task, own, reader, computing)
+        same = pretrained.build_model(stored, **teacher.model_arguments)
+        other = task_model.build_model(
+            student.read(config, stored),
+            own,
+            computing,
+            **teacher.model_arguments,
+        )
+        _, features = teacher.read()
+        batch = features.batch(np.arange(len(features)), 12)
+        values = [self._losses(teacher, x, batch) for x in (same, other)]
+        for name in ("soft_target_loss", "hidden_loss", "attention_loss"):
+            self.assertAllClose(values[0][name], 0.0, atol=1e-5)
+            self.assertGreater(values[1][name], 1e-4)
+        self.assertContainsSubset(
+            {f"teacher_{own.metric}", "teacher_loss"}, teacher.compare("train")
+        )
+
+    def _losses(self, teacher, model, batch):
+        objective = teacher.build_objective(model)
+        rows = {name: tf.constant(value) for name, value in batch.items()}
+        rows = objective.add_targets(rows)
+        outputs = model({name: rows[name] for name in objective.inputs})
+        sums = objective.compute_sums(outputs, rows)
+        return objective.normalize(sums, objective.count(rows))
+
+
+if __name__ == "__main__":
+    tf.test.main()
