@@ -52,9 +52,16 @@ def read_signatures(version_directory: str) -> dict[str, Signature]:
     Raises:
       UserError: If the SavedModel cannot be read.
     """
+    return to_signatures(read(version_directory).signature_def)
+
+
+def to_signatures(
+    definitions: Mapping[str, meta_graph_pb2.SignatureDef],
+) -> dict[str, Signature]:
+    """Returns signatures by name, but for what is no user's."""
     return {
         name: Signature(_specs(signature.inputs), _specs(signature.outputs))
-        for name, signature in read(version_directory).signature_def.items()
+        for name, signature in definitions.items()
         if name != _INTERNAL
     }
 

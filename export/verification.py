@@ -21,92 +21,24 @@ from bert_tf.export_config import VerifyConfig
 from bert_tf.interop import initialization
 from bert_tf.stored_model import StoredModel
 from export import artifact as artifacts
-from export import clients
-from export import comparison
 from export import graph_file
+from export import judging
+from export import litert_verification
+from export import live_verification
 from export import operators
 from export import replay_plan
 from export import warmup
 from export import weights
 from export.artifact import Artifact
 from export.clients import Answer
-from export.clients import Client
 from export.clients import FreshProcess
 from export.expectations import registry
 from export.replay_plan import Planned
+from export.report import Check
+from export.report import Report
 
 # How far numbers may be apart, by precision.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
-_MAX_FAULTS_OF_CHECK = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-      name: What it is.
-      detail: What was found.
-      faults: What is wrong, in sentences without their full stops.
-      largest: The largest difference of numbers, or None.
-    """
-
-    name: str
-    detail: str
-    faults: tuple[str, ...] = ()
-    largest: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """All that was looked at.
-
-    Attributes:
-      directory: The export.
-      source: Whom it was compared with.
-      checks: In the order of the work.
-      latencies: How many milliseconds half of the timed calls took at most,
-        for each warm-up request of one row; empty if none was timed.
-    """
-
-    directory: str
-    source: str
-    checks: tuple[Check, ...]
-    latencies: tuple[float, ...] = ()
-
-    @property
-    def faults(self) -> list[str]:
-        """All that is wrong, each with where."""
-        return [
-            f"{check.name}: {fault}"
-            for check in self.checks
-            for fault in check.faults
-        ]
-
-    def text(self) -> str:
-        """Returns a line for each check, and one more for each fault."""
-        width = max(len(check.name) for check in self.checks)
-        lines = [f"{self.directory}, compared with {self.source}:"]
-        for check in self.checks:
-            verdict = "WRONG" if check.faults else "ok"
-            lines.append(f"  {verdict:5}  {check.name:{width}}  {check.detail}")
-            shown = check.faults[:_MAX_FAULTS_OF_CHECK]
-            lines += [f"         {fault}." for fault in shown]
-            more = len(check.faults) - len(shown)
-            if more:
-                lines.append(f"         And {more} more faults.")
-        return "\n".join(lines) + "\n"
-
-    def require_right(self) -> None:
-        """Raises `UserError`, of one sentence, unless all is right."""
-        faults = self.faults
-        if faults:
-            more = len(faults) - 1
-            others = f" (and {more} more, see the report)" if more else ""
-            raise UserError(
-                f"The export in {self.directory} is not what {self.source} is: "
-                f"{faults[0]}{others}."
-            )
 
 
 def run(config: VerifyConfig) -> None:
@@ -157,6 +89,7 @@ def examine(
     url: str | None = None,
     python: str = sys.executable,
     num_timings: int = 0,
+    exact_litert: bytes | None = None,
 ) -> Report:
     """Compares a version directory, published or not, with its model.
 
@@ -167,6 +100,8 @@ def examine(
       url: A live server to ask the same, or None.
       python: The Python of the fresh process.
       num_timings: How often warm-up requests of one row are timed.
+      exact_litert: Of an export with litert/, the model's file in float32,
+        where it is known.
 
     Raises:
       UserError: If it is no SavedModel, or there is no server.
@@ -196,12 +131,16 @@ def examine(
     warmups = _plan_warmups(directory, num_timings)
     answers = fresh.ask([x.call for x in (*planned, *warmups)])
     of_warmups = answers[len(planned) :]
-    checks += _judge(planned, answers[: len(planned)], fresh, tolerance)
+    checks += judging.judge(planned, answers[: len(planned)], fresh, tolerance)
     checks.append(_judge_warmups(warmups, of_warmups))
+    if artifact.litert is not None:
+        checks += litert_verification.examine(
+            directory, artifact.litert, planned, warmups, exact_litert
+        )
     if url is not None:
-        server = clients.to_url(url, artifact.model_name, signatures)
-        answers = server.ask([x.call for x in planned])
-        checks += _judge(planned, answers, server, tolerance)
+        checks += live_verification.check(
+            url, artifact, signatures, planned, tolerance
+        )
     return Report(
         directory,
         stored.path,
@@ -271,11 +210,19 @@ def _plan(
             artifact,
             directory,
             signatures[replay_plan.SERVING],
-            TOLERANCES[artifact.precision],
+            _largest_tolerance(artifact),
         )
         return replay_plan.plan(expected, signatures)
     finally:
         logging.set_verbosity(verbosity)
+
+
+def _largest_tolerance(artifact: Artifact) -> float:
+    """Returns how near two numbers are of which either may be the larger."""
+    tolerance = TOLERANCES[artifact.precision]
+    if artifact.litert is None:
+        return tolerance
+    return max(tolerance, litert_verification.TOLERANCE)
 
 
 def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
@@ -305,56 +252,6 @@ def _missing_signatures(
         return []
     fault = f"there is no {' and no '.join(missing)}"
     return [Check("signatures", ", ".join(sorted(signatures)), (fault,))]
-
-
-def _judge(
-    planned: Sequence[Planned],
-    answers: Sequence[Answer],
-    client: Client,
-    tolerance: float,
-) -> list[Check]:
-    """Returns a check for each signature."""
-    by_signature: dict[str, list[tuple[Planned, Answer]]] = {}
-    for one, answer in zip(planned, answers, strict=True):
-        pairs = by_signature.setdefault(one.call.signature, [])
-        pairs.append((one, answer))
-    scales = comparison.measure_scales(
-        one.expected for one in planned if one.expected is not None
-    )
-    checks = []
-    for signature, pairs in by_signature.items():
-        faults: list[str] = []
-        largest, num_compared = 0.0, 0
-        for one, answer in pairs:
-            difference = _compare(one, answer, tolerance, scales)
-            faults += [f"{one.what}: {x}" for x in difference.faults]
-            largest = max(largest, difference.largest)
-            num_compared += difference.num_compared
-        checks.append(
-            Check(
-                f"{signature} by {client.name}",
-                f"{len(pairs)} calls, {num_compared:,} values, largest "
-                f"difference {largest:.2g}",
-                tuple(faults),
-                largest,
-            )
-        )
-    return checks
-
-
-def _compare(
-    planned: Planned,
-    answer: Answer,
-    tolerance: float,
-    scales: Mapping[str, float],
-) -> comparison.Difference:
-    if answer.error is not None:
-        return comparison.Difference(faults=(f"it fails: {answer.error}",))
-    if planned.expected is None:
-        return comparison.Difference()
-    return comparison.compare(
-        planned.expected, answer.outputs, tolerance, scales
-    )
 
 
 def _judge_warmups(

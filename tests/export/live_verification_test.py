@@ -1,6 +1,7 @@
 """Tests of exports in a server: what is printed works, what it says, too."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -19,6 +20,8 @@ from export import artifact as artifacts
 from export import clients
 from export import extras
 from export import graph_file
+from export import live_clients
+from export import live_verification
 from export import replay_plan
 from export import sample_requests
 from export import usage
@@ -30,18 +33,31 @@ from tests.export import in_process
 from tests.export import tiny_exports
 from tests.serving import live_server
 
-_TASK = tiny_exports.classification(pair=True)
+_PAIRS = tiny_exports.classification(pair=True)
+_SCORES = tiny_exports.classification("regression")
 
 
-def _export(folder, name, scale):
-    """Exports a classifier of pairs; returns model and version directory."""
+def _export(folder, name, task, scale, signatures=None):
+    """Exports a model of texts; returns it and the version directory."""
     model = os.path.join(folder, "models", name)
     shape = task_models.BertForClassification(
-        tiny_model.CONFIG, **_TASK.model_arguments()
+        tiny_model.CONFIG, **task.model_arguments()
     )
     weights = tiny_model.random_weights(shape, scale)
-    tiny_model.write_task(model, _TASK, weights)
-    return model, tiny_exports.export(model, os.path.join(folder, name))
+    tiny_model.write_task(model, task, weights)
+    output_dir = os.path.join(folder, name)
+    return model, tiny_exports.export(model, output_dir, signatures)
+
+
+# What is asked of a server alone.
+_OF_SERVERS = {
+    server: (
+        f"classify by {server}, its own method",
+        f"metadata by {server}",
+        f"status by {server}",
+    )
+    for server in ("REST", "gRPC")
+}
 
 
 def _batches(self):
@@ -69,8 +85,11 @@ class LiveVerificationTest(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.model, cls.version = _export(cls.folder, "pairs", 0.5)
-        _export(cls.folder, "others", 0.4)
+        cls.model, cls.version = _export(cls.folder, "pairs", _PAIRS, 0.5)
+        _export(cls.folder, "others", _PAIRS, 0.4)
+        _, cls.scores = _export(
+            cls.folder, "scores", _SCORES, 0.5, ("serving_default", "regress")
+        )
         cls.stored = initialization.read(cls.model)
         with (
             in_process.verifying(),
@@ -80,7 +99,7 @@ class LiveVerificationTest(tf.test.TestCase):
         cls.enterClassContext(
             mock.patch.object(labels.Classification, "batches", _batches)
         )
-        names = ("pairs", "others")
+        names = ("pairs", "others", "scores")
         cls.grpc, cls.rest = cls.enterClassContext(
             live_server.serve(
                 cls.folder, {x: os.path.join(cls.folder, x) for x in names}
@@ -93,9 +112,9 @@ class LiveVerificationTest(tf.test.TestCase):
         planned = verification._plan(
             self.version, _artifact("pairs"), self.stored, signatures
         )
-        client = clients.to_url(url, "pairs", signatures)
-        answers = client.ask([one.call for one in planned])
-        return verification._judge(planned, answers, client, 1e-5)
+        return live_verification.check(
+            url, _artifact("pairs"), signatures, planned, 1e-5
+        )
 
     def test_an_export_and_its_server_are_right(self):
         url = f"http://{self.rest}/v1/models/pairs"
@@ -103,22 +122,75 @@ class LiveVerificationTest(tf.test.TestCase):
             report = verification.verify(self.version, self.model, url)
         self.assertEmpty(report.faults)
         names = [check.name for check in report.checks]
-        for signature in ("serving_default", "from_ids", "classify"):
-            self.assertIn(f"{signature} by REST", names)
+        for asked in ("serving_default", "from_ids", "classify"):
+            self.assertIn(f"{asked} by REST", names)
+        self.assertContainsSubset(_OF_SERVERS["REST"], names)
 
     def test_a_server_that_answers_grpc_is_right(self):
         checks = self._ask(self.grpc)
-        self.assertIn("from_examples by gRPC", [x.name for x in checks])
+        names = [check.name for check in checks]
+        self.assertIn("from_examples by gRPC", names)
+        self.assertContainsSubset(_OF_SERVERS["gRPC"], names)
         self.assertEmpty([x for x in checks if x.faults])
 
     def test_a_server_that_has_another_model_is_wrong(self):
         checks = self._ask(f"http://{self.rest}/v1/models/others")
         wrong = {check.name for check in checks if check.faults}
         self.assertContainsSubset(
-            {"serving_default by REST", "from_ids by REST"}, wrong
+            {
+                "serving_default by REST",
+                "from_ids by REST",
+                "classify by REST, its own method",
+            },
+            wrong,
         )
-        # The pieces are the same.
+        # The pieces are the same, and the signatures.
         self.assertNotIn("tokenize by REST", wrong)
+        self.assertNotIn("metadata by REST", wrong)
+
+    def test_a_server_without_the_version_is_wrong(self):
+        signatures = graph_file.read_signatures(self.version)
+        for url in (self.grpc, f"http://{self.rest}/v1/models/pairs"):
+            fewer = dict(signatures)
+            del fewer["from_ids"]
+            artifact = dataclasses.replace(_artifact("pairs"), version=3)
+            metadata, status = live_verification.check(
+                url, artifact, fewer, [], 1e-5
+            )
+            self.assertEqual(
+                metadata.faults, ("from_ids is not that of the export",)
+            )
+            self.assertEqual(status.faults, ("version 3 is not AVAILABLE",))
+            self.assertEqual(status.detail, "version 1 AVAILABLE")
+
+    def test_what_is_not_served_is_a_fault_of_each_check(self):
+        for url, reason in (
+            (f"http://{self.rest}/v1/models/pairs/versions/4", "404: "),
+            (f"http://{self.rest}/v1/models/nothing", "404: "),
+        ):
+            checks = self._ask(url)
+            self.assertLen([x for x in checks if x.faults], len(checks))
+            for check in checks:
+                self.assertIn(reason, check.faults[0])
+
+    def test_scores_by_the_method_for_them(self):
+        signatures = graph_file.read_signatures(self.scores)
+        rows = [{"text": text} for text in tiny_exports.TEXTS]
+        plain = clients.Call("serving_default", replay_plan.to_inputs(rows))
+        examples = {"inputs": replay_plan.to_examples(rows)}
+        call = clients.Call("regress", examples)
+        for url in (self.grpc, f"http://{self.rest}/v1/models/scores"):
+            server = live_clients.to_url(url, "scores", signatures)
+            (expected,) = server.ask([plain])
+            (answer,) = server.ask_methods([call])
+            self.assertIsNone(answer.error)
+            self.assertEqual(list(answer.outputs), ["outputs"])
+            self.assertAllClose(
+                answer.outputs["outputs"],
+                expected.outputs["score"],
+                rtol=0,
+                atol=1e-6,
+            )
 
     def test_what_is_printed_works(self):
         signature = graph_file.read_signatures(self.version)["serving_default"]

@@ -21,6 +21,7 @@ from export import artifact as artifacts
 from export import clients
 from export import extras
 from export import graph_file
+from export import live_clients
 from export import publishing
 from export import replay_plan
 from export import verification
@@ -254,20 +255,22 @@ class VerificationTest(tf.test.TestCase):
 
 class UrlTest(tf.test.TestCase):
     def test_names_the_two_forms(self):
-        rest = clients.to_url("http://host:8501/v1/models/bert/", "bert", {})
-        self.assertIsInstance(rest, clients.Rest)
+        url = "http://host:8501/v1/models/bert/"
+        client = live_clients.to_url(url, "bert", {})
+        self.assertIsInstance(client, live_clients.Rest)
         for url in ("host:8500", "grpc://host:8500"):
-            self.assertIsInstance(clients.to_url(url, "m", {}), clients.Grpc)
+            client = live_clients.to_url(url, "m", {})
+            self.assertIsInstance(client, live_clients.Grpc)
         for url in ("http://host:8501", "host", ":8500", "host:http"):
             with self.assertRaisesRegex(UserError, "--url must be"):
-                clients.to_url(url, "bert", {})
+                live_clients.to_url(url, "bert", {})
 
     def test_a_server_that_is_not_there_is_one_sentence(self):
         signatures = {"serving_default": graph_file.Signature({}, {})}
         call = clients.Call("serving_default", {})
         # Nobody listens at port 1.
         for url in ("http://127.0.0.1:1/v1/models/m", "127.0.0.1:1"):
-            client = clients.to_url(url, "m", signatures)
+            client = live_clients.to_url(url, "m", signatures)
             with self.assertRaisesRegex(UserError, "does not answer"):
                 client.ask([call])
 
