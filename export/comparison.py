@@ -19,8 +19,7 @@ class Difference:
     """How far an answer is from what was expected.
 
     Attributes:
-      largest: Of all numbers, relative where they are above 1; in half
-        precisions to the greatest of them.
+      largest: Of all numbers, as a share of their scale.
       faults: Sentences without their full stops; none is good.
       num_compared: How many values were looked at, those in doubt left out.
     """
@@ -58,7 +57,9 @@ def compare(
       outputs: What they are.
       tolerance: How far floating-point numbers may be apart, as a share of
         their scale.
-      scales: What `measure_scales` returns for this and other calls.
+      scales: What `measure_scales` returns for this and other calls. The scale
+        of numbers that are not in it is 1, or each of them where it is above
+        1; in half precisions the greatest of them.
     """
     if set(expected.values) != set(outputs):
         return Difference(
@@ -74,10 +75,10 @@ def compare(
             wanted,
             outputs[name],
             expected.doubtful.get(name),
-            tolerance * scales.get(name, 1.0),
+            tolerance,
+            scales.get(name),
         )
-        relative = difference.largest / scales.get(name, 1.0)
-        largest = max(largest, relative)
+        largest = max(largest, difference.largest)
         faults += difference.faults
         num_compared += difference.num_compared
     return Difference(largest, tuple(faults), num_compared)
@@ -89,6 +90,7 @@ def _compare(
     given: np.ndarray,
     doubtful: np.ndarray | None,
     tolerance: float,
+    scale: float | None,
 ) -> Difference:
     """Compares one output; rows that are in doubt may be anything."""
     # Of no rows nothing else is certain.
@@ -108,11 +110,12 @@ def _compare(
         wrong = wanted != given
         faults = tuple(_describe(name, rows, wanted, given, wrong))
         return Difference(0.0, faults, wanted.size)
-    # Where both are far from 0, the last bits of float32 are more than 1e-5.
-    scale = np.maximum(1, np.abs(wanted))
-    if tolerance > _OF_FULL_PRECISION:
-        # A small logit is the difference of sums as great as the others.
-        scale = scale.max()
+    if scale is None:
+        # Far from 0 the last bits of float32 are more than 1e-5.
+        scale = np.maximum(1, np.abs(wanted))
+        if tolerance > _OF_FULL_PRECISION:
+            # A small logit is the difference of sums as great as the others.
+            scale = scale.max()
     distance = np.abs(given - wanted) / scale
     wrong = ~(distance <= tolerance)  # Of NaN, too.
     return Difference(

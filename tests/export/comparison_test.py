@@ -47,11 +47,15 @@ class ComparisonTest(tf.test.TestCase):
         large = Expected({"score": np.array([-1e4, 2], np.float32)})
         scales = comparison.measure_scales([small, large, _expected()])
         self.assertEqual(scales, {"score": 1e4, "probabilities": 1.0})
-        for given, count in ((0.55, 0), (0.7, 1)):
-            outputs = {"score": np.array([given], np.float32)}
-            found = comparison.compare(small, outputs, 1e-5, scales)
-            self.assertLen(found.faults, count)
-            self.assertAllClose(found.largest, (given - 0.5) / 1e4, atol=1e-8)
+        for expected, place in ((small, 0), (large, 0), (large, 1)):
+            for distance, count in ((0.05, 0), (0.2, 1)):
+                given = expected.values["score"].copy()
+                given[place] += distance
+                found = comparison.compare(
+                    expected, {"score": given}, 1e-5, scales
+                )
+                self.assertLen(found.faults, count)
+                self.assertAllClose(found.largest, distance / 1e4, atol=1e-7)
 
     def test_what_is_no_number_is_wrong(self):
         changed = _PROBABILITIES.copy()
