@@ -4,29 +4,35 @@ Shapes:
   R: rows of the model.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
+
+_Condense = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
 
 
 def compute(
     model: keras.Model,
     inputs: Mapping[str, tf.Tensor],
-    max_rows_at_once: int | None = None,
+    max_rows_at_once: int | tf.Tensor | None = None,
+    condense: _Condense = dict,
 ) -> dict[str, tf.Tensor]:
     """Returns what a model says of rows.
 
     Args:
       model: The model.
       inputs: What it takes, [R, ...] each.
-      max_rows_at_once: The most rows that may need memory together, or None.
-        Of parts only the logits are returned, as all hidden states of a book
-        fit into no memory either.
+      max_rows_at_once: The most rows that may need memory together, <int32>[],
+        or None.
+      condense: Chooses what is kept of the outputs of parts, and returned:
+        tensors [R, ...]; all hidden states of a book fit into no memory either.
     """
     if max_rows_at_once is None:
         return model(dict(inputs), training=False)
-    like = _logits_like(model, inputs)
+    like = _like(model, inputs, condense)
     count = tf.shape(inputs["input_ids"])[0]
     # No row is one part, too, so that there is something to put together.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
@@ -39,9 +45,14 @@ def compute(
 
     def body(number, *arrays):
         start = number * max_rows_at_once
-        outputs = model(
-            {x: t[start : start + max_rows_at_once] for x, t in inputs.items()},
-            training=False,
+        outputs = condense(
+            model(
+                {
+                    x: t[start : start + max_rows_at_once]
+                    for x, t in inputs.items()
+                },
+                training=False,
+            )
         )
         written = [
             array.write(number, outputs[name])
@@ -62,20 +73,19 @@ def compute(
     }
 
 
-def _logits_like(
-    model: keras.Model, inputs: Mapping[str, tf.Tensor]
+def _like(
+    model: keras.Model, inputs: Mapping[str, tf.Tensor], condense: _Condense
 ) -> dict[str, tf.TensorSpec]:
-    """Returns dtypes and shapes of a model's logits, computing nothing."""
+    """Returns dtypes and shapes of what is kept, computing nothing."""
 
-    def logits(rows):
-        outputs = model(rows, training=False)
-        return {x: t for x, t in outputs.items() if x.endswith("logits")}
+    def kept(rows):
+        return condense(model(rows, training=False))
 
     specs = {
         name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
         for name, tensor in inputs.items()
     }
-    traced = tf.function(logits, autograph=False).get_concrete_function(specs)
+    traced = tf.function(kept, autograph=False).get_concrete_function(specs)
     return {
         name: tf.TensorSpec(tensor.shape, tensor.dtype)
         for name, tensor in traced.structured_outputs.items()

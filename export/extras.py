@@ -41,7 +41,10 @@ _WARMUP_BATCHES = (1, 4)
 
 
 def complete(
-    directory: str, artifact: Artifact, stored: StoredModel
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    exact_litert: bytes | None = None,
 ) -> verification.Report:
     """Adds what lies beside the graph, and verifies the whole.
 
@@ -51,6 +54,7 @@ def complete(
         labels, model cards) and batching_params.pbtxt.
       artifact: What it is.
       stored: The model that was exported.
+      exact_litert: Of an export with litert/, the model's file in float32.
 
     Raises:
       UserError: If the export does not say what the model says.
@@ -72,7 +76,11 @@ def complete(
         _warmup_calls(directory, artifact, stored),
     )
     report = verification.examine(
-        directory, artifact, stored, num_timings=model_card.NUM_TIMINGS
+        directory,
+        artifact,
+        stored,
+        num_timings=model_card.NUM_TIMINGS,
+        exact_litert=exact_litert,
     )
     logging.info("%s", report.text().rstrip())
     report.require_right()

@@ -208,11 +208,11 @@ class LitertModule:
           **inputs: <int32>[R, T] or [R, P] each.
         """
         if self._axes_of_rows.rank == 1:
-            return self._head.pick(self._model(inputs, training=False))
+            return self._head.condense(self._model(inputs, training=False))
         # The model takes rows on two axes.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
-        picked = self._head.pick(self._model(inputs, training=False))
-        return {name: tf.squeeze(x, 1) for name, x in picked.items()}
+        kept = self._head.condense(self._model(inputs, training=False))
+        return {name: tf.squeeze(x, 1) for name, x in kept.items()}
 
     def _answer(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._head.answer(*self._restore(values))
@@ -226,10 +226,10 @@ class LitertModule:
             {name: values[name] for name in self._model_inputs},
             _strip(values, _STATE_PREFIX),
         )
-        return self._head.restore(_strip(values, litert.OUTPUT_PREFIX)), rows
+        return _strip(values, litert.OUTPUT_PREFIX), rows
 
     def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return serving_module.tokenize(self._head.tokenizer, text)
+        return serving_module.tokenize(self._head, text)
 
 
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:

@@ -25,6 +25,7 @@ from export.artifact import Artifact
 from export.heads import registry
 from export.heads.head import Head
 from export.heads.head import Source
+from export.litert_module import LitertModule
 from export.serving_module import ServingModule
 
 _SCRIPT = "export/savedmodel.py"
@@ -64,6 +65,7 @@ class Export:
             buckets=self.head.buckets,
             settings=self.head.settings(),
             command=cli.command_line(_SCRIPT, self.config),
+            litert=None if ids_only else self.config.quantization_of_litert,
         )
 
 
@@ -87,13 +89,17 @@ def run(config: SavedModelConfig) -> None:
             temporary = stack.enter_context(
                 version_directory.write(output_dir, version)
             )
+            artifact = export.artifact(version, ids_only)
+            exact_litert = None
             with _warnings_only():
                 ServingModule(export.head, export.model, ids_only).save(
                     temporary
                 )
-            extras.complete(
-                temporary, export.artifact(version, ids_only), export.stored
-            )
+                if artifact.litert is not None:
+                    exact_litert = _save_litert(
+                        temporary, export, artifact.litert
+                    )
+            extras.complete(temporary, artifact, export.stored, exact_litert)
     for output_dir, ids_only in targets.items():
         path = os.path.join(output_dir, str(version))
         logging.info("Wrote %s.", path)
@@ -114,20 +120,34 @@ def prepare(config: SavedModelConfig) -> Export:
     precision = config.precision
     if precision == "auto":
         precision = precisions.resolve("auto", "CPU").name
-    model = pretrained.build_model(
-        stored,
-        entry.model_kind,
-        return_all_layers=True,
-        return_attention_probs=True,
-    )
     return Export(
         config,
         stored,
         name,
         head,
-        inference.prepare(model, precision),
+        _build_model(stored, name, head, precision),
         precision,
     )
+
+
+def _build_model(
+    stored: StoredModel, name: str, head: Head, precision: str
+) -> keras.Model:
+    """Returns what a head reads of a model, in its fastest form."""
+    model = pretrained.build_model(
+        stored,
+        registry.ENTRIES[name].model_kind,
+        return_attention_probs=True,
+    )
+    return inference.prepare(model, precision, **head.model_values())
+
+
+def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
+    """Writes litert/; returns the model's .tflite file in float32."""
+    model = export.model
+    if export.precision != "float32":
+        model = _build_model(export.stored, export.name, export.head, "float32")
+    return LitertModule(export.head, model).save(directory, quantization)
 
 
 def _check_flags(config: SavedModelConfig, name: str) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf.text.tokenizer import BertTokenizer
 from export import examples
 from export import saved_graph
 from export.computing import compute
@@ -122,7 +121,12 @@ class ServingModule:
         with tf.control_dependencies(check_rows(strings)):
             strings = {name: tf.identity(x) for name, x in strings.items()}
         rows = self._head.pack(strings)
-        outputs = compute(self._model, rows.inputs, self._head.max_rows_at_once)
+        outputs = compute(
+            self._model,
+            rows.inputs,
+            self._head.rows_at_once(rows.inputs),
+            self._head.condense,
+        )
         return self._head.answer(outputs, rows)
 
     def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -149,7 +153,7 @@ class ServingModule:
         return {x: answer[x] for x in _OUTPUTS_OF_METHOD[self._head.method]}
 
     def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return tokenize(self._head.tokenizer, text)
+        return tokenize(self._head, text)
 
     def _attention(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `tokens` <string>[B, T] and `attention` [B, L, N, T, T]."""
@@ -210,11 +214,11 @@ def check_rows(strings: _Tensors) -> list[tf.Operation]:
     ]
 
 
-def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> dict[str, tf.Tensor]:
+def tokenize(head: Head, text: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the pieces of texts, without special ones, for debugging.
 
     Args:
-      tokenizer: The tokenizer.
+      head: Says what the pieces are.
       text: <string>[B].
 
     Returns:
@@ -222,10 +226,10 @@ def tokenize(tokenizer: BertTokenizer, text: tf.Tensor) -> dict[str, tf.Tensor]:
       padded with ""; `starts` and `ends` <int32>[B, P], bytes of the text,
       padded with -1.
     """
-    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    ids, starts, ends = head.tokenize_with_offsets(text)
     return {
-        "input_ids": ids.to_tensor(tokenizer.vocabulary.pad_id),
-        "tokens": tokenizer.tokens(ids).to_tensor(""),
+        "input_ids": ids.to_tensor(head.tokenizer.vocabulary.pad_id),
+        "tokens": head.tokenizer.tokens(ids).to_tensor(""),
         "starts": starts.to_tensor(-1),
         "ends": ends.to_tensor(-1),
     }

@@ -50,6 +50,8 @@ def embedded_line(output_dir: str, artifact: Artifact) -> str:
     ]
     if os.path.basename(os.path.abspath(output_dir)) != artifact.model_name:
         words.append(f"--model_name={shlex.quote(artifact.model_name)}")
+    if artifact.litert is not None:
+        words.append("--engine=litert")
     return " ".join(words)
 
 

@@ -7,6 +7,7 @@ Shapes:
   B: number of rows.
   R: rows of the model.
   T: their length.
+  P: pieces of a text.
 """
 
 import abc
@@ -101,6 +102,26 @@ class Expectation(abc.ABC):
     @abc.abstractmethod
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         """Returns what it must say of ids, <int32>[R, T] each."""
+
+    def expect_tokens(self, column: Sequence[str]) -> Expected:
+        """Returns the pieces of texts, and where they are.
+
+        Args:
+          column: The texts.
+
+        Returns:
+          `input_ids` <int32>[B, P], padded with [PAD]; `tokens` <string>[B,
+          P], padded with ""; `starts` and `ends` <int32>[B, P], bytes of the
+          text, padded with -1.
+        """
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(list(column))
+        values = {
+            "input_ids": ids.to_tensor(self.tokenizer.vocabulary.pad_id),
+            "tokens": self.tokenizer.tokens(ids).to_tensor(""),
+            "starts": starts.to_tensor(-1),
+            "ends": ends.to_tensor(-1),
+        }
+        return Expected({name: x.numpy() for name, x in values.items()})
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
         """Returns what is to be seen of attention; None if nobody knows."""

@@ -20,7 +20,12 @@ class Embeddings(Expectation):
     """A vector for each text."""
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
-        return self.attention_of_texts(rows)
+        # Layers above the one that is asked for are not there.
+        values = dict(self.attention_of_texts(rows).values)
+        count = values["attention"].shape[1]
+        layer = self.artifact.settings["layer"] % count
+        values["attention"] = values["attention"][:, : layer + 1]
+        return Expected(values)
 
     def batches(self) -> list[list[Row]]:
         return self.batches_of_texts()
@@ -81,6 +86,42 @@ class FillMask(Expectation):
             if self._count(masked) + 2 <= self.artifact.max_seq_length:
                 rows.append({"text": masked})
         return [rows[:1], rows]
+
+    def expect_tokens(self, column: Sequence[str]) -> Expected:
+        vocabulary = self.tokenizer.vocabulary
+        rows = [self._find_pieces(text) for text in column]
+        ids = [[piece for piece, _, _ in row] for row in rows]
+        return Expected(
+            {
+                "input_ids": expectation.padded(ids, vocabulary.pad_id),
+                "tokens": expectation.strings(
+                    [[vocabulary.tokens[x] for x in row] for row in ids]
+                ),
+                "starts": expectation.padded(
+                    [[start for _, start, _ in row] for row in rows], -1
+                ),
+                "ends": expectation.padded(
+                    [[end for _, _, end in row] for row in rows], -1
+                ),
+            }
+        )
+
+    def _find_pieces(self, text: str) -> list[tuple[int, int, int]]:
+        """Returns ids, starts and ends of pieces, in bytes."""
+        found, begin = [], 0
+        for number, part in enumerate(text.split(MASK)):
+            if number:
+                mask_id = self.tokenizer.vocabulary.mask_id
+                found.append((mask_id, begin - len(MASK), begin))
+            pieces = self.tokenizer.tokenize_with_offsets([part])
+            found += [
+                (piece, begin + start, begin + end)
+                for piece, start, end in zip(
+                    *(x[0].numpy().tolist() for x in pieces), strict=True
+                )
+            ]
+            begin += len(part.encode()) + len(MASK)
+        return found
 
     def expect(self, rows: Sequence[Row]) -> Expected:
         # One more shows whether the last one is certain.

@@ -1,5 +1,6 @@
 """A vector for each text."""
 
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,6 @@ from bert_tf.text.tokenizer import BertTokenizer
 from export.heads import head
 from export.heads.head import Rows
 from export.heads.head import Source
-
-_STATES = "states"
 
 
 class Embeddings(head.Head):
@@ -39,7 +38,7 @@ class Embeddings(head.Head):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
-    outputs: ClassVar[tuple[str, ...]] = ("encoder_outputs",)
+    outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
     flags = ("pooling", "layer")
 
     def __init__(
@@ -74,25 +73,30 @@ class Embeddings(head.Head):
             source.config.layer,
         )
 
+    def model_values(self) -> dict[str, Any]:
+        """Returns what ends the model with the layer."""
+        count = self.layer % self.config.num_hidden_layers + 1
+        config = dataclasses.replace(self.config, num_hidden_layers=count)
+        return {"config": config.to_dict(), "has_pooler": False}
+
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs texts."""
         return Rows(self.pack_texts(strings["text"]))
 
-    def pick(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the layer alone."""
-        return {_STATES: outputs["encoder_outputs"][self.layer]}
-
-    def restore(self, picked: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns the layer in its place."""
-        return {"encoder_outputs": {self.layer: picked[_STATES]}}
-
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `embedding` <float32>[B, hidden size]."""
+        """Returns `embedding` <float32>[B, hidden size].
+
+        Args:
+          outputs: `sequence_output` <float>[B, T, hidden size], of a model
+            that ends with the layer.
+          rows: What `pack` returned.
+        """
         input_mask = rows.inputs[INPUT_MASK.name]
-        states = tf.cast(outputs["encoder_outputs"][self.layer], tf.float32)
-        is_piece = input_mask[..., tf.newaxis] > 0
+        states = tf.cast(outputs["sequence_output"], tf.float32)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_piece = tf.expand_dims(input_mask, -1) > 0
         if self.pooling == "mean":
             counts = tf.reduce_sum(tf.cast(is_piece, tf.float32), 1)
             total = tf.reduce_sum(tf.where(is_piece, states, 0.0), 1)

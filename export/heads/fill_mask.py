@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Self
 
 import tensorflow as tf
@@ -18,6 +19,11 @@ from export.heads.head import Source
 
 _POSITIONS = "masked_lm_positions"
 _IS_MASK = "is_mask"
+_IDS = "best_ids"
+_PROBABILITIES = "best_probabilities"
+# How many there may be in memory at once: 128 MiB, and as much again for the
+# probabilities. A batch of rows of nothing but [MASK]s would have gigabytes.
+_MAX_LOGITS = 1 << 25
 
 
 class FillMask(head.Head):
@@ -73,29 +79,57 @@ class FillMask(head.Head):
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs texts, in which "[MASK]" is one piece."""
-        vocabulary = self.tokenizer.vocabulary
         parts = tf.strings.split(strings["text"], vocabulary_lib.MASK)
-        pieces = self.tokenizer.tokenize(parts.flat_values)
-        # Between two parts of a text there is a [MASK].
-        rows = parts.value_rowids()
-        follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[
-            : tf.size(rows)
-        ]
-        follows = tf.cast(follows, tf.int64)
-        masks = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.reduce_sum(follows)], vocabulary.mask_id),
-            follows,
-            validate=False,
-        )
-        pieces = tf.concat([masks, pieces], axis=1)
-        pieces = tf.RaggedTensor.from_row_splits(
-            pieces.flat_values,
-            tf.gather(pieces.row_splits, parts.row_splits),
-            validate=False,
+        vocabulary = self.tokenizer.vocabulary
+        pieces = _join(
+            parts,
+            self.tokenizer.tokenize(parts.flat_values),
+            tf.fill([tf.size(parts.flat_values)], vocabulary.mask_id),
         )
         return self.ids_rows(
             dense_packing.pack(pieces, None, self.buckets, vocabulary)
         )
+
+    def tokenize_with_offsets(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns pieces and places, "[MASK]" as one piece."""
+        parts = tf.strings.split(text, vocabulary_lib.MASK)
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+            parts.flat_values
+        )
+        # Where in its text each part begins, and the [MASK] before it ends.
+        size = len(vocabulary_lib.MASK)
+        sizes = tf.strings.length(parts.flat_values) + size
+        begins = tf.cumsum(sizes, exclusive=True)
+        of_texts = tf.gather(tf.concat([begins, [0]], 0), parts.row_starts())
+        begins -= tf.gather(of_texts, parts.value_rowids())
+        mask_id = self.tokenizer.vocabulary.mask_id
+        return (
+            _join(parts, ids, tf.fill([tf.size(begins)], mask_id)),
+            _join(parts, _move(starts, begins), begins - size),
+            _join(parts, _move(ends, begins), begins),
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the next-sentence head."""
+        return {"heads": ["masked_lm"]}
+
+    def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns fewer, the more [MASK]s there are in a row."""
+        most = tf.maximum(tf.shape(inputs[_POSITIONS])[1], 1)
+        of_row = most * len(self.tokenizer.vocabulary)
+        return tf.maximum(_MAX_LOGITS // of_row, 1)
+
+    def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns the best of the vocabulary, <int32> and <float32>[B, P, k].
+
+        Args:
+          outputs: `masked_lm_logits` <float>[B, P, V].
+        """
+        logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+        return {_IDS: ids, _PROBABILITIES: probs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
         """Returns rows of which only [MASK]s are predicted.
@@ -128,7 +162,7 @@ class FillMask(head.Head):
         """Names the candidates.
 
         Args:
-          outputs: `masked_lm_logits` <float>[B, P, V].
+          outputs: `masked_lm_logits` <float>[B, P, V], or what is kept of them.
           rows: What `pack` returned.
 
         Returns:
@@ -159,7 +193,48 @@ class FillMask(head.Head):
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
-        logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
-        probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
-        is_mask = rows.state[_IS_MASK][..., tf.newaxis]
-        return tf.where(is_mask, ids, -1), tf.where(is_mask, probs, 0.0)
+        best = outputs if _IDS in outputs else self.condense(outputs)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
+        return (
+            tf.where(is_mask, best[_IDS], -1),
+            tf.where(is_mask, best[_PROBABILITIES], 0.0),
+        )
+
+
+def _join(
+    parts: tf.RaggedTensor, pieces: tf.RaggedTensor, of_masks: tf.Tensor
+) -> tf.RaggedTensor:
+    """Returns what belongs to the pieces of texts, [MASK]s among them.
+
+    Args:
+      parts: What is around the [MASK]s, ragged <string>[B, None].
+      pieces: What belongs to the pieces of each part, ragged <int32>[number of
+        parts, None].
+      of_masks: What belongs to the [MASK] before each part, <int32>[number of
+        parts].
+
+    Returns:
+      Ragged <int32>[B, None].
+    """
+    # Between two parts of a text there is a [MASK].
+    rows = parts.value_rowids()
+    follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
+    masks = tf.RaggedTensor.from_row_lengths(
+        tf.boolean_mask(of_masks, follows),
+        tf.cast(follows, tf.int64),
+        validate=False,
+    )
+    joined = tf.concat([masks, pieces], axis=1)
+    return tf.RaggedTensor.from_row_splits(
+        joined.flat_values,
+        tf.gather(joined.row_splits, parts.row_splits),
+        validate=False,
+    )
+
+
+def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
+    """Returns places behind others, one of those for each row."""
+    return places.with_flat_values(
+        places.flat_values + tf.gather(by, places.value_rowids())
+    )

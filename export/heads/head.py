@@ -116,6 +116,13 @@ class Head(abc.ABC):
         """Returns what the head was built with: `flags` and their values."""
         return {name: getattr(self, name) for name in self.flags}
 
+    def model_values(self) -> dict[str, Any]:
+        """Returns arguments of the model that leave out what nothing reads.
+
+        They are those of `bert_tf.modeling.inference.prepare`.
+        """
+        return {}
+
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns what `pack` takes: by default vectors of strings, [B]."""
         return {
@@ -145,6 +152,20 @@ class Head(abc.ABC):
         """
         return self.pack_texts(*(strings[name] for name in self.inputs))
 
+    def tokenize_with_offsets(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns the pieces that the model is given of texts, and places.
+
+        Args:
+          text: <string>[B].
+
+        Returns:
+          Ids, and where in the text they start and end, in bytes; ragged
+          <int32>[B, None] each.
+        """
+        return self.tokenizer.tokenize_with_offsets(text)
+
     @abc.abstractmethod
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Tokenizes and packs strings, padded to one of the buckets.
@@ -172,13 +193,26 @@ class Head(abc.ABC):
         """
         return {name: outputs[name] for name in self.outputs}
 
-    def restore(self, picked: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns outputs for `answer` and `answer_ids`.
+    def rows_at_once(
+        self, inputs: Mapping[str, tf.Tensor]
+    ) -> int | tf.Tensor | None:
+        """Returns the most rows to compute at once, <int32>[]; None for all.
 
         Args:
-          picked: What `pick` returned.
+          inputs: What the model takes.
         """
-        return dict(picked)
+        del inputs  # Of most heads a row needs as much as any other.
+        return self.max_rows_at_once
+
+    def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns what is kept of rows that are computed apart from others.
+
+        `answer` reads it in place of the model's outputs.
+
+        Args:
+          outputs: What the model returns for the rows.
+        """
+        return self.pick(outputs)
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
         """Returns the model's input for ids that users send: by default these.

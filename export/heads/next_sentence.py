@@ -1,6 +1,7 @@
 """Whether one text follows another, as in pretraining."""
 
 from collections.abc import Mapping
+from typing import Any
 from typing import ClassVar
 from typing import Self
 
@@ -30,6 +31,10 @@ class NextSentence(head.Head):
             source.max_seq_length,
             source.buckets,
         )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the masked-LM head."""
+        return {"heads": ["next_sentence"]}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs pairs; the longer text is truncated first."""

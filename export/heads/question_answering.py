@@ -97,6 +97,10 @@ class QuestionAnswering(head.Head):
         """Returns how windows are cut and answers chosen."""
         return {name: getattr(self.task, name) for name in self.flags}
 
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the pooler."""
+        return {"has_pooler": False}
+
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Makes windows of paragraphs that are too long."""
         task = self.task

@@ -11,6 +11,7 @@ Shapes:
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Self
 
 import tensorflow as tf
@@ -85,6 +86,10 @@ class Tagging(Head):
             task.labels,
             task.stride if stride is None else stride,
         )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the pooler."""
+        return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Splits texts into words, and tokenizes each word by itself.

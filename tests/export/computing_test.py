@@ -10,6 +10,10 @@ from export import computing
 from tests import tiny_model
 
 
+def _logits(outputs):
+    return {x: t for x, t in outputs.items() if x.endswith("logits")}
+
+
 class ComputingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(0, 3, 7)
     def test_parts_give_what_all_at_once_gives(self, count):
@@ -31,7 +35,7 @@ class ComputingTest(tf.test.TestCase, parameterized.TestCase):
             for name, x in inputs.items()
         }
         compute = tf.function(
-            lambda rows: computing.compute(model, rows, 3),
+            lambda rows: computing.compute(model, rows, 3, _logits),
             input_signature=[specs],
         )
         outputs = compute(inputs)
@@ -55,12 +59,21 @@ class ComputingTest(tf.test.TestCase, parameterized.TestCase):
                 return {"logits": tf.cast(ids, tf.float32), "states": ids}
 
         compute = tf.function(
-            lambda ids: computing.compute(model, {"input_ids": ids}, 4),
-            input_signature=[tf.TensorSpec([None, 2], tf.int32)],
+            lambda ids, most: computing.compute(
+                model, {"input_ids": ids}, most, _logits
+            ),
+            input_signature=[
+                tf.TensorSpec([None, 2], tf.int32),
+                tf.TensorSpec([], tf.int32),
+            ],
         )
         ids = tf.reshape(tf.range(22), [11, 2])
-        self.assertAllEqual(compute(ids)["logits"], ids)
-        self.assertEqual(counts, [4, 4, 3])
+        for most, expected in ((4, [4, 4, 3]), (11, [11])):
+            counts.clear()
+            outputs = compute(ids, tf.constant(most))
+            self.assertAllEqual(outputs["logits"], ids)
+            self.assertEqual(list(outputs), ["logits"])
+            self.assertEqual(counts, expected)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
                 "command": f"python export/savedmodel.py "
                 f"--model_dir={model_dir} --output_dir={self.output_dir} "
                 "--model_name=nice",
+                "litert": None,
             },
         )
 

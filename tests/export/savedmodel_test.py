@@ -1,5 +1,6 @@
 """Tests for export/savedmodel.py: strings in, predictions out, elsewhere."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ import tensorflow as tf
 from scipy import special
 
 import bert_tf
+from bert_tf.interop import formats
 from bert_tf.serving.fill_mask import FillMask
 from bert_tf.text import packing
 from tests.export import fresh_process
@@ -33,6 +35,18 @@ _MASKED = [
     "[MASK] dog [MASK] . 東",
     "the [MASK] sitting on the mats,[MASK].",
 ]
+
+
+# What stands in checkpoints beside weights.
+_INTERNAL = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
+# Weights that have nothing to do with what a head answers.
+_UNREAD = {
+    "next_sentence": ("cls/predictions/",),
+    "fill_mask": ("cls/seq_relationship/", "bert/pooler/"),
+    "embeddings": ("bert/encoder/layer_1/", "bert/pooler/"),
+    "question_answering": ("bert/pooler/",),
+    "tagging": ("bert/pooler/",),
+}
 
 
 def _call(texts):
@@ -91,7 +105,7 @@ class HeadsTest(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.expected, calls = {}, {}
+        cls.expected, cls.num_bytes, calls = {}, {}, {}
         for name, (task, flags, batches, expect) in _cases().items():
             folder = os.path.join(cls.folder, name)
             model_dir = tiny_exports.write(folder, task)
@@ -104,6 +118,7 @@ class HeadsTest(tf.test.TestCase):
             moved = os.path.join(cls.folder, f"{name}_moved")
             shutil.move(version, moved)
             cls.expected[name] = expect(model_dir)
+            cls.num_bytes[name] = _count_bytes(name, model_dir, moved)
             shutil.rmtree(folder)
             calls[moved] = batches
         answers = fresh_process.call(calls)
@@ -145,6 +160,10 @@ class HeadsTest(tf.test.TestCase):
             else:
                 self.assertIn(value, ("", 0.0, -1))
 
+    def test_nothing_is_stored_that_no_answer_reads(self):
+        for name, (stored, read) in self.num_bytes.items():
+            self.assertEqual(stored, read, name)
+
     def test_single_label(self):
         self._compare("single")
 
@@ -177,6 +196,24 @@ class HeadsTest(tf.test.TestCase):
 
     def test_fill_mask(self):
         self._compare("fill_mask")
+
+
+def _count_bytes(name, model_dir, version):
+    """Returns the bytes of what is stored, and of what answers read."""
+    weights = formats.read(model_dir).weights
+    reader = tf.train.load_checkpoint(f"{version}/variables/variables")
+    shapes = reader.get_variable_to_shape_map()
+    return tuple(
+        4 * sum(math.prod(shape) for shape in of_weights)
+        for of_weights in (
+            [x for key, x in shapes.items() if not key.startswith(_INTERNAL)],
+            [
+                weights.shapes[key]
+                for key in weights
+                if not key.startswith(_UNREAD.get(name, ()))
+            ],
+        )
+    )
 
 
 def _cases():

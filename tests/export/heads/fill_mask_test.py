@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +12,8 @@ from bert_tf.errors import UserError
 from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
 from bert_tf.serving import fill_mask
+from export import computing
+from export.heads import fill_mask as fill_mask_head
 from export.heads.fill_mask import FillMask
 from export.heads.head import Source
 from tests import tiny_model
@@ -141,6 +144,56 @@ class FillMaskTest(tf.test.TestCase):
     def test_attention_is_that_of_the_masked_text(self):
         rows = _build(self.path).attention_rows({"text": ["cat [MASK]"]})
         self.assertAllEqual(rows["input_ids"], [[2, 6, 4, 3, 0]])
+
+    def test_rows_with_more_masks_are_computed_in_smaller_parts(self):
+        head = _build(self.path)
+        most = fill_mask_head._MAX_LOGITS // len(tiny_model.TOKENS)
+        for masks, expected in ((0, most), (1, most), (3, most // 3)):
+            positions = tf.zeros([2, masks], tf.int32)
+            rows = head.rows_at_once({"masked_lm_positions": positions})
+            self.assertAllEqual(rows, expected)
+        with mock.patch.object(fill_mask_head, "_MAX_LOGITS", 2):
+            self.assertAllEqual(
+                head.rows_at_once({"masked_lm_positions": tf.zeros([2, 3])}), 1
+            )
+
+    def test_parts_are_answered_as_all_at_once(self):
+        head = _build(self.path)
+        model = pretrained.build_model(formats.read(self.path))
+        rows = _pack(head, *_TEXTS)
+        expected = head.answer(model(rows.inputs), rows)
+        outputs = computing.compute(model, rows.inputs, 2, head.condense)
+        # No tensor of them has the vocabulary on an axis.
+        for values in outputs.values():
+            self.assertEqual(values.shape, [len(_TEXTS), 3, _TOP_K])
+        received = head.answer(outputs, rows)
+        self.assertAllEqual(received["tokens"], expected["tokens"])
+        self.assertAllClose(
+            received["probabilities"], expected["probabilities"], atol=1e-6
+        )
+
+    def test_pieces_are_those_that_the_model_is_given(self):
+        head = _build(self.path)
+        texts = [*_TEXTS, "", "cat", "[MASK][MASK]"]
+        ids, starts, ends = head.tokenize_with_offsets(tf.constant(texts))
+        packed = _pack(_build(self.path, 40), *texts).inputs["input_ids"]
+        mask_id = tiny_model.TOKENS.index("[MASK]")
+        for row, text in enumerate(texts):
+            pieces = ids[row].numpy().tolist()
+            self.assertEqual(
+                [x for x in packed[row].numpy().tolist() if x],
+                [2, *pieces, 3],
+            )
+            places = zip(starts[row].numpy(), ends[row].numpy(), strict=True)
+            spans = [text.encode()[start:end] for start, end in places]
+            is_mask = [span == b"[MASK]" for span in spans]
+            self.assertEqual(is_mask, [x == mask_id for x in pieces])
+            self.assertEqual(sum(is_mask), text.count("[MASK]"))
+        # In bytes, also behind characters of several.
+        self.assertAllEqual(starts[3][-1], len(texts[3].encode()) - 6)
+        self.assertAllEqual(ids[-1], [mask_id, mask_id])
+        self.assertAllEqual(starts[-1], [0, 6])
+        self.assertAllEqual(ends[-1], [6, 12])
 
     def test_more_candidates_than_pieces_are_refused(self):
         with self.assertRaisesRegex(UserError, "at most .* 16. Received: 17"):
