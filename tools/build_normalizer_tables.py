@@ -52,6 +52,8 @@ def normalize_code_point(
     operators behind the table: splitting at ASCII punctuation and around CJK
     characters, whose sets are fixed there.
     """
+    if char in normalizer.STAND_INS:
+        return normalizer.STAND_INS[char]
     category = unicodedata.category(char)
     # str.split() also splits at the line and the paragraph separator.
     if char in "\t\n\r" or category in ("Zs", "Zl", "Zp"):
@@ -131,7 +133,8 @@ def build_mapping(normalize: Callable[[str], str]) -> dict[bytes, bytes]:
         if unicodedata.category(char) == "Cs":
             continue
         normalized = normalize(char)
-        if normalized != char:
+        # That of a capital sigma is there to be changed, for TensorFlow Lite.
+        if normalized != char or char == normalizer.CAPITAL_SIGMA:
             mapping[char.encode()] = normalized.encode()
     return mapping
 

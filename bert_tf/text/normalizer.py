@@ -9,7 +9,8 @@ are apart. Bytes that are not UTF-8 vanish as in
 
 One rule looks at more than one character: a capital sigma at the end of a word
 becomes "ς". The table leaves it alone and `_lower_sigma` decides, on text that
-is already free of what the original drops before it lower-cases.
+is already free of what the original drops before it lower-cases. TensorFlow
+Lite has no operators for that; for it the table itself may lower the sigma.
 
 A fifth table is that of `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
@@ -23,7 +24,9 @@ import functools
 import importlib.resources
 import json
 import lzma
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -60,6 +63,38 @@ SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 SEPARATORS = r" \n"
 
 
+# Punctuation since Unicode 15, which WordPiece of tensorflow_text 2.20 splits
+# off. To the original, of Unicode 14, and to tensorflow_text 2.12 these are
+# letters.
+_NEWER_PUNCTUATION = (
+    (0x1B4E, 0x1B4F),
+    (0x1B7F, 0x1B7F),
+    (0x10D6E, 0x10D6E),
+    (0x113D4, 0x113D5),
+    (0x113D7, 0x113D8),
+    (0x11B00, 0x11B09),
+    (0x11BE1, 0x11BE1),
+    (0x11F43, 0x11F4F),
+    (0x16D6D, 0x16D6F),
+    (0x1E5FF, 0x1E5FF),
+)
+# Normalized text has no control characters, so these are free. Like characters
+# that are not assigned yet they are not cased, ignored or white space.
+_FREE = ((0x80, 0x84), (0x86, 0x9F), (0x01, 0x05))
+
+
+def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
+    for first, last in ranges:
+        yield from map(chr, range(first, last + 1))
+
+
+# Characters that WordPiece must not see where the original's rules hold, and
+# what it sees in their place.
+STAND_INS = dict(
+    zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
+)
+
+
 def table_name(
     lower_case: bool, strip_accents: bool, normalization: str = ORIGINAL
 ) -> str:
@@ -75,6 +110,32 @@ def read_table(name: str) -> bytes:
     """Returns the unpacked contents of a file in bert_tf/text/tables."""
     tables = importlib.resources.files("bert_tf.text") / "tables"
     return lzma.decompress((tables / name).read_bytes())
+
+
+def swap_stand_ins(token: str) -> str:
+    """Returns a piece as it is in normalized text.
+
+    Stand-ins that somebody wrote into it become what they stand for, which
+    normalized text does not have: no text has had such a piece.
+    """
+    return token.translate(_swapped())
+
+
+@functools.cache
+def _swapped() -> dict[int, str]:
+    pairs = STAND_INS.items()
+    return {ord(a): b for x, y in pairs for a, b in ((x, y), (y, x))}
+
+
+def lower_sigma_in_table(table: bytes) -> bytes:
+    """Returns a table that makes "σ" of every capital sigma.
+
+    Args:
+      table: One that keeps it: it says that it becomes itself.
+    """
+    # What characters become stands at the end of a table, each string once.
+    head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
+    return head + "σ".encode() + tail
 
 
 def cpu_constant(buffer: bytes) -> tf.Tensor:
@@ -100,11 +161,40 @@ def update_where(
     Returns:
       <string>[n].
     """
+
+    def rewrite(chosen):
+        for old, new in rewrites:
+            chosen = tf.strings.regex_replace(chosen, old, new)
+        return chosen
+
+    return _apply_where(text, pattern, rewrite)
+
+
+def _apply_where(
+    text: tf.Tensor, pattern: str, function: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Applies a function to the strings that match; see `update_where`."""
     rows = tf.where(tf.strings.regex_full_match(text, pattern))  # [k, 1]
-    chosen = tf.gather_nd(text, rows)
-    for old, new in rewrites:
-        chosen = tf.strings.regex_replace(chosen, old, new)
+    chosen = function(tf.gather_nd(text, rows))
     return tf.tensor_scatter_nd_update(text, rows, chosen)
+
+
+def _restore(normalized: tf.Tensor) -> tf.Tensor:
+    """Puts back what the table has put stand-ins for, <string>[n]."""
+    last = max(map(ord, STAND_INS.values()))
+    originals = np.arange(last + 1, dtype=np.int32)
+    for char, stand_in in STAND_INS.items():
+        originals[ord(stand_in)] = ord(char)
+
+    def restore(text):
+        codes = tf.strings.unicode_decode(text, "UTF-8")
+        flat = codes.flat_values
+        flat = tf.where(
+            flat > last, flat, tf.gather(originals, tf.minimum(flat, last))
+        )
+        return tf.strings.unicode_encode(codes.with_flat_values(flat), "UTF-8")
+
+    return _apply_where(normalized, f"(?s).*[{to_class(_FREE)}].*", restore)
 
 
 class Normalizer(tf.Module):
@@ -118,6 +208,9 @@ class Normalizer(tf.Module):
       strip_accents: Whether to decompose (NFD) and drop accents (Mn).
       normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
         `lower_case` without `strip_accents`.
+      final_sigma: Whether a capital sigma at the end of a word becomes "ς".
+        Without this rule `normalize` and `normalize_with_offsets` are one
+        operator alone, which TensorFlow Lite has, too.
     """
 
     def __init__(
@@ -125,6 +218,7 @@ class Normalizer(tf.Module):
         lower_case: bool,
         strip_accents: bool,
         normalization: str = ORIGINAL,
+        final_sigma: bool = True,
     ) -> None:
         super().__init__()
         if normalization == ASCII_LOWER and (strip_accents or not lower_case):
@@ -133,8 +227,11 @@ class Normalizer(tf.Module):
                 f"lower_case={lower_case}, strip_accents={strip_accents}."
             )
         self._is_original = normalization == ORIGINAL
-        self._lower_case = lower_case
+        lowers_sigma = lower_case and self._is_original
+        self._has_capital_sigma = lowers_sigma and final_sigma
         table = read_table(table_name(lower_case, strip_accents, normalization))
+        if lowers_sigma and not final_sigma:
+            table = lower_sigma_in_table(table)
         self._normalizer = tf_text.FastBertNormalizer(
             model_buffer=cpu_constant(table)
         )
@@ -168,11 +265,13 @@ class Normalizer(tf.Module):
 
     def split_words(self, normalized: tf.Tensor) -> tf.RaggedTensor:
         """Splits normalized text into words, <string>[n, None]."""
+        if self._is_original:
+            normalized = _restore(normalized)
         spaced = tf.strings.regex_replace(normalized, f"([{SINGLES}])", r" \1 ")
         return tf.strings.split(spaced)
 
     def _lower_sigma(self, text: tf.Tensor) -> tf.Tensor:
-        if not (self._lower_case and self._is_original):
+        if not self._has_capital_sigma:
             return text
         return update_where(
             text,

@@ -91,9 +91,7 @@ class BertTokenizer(tf.Module):
         self.strip_accents = strip_accents
         self.preserve_special_tokens = preserve_special_tokens
         self.normalization = normalization
-        self._normalizer = normalizer.Normalizer(
-            self.lower_case, self.strip_accents, normalization
-        )
+        self._normalizer = self._build_normalizer()
         # Outside any graph and beside the operators; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
@@ -212,6 +210,11 @@ class BertTokenizer(tf.Module):
             joined, f" {vocabulary_lib.CONTINUATION}", ""
         )
 
+    def _build_normalizer(self) -> normalizer.Normalizer:
+        return normalizer.Normalizer(
+            self.lower_case, self.strip_accents, self.normalization
+        )
+
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         return self._hide_specials(self._normalizer.cut(text))
 
@@ -268,8 +271,11 @@ def _build_wordpiece(
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
+    tokens = vocabulary.tokens
+    if normalization == ORIGINAL:
+        tokens = [normalizer.swap_stand_ins(token) for token in tokens]
     return tf_text.FastWordpieceTokenizer(
-        [stand_ins.get(token, token) for token in vocabulary.tokens],
+        [stand_ins.get(token, token) for token in tokens],
         max_bytes_per_word=max_bytes_per_word,
         token_out_type=tf.int32,
         unknown_token=vocabulary_lib.UNK,
@@ -303,7 +309,9 @@ def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
     """Returns RE2 classes of the characters of 1 to 4 bytes inside words."""
-    classes = {1: "0-9A-Za-z", 2: normalizer.to_class([(0x80, 0x7FF)])}
+    # Control characters are what the normalizer has put for others.
+    classes = {1: r"\x01-\x080-9A-Za-z"}
+    classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):
         gaps = []
         for first, last in normalizer.CJK_RANGES:

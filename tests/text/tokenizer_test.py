@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.text import normalizer
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.shared_data import data
 from tests.shared_data import golden
@@ -27,6 +29,7 @@ _ALPHABET = [
     *"ΣσςΑα\u1fb3ʰªªͺ\u1d2c",
     *"中\uf900𠀀각가ᄀ한ヴ",
     *"𝐀𐐀😀\U0001e900\U000e0041",
+    *"\u1b4e\u1b7f\U00011f4f\U0001e5ff",  # Letters to Unicode 14.
     b"\xff",
     b"\xe2\x82",
     b"\xf0\x9f\x98",
@@ -50,7 +53,11 @@ def _fuzz(count, seed=0):
 
 def _letters(text):
     """Returns a vocabulary of the characters of the text, as any piece."""
-    letters = sorted({c for c in text if not c.isspace() and c.isprintable()})
+    letters = sorted(
+        c
+        for c in set(text)
+        if c in normalizer.STAND_INS or (c.isprintable() and not c.isspace())
+    )
     pieces = letters + [f"##{c}" for c in letters]
     return Vocabulary(["[UNK]", "[SEP]", "[PAD]", *pieces, "[MASK]", "[CLS]"])
 
@@ -83,6 +90,22 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(chars, 144765)
         self.assertAllEqual(ids.row_lengths(), expected["lengths"])
         self.assertAllEqual(ids.flat_values, expected["ids"])
+
+    def test_what_unicode_14_does_not_know_stands_in_words(self):
+        tokenizer = BertTokenizer.from_vocab_file(
+            data("vocab/bert-base-uncased-vocab.txt")
+        )
+        known = np.load(golden("tokenization/codepoints_uncased.npz"))
+        others = {*range(1, 0xD800), *range(0xE000, 0x110000)}
+        others -= set(known["codepoints"].tolist())
+        for first, last in normalizer.CJK_RANGES:
+            others -= set(range(first, last + 1))
+        self.assertLen(others, 967233)
+        ids = tokenizer.tokenize([f"he{chr(c)}llo" for c in others])
+        # No piece of the vocabulary has any of them.
+        unknown = [tokenizer.vocabulary.unk_id]
+        self.assertAllEqual(ids.row_lengths(), np.ones(len(others)))
+        self.assertAllEqual(ids.flat_values, unknown * len(others))
 
     @parameterized.parameters(
         ("uncased", True), ("cased", False), ("multilingual-cased", False)
@@ -201,6 +224,7 @@ def _code_points():
         is_common = category in ("Cn", "Co") or (
             category == "Lo" and code_point > 0x3100
         )
+        is_common &= char not in normalizer.STAND_INS
         if not is_common or code_point % 97 == 0:
             yield char
 
@@ -222,7 +246,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         cased = BertTokenizer(_letters("aΣ"), lower_case=False)
         self.assertEqual(_to_str(cased.split_words(["ΑΣ Σ"])), [["ΑΣ", "Σ"]])
 
-    @parameterized.parameters("a", "λ", "ℵ", "𐐨")
+    @parameterized.parameters("a", "λ", "ℵ", "𐐨", "\u1b4e", "\U0001e5ff")
     def test_words_of_more_than_200_characters_are_unknown(self, letter):
         vocabulary = _letters(f"{letter}x.中")
         tokenizer = BertTokenizer(vocabulary)
@@ -236,6 +260,25 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(starts[0, unknown], 2 + 200 * width + 1)
         self.assertEqual(ends[0, unknown] - starts[0, unknown], 201 * width)
         self.assertEqual(ends[0, -1], len(text.encode()))
+
+    def test_punctuation_that_unicode_14_lacks_is_a_letter(self):
+        chars = "".join(normalizer.STAND_INS)
+        self.assertLen(set(normalizer.STAND_INS.values()), len(chars))
+        pieces = [f"a{chars}", *chars[:2], f"##{chars[-1]}", "##\u0081b", "."]
+        vocabulary = Vocabulary([*SPECIAL_TOKENS, *pieces])
+        tokenizer = BertTokenizer(vocabulary)
+        text = f"A{chars}.{chars[1]}{chars[-1]} a\u0080\x01{chars[1]}b"
+        ids, starts, ends = tokenizer.tokenize_with_offsets([text])
+        self.assertEqual(
+            _to_str(tokenizer.tokens(ids)),
+            [[f"a{chars}", ".", chars[1], f"##{chars[-1]}", "[UNK]"]],
+        )
+        lengths = [1 + len(chars.encode()), 1, 3, 4, 1 + 2 + 1 + 3 + 1]
+        self.assertAllEqual(ends[0] - starts[0], lengths)
+        self.assertEqual(
+            _to_str(tokenizer.split_words([text])),
+            [[f"a{chars}", ".", f"{chars[1]}{chars[-1]}", f"a{chars[1]}b"]],
+        )
 
     def test_length_counts_after_normalization(self):
         tokenizer = BertTokenizer(_letters("a각"))
