@@ -17,6 +17,7 @@ from bert_tf.tasks.squad import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from export.on_device import build as builds
 from export.on_device import building
 
 LABELS = ("bad", "good", "so-so", "Ümlaut, with a comma")
@@ -67,6 +68,28 @@ OTHER_TEXTS = (
     "é" * 50 + " " + "é" * 51,
     "\u0301 the \u200d film \ue000 \u0e01\u0e33",
 )
+OTHER_QUESTIONS = (
+    ("What was it?", "the film was good"),
+    ("who", "abc  The FILM was GOOD, in ABC; the cafe was not so good. " * 3),
+    ("Où, ÉTÉ?", "Café au lait É the film 中文 was \u00e9 good"),
+    ("the film " * 70, "yes it was a film of films and was good " * 60),
+)
+
+
+def draw_questions():
+    """Returns questions with contexts whose words are pieces.
+
+    So whole words, which the Task Library answers with, may be our answers.
+    """
+    rng = np.random.default_rng(1)
+    words = "the film was good cafe café uber The FILM Was GOOD 1 2 3 4 a b c"
+    return [
+        tuple(
+            " ".join(rng.choice(words.split(), rng.integers(*bounds)))
+            for bounds in ((1, 8), (40, 250))
+        )
+        for _ in range(12)
+    ]
 
 
 def classification():
@@ -137,11 +160,12 @@ def write_both(folder, task):
 
 def export(model_dir, path, **flags):
     """Writes a .tflite file; returns its path."""
-    building.run(
-        TfliteConfig(
-            model_dir=model_dir,
-            output_file=path,
-            **{"quantization": "none"} | flags,
-        )
+    config = TfliteConfig(
+        model_dir=model_dir,
+        output_file=path,
+        **{"quantization": "none"} | flags,
     )
+    built = building.make(builds.prepare(config))
+    with open(path, "wb") as file:
+        file.write(built.content)
     return path
