@@ -14,6 +14,7 @@ from absl import logging
 from tensorflow.lite.python import convert_phase
 
 from bert_tf.errors import UserError
+from export.on_device import calibration
 from export.on_device import tflite_file
 
 SIGNATURE = "serving_default"
@@ -39,7 +40,7 @@ def convert(
       quantization: One of `bert_tf.export_config.QUANTIZATIONS`: "none" for
         float32; "float16" for weights in float16; "dynamic" for weights in
         int8, and activations while products are computed; "full_int8" for
-        both.
+        both, see `calibration`.
       samples: Returns inputs by name, whose activations say how "full_int8"
         rounds; for it alone.
       text_operators: Whether TF-Text's operators may stand in the file.
@@ -58,15 +59,15 @@ def convert(
         )
         converter.allow_custom_ops = text_operators
         setattr(converter, _PER_TENSOR, per_tensor)
-        if quantization != "none":
+        if quantization in ("float16", "dynamic"):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        if quantization == "full_int8":
-            converter.representative_dataset = samples
         try:
             with _quiet():
                 content = converter.convert()
+                if quantization == "full_int8":
+                    content = calibration.quantize(content, samples, per_tensor)
         except convert_phase.ConverterError as error:
             raise UserError(
                 "TensorFlow's converter must accept the model. It answered: "

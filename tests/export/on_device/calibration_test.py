@@ -1,0 +1,58 @@
+"""Tests for export.on_device.calibration: int8 by what activations are."""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.lite.python import schema_py_generated as schema
+
+from bert_tf.serving.lite_model import LiteModel
+from export.on_device import conversion
+from export.on_device import samples
+from export.on_device.ids_function import IdsFunction
+from tests.export.on_device import eval_files
+
+
+def _operators_in_int8(content):
+    """Returns the names of those that get int8 and give it."""
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    names = {v: k for k, v in vars(schema.BuiltinOperator).items()}
+    found = set()
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            tensors = (operator.inputs[0], operator.outputs[0])
+            types = {graph.tensors[i].type for i in tensors}
+            if types == {schema.TensorType.INT8}:
+                code = model.operatorCodes[operator.opcodeIndex]
+                found.add(names[code.builtinCode])
+    return found
+
+
+class CalibrationTest(tf.test.TestCase):
+    def test_dense_layers_compute_in_int8_and_what_is_delicate_does_not(self):
+        build = eval_files.prepare(
+            "classification",
+            quantization="full_int8",
+            representative_file=eval_files.write("classification"),
+        )
+        rows = list(samples.read(build)())
+        self.assertGreater(len({x["input_ids"].shape for x in rows}), 3)
+        function = IdsFunction(build)
+        content = conversion.convert(
+            function, function.specs, "full_int8", lambda: rows
+        )
+        found = _operators_in_int8(content)
+        self.assertIn("FULLY_CONNECTED", found)
+        self.assertNoCommonElements(
+            found, ["SOFTMAX", "ADD", "MEAN", "GELU", "BATCH_MATMUL"]
+        )
+        model = LiteModel(content)
+        like = LiteModel(eval_files.make("classification"))
+        for inputs in rows:
+            ours, theirs = (
+                x.run(inputs)["probabilities"] for x in (model, like)
+            )
+            self.assertEqual(ours.dtype, np.float32)
+            self.assertAllClose(ours, theirs, atol=0.1)
+
+
+if __name__ == "__main__":
+    tf.test.main()
