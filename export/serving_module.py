@@ -130,10 +130,7 @@ class ServingModule:
         return self._head.answer(outputs, rows)
 
     def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = self._answer(strings)
-        for name in _OUTPUTS_OF_METHOD.get(self._head.method, ()):
-            del answer[name]
-        return answer
+        return for_predict(self._head, self._answer(strings))
 
     def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return answer_ids(self._head, self._model, inputs)
@@ -168,6 +165,14 @@ class ServingModule:
         }
 
 
+def for_predict(
+    head: Head, answer: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns an answer without what is for other interfaces alone."""
+    others = _OUTPUTS_OF_METHOD.get(head.method, ())
+    return {x: t for x, t in answer.items() if x not in others}
+
+
 def answer_ids(
     head: Head, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
@@ -182,9 +187,7 @@ def answer_ids(
     # However many there are: who sends them chooses, and a loop would be
     # more than other readers of SavedModels understand.
     answer = head.answer_ids(compute(model, rows.inputs), rows)
-    for name in _OUTPUTS_OF_METHOD.get(head.method, ()):
-        del answer[name]
-    return answer
+    return for_predict(head, answer)
 
 
 def answer_ids_in_numbers(

@@ -149,8 +149,10 @@ class Classification(head.Head):
         # Sorts by whether a label is given, then by its number.
         key = tf.range(count) + tf.where(is_given, 0, count)
         order = tf.argsort(key, -1)
-        names = tf.gather(tf.constant(self.labels), order)
-        return tf.where(tf.gather(is_given, order, batch_dims=1), names, "")
+        number = tf.where(
+            tf.gather(is_given, order, batch_dims=1), order, count
+        )
+        return tf.gather(tf.constant([*self.labels, ""]), number)
 
 
 def choose_label(

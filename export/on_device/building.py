@@ -23,12 +23,14 @@ from export.on_device import conversion
 from export.on_device import ladder
 from export.on_device import metadata
 from export.on_device import samples
+from export.on_device import text_function
 from export.on_device import tflite_file
 from export.on_device import usage
 from export.on_device import verification
 from export.on_device.accuracy import Gate
 from export.on_device.build import Build
 from export.on_device.ids_function import IdsFunction
+from export.on_device.text_function import TextFunction
 from export.on_device.verification import Verification
 
 REPORT_SUFFIX = ".json"
@@ -156,15 +158,20 @@ def make(build: Build) -> Built:
         something else.
     """
     is_calibrated = build.quantization == "full_int8"
-    function = IdsFunction(build)
+    takes_text = build.config.input == "text"
+    if takes_text:
+        build = text_function.adapt(build)
+    function = TextFunction(build) if takes_text else IdsFunction(build)
     content = conversion.convert(
         function,
         function.specs,
         build.quantization,
         samples.read(build) if is_calibrated else None,
+        text_operators=takes_text,
         per_tensor=build.config.compatibility == "2.14",
     )
-    content = metadata.describe(content, build)
+    if not takes_text:  # Their readers know rows of ids alone.
+        content = metadata.describe(content, build)
     found = verification.verify(content, build)
     logging.info("%s: %s.", build.quantization, found.text())
     return Built(build, content, found)

@@ -1,5 +1,6 @@
 """What a user is told of a .tflite file: what it is, and how to run it."""
 
+import itertools
 from importlib import metadata
 
 from bert_tf.text.vocabulary import MASK
@@ -60,22 +61,24 @@ def _takes_text(build: Build) -> bool:
 
 
 def _of_text(build: Build, path: str) -> list[str]:
-    first = _MASKED_TEXT if build.name == "fill_mask" else _TEXT
-    texts = zip(build.head.inputs, (first, _SECOND_TEXT), strict=False)
-    count = build.batch_size or 1
-    inputs = ", ".join(
-        f"{name}=np.array({[text.encode()] * count}, object)"
-        for name, text in texts
-    )
+    texts = itertools.cycle((_TEXT, _SECOND_TEXT))
+    inputs = []
+    for name, spec in build.head.input_specs().items():
+        text = next(texts).encode()
+        row = text if len(spec.shape) == 1 else [text] * _NUM_CHOICES
+        rows = [row] * (build.batch_size or 1)
+        inputs.append(f"    {name}=np.array({rows}, object),")
     return [
         "import numpy as np",
         "from ai_edge_litert import interpreter",
         "from tensorflow_text.core.pybinds import tflite_registrar",
         "",
         "lite = interpreter.InterpreterWithCustomOps(",
-        f"    {path!r}, num_threads=2,",
-        "    custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS)",
-        f"outputs = lite.get_signature_runner()({inputs})",
+        "    tflite_registrar.SELECT_TFTEXT_OPS,",
+        f"    model_path={path!r}, num_threads=2)",
+        "outputs = lite.get_signature_runner()(",
+        *inputs,
+        ")",
     ]
 
 

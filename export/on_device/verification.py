@@ -22,6 +22,7 @@ from export.expectations.expectation import Expected
 from export.graph_file import Signature
 from export.on_device import agreement
 from export.on_device import ids_function
+from export.on_device import text_expectations
 from export.on_device.build import Build
 
 # How far numbers may be from the model's. What int8 does to them is for the
@@ -138,13 +139,14 @@ def _calls_of_ids(expected: Expectation, build: Build) -> Iterator[_Call]:
 
 
 def _calls_of_text(expected: Expectation, build: Build) -> Iterator[_Call]:
-    batches = expected.batches()
+    answering = text_expectations.choose(expected, build)
+    batches = answering.batches()
     for rows in (batches[0][:1], batches[-1]):
         size = build.batch_size or len(rows)
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
-            yield replay_plan.to_inputs(part), expected.expect(part)
+            yield replay_plan.to_inputs(part), answering.expect(part)
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
