@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import stored_model
 from bert_tf.errors import UserError
 from bert_tf.interop import conversion
 from bert_tf.interop import conversion_report
@@ -169,6 +170,19 @@ class RoundTripTest(ConversionTestCase):
         self.assertRegex(printed, "ten sentences")
         read = formats.read(path)
         self.assertEqual(read.config.hidden_act, "gelu")
+
+    def test_rules_of_the_device_stay_in_model_directories(self):
+        stored = stored_models.build()
+        settings = stored_model.tokenizer_settings(
+            stored.vocabulary, True, normalization="ascii_lower"
+        )
+        stored = dataclasses.replace(stored, tokenizer_settings=settings)
+        path = self.write(stored)
+        for target in ("huggingface", "keras_hub", "model_garden", "tf1"):
+            message = f"=ascii_lower, which tokenizers of --to={target} do not"
+            self.assert_refused(message, path, target)
+        path, _ = self.convert(path, "bert_tf")
+        self.assertEqual(formats.read(path).tokenizer_settings, settings)
 
     def test_cased_vocabulary(self):
         tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] The Cat cat ##s É".split()
