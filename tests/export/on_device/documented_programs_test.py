@@ -74,7 +74,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         )
 
     def test_litert_in_python(self):
-        program, _ = _programs("python")
+        program, *_ = _programs("python")
         # Those of a large vocabulary.
         program, count = re.subn(
             r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
@@ -87,7 +87,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         self.assertAlmostEqual(sum(probabilities), 1, places=5)
 
     def test_mediapipe_in_python(self):
-        _, program = _programs("python")
+        _, program, *_ = _programs("python")
         python = environments.make(
             client_files.environment_name(client_files.MEDIAPIPE),
             *client_files.MEDIAPIPE,

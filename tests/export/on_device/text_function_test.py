@@ -3,6 +3,8 @@
 import contextlib
 import io
 import itertools
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -33,6 +35,8 @@ _TEXTS = (
     b"the \xff cat \xe6\x9d",
     "cat " * 9000,
 )
+_PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
+_FILE = "topics_text.tflite"
 # Heads that answer strings as the SavedModel does.
 _AS_SAVED = (
     "classification",
@@ -53,6 +57,19 @@ def _strings(texts):
 
 def _make(name, **flags):
     return tiny_builds.make(name, input="text", **flags)
+
+
+def _run(program):
+    """Returns what a program prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(program, {})
+    return printed.getvalue()
+
+
+def _run_what_is_printed(test, built):
+    """Runs the program that users are shown; returns what it prints."""
+    path = test.create_tempfile(content=built.content, mode="wb").full_path
+    return _run(usage.python_snippet(built.build, path))
 
 
 class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
@@ -92,6 +109,18 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
                 else:
                     self.assertAllClose(answer[key], values, 1e-4, 1e-4)
 
+    @pytest.mark.slow
+    def test_the_documented_program_runs(self):
+        (program,) = re.findall(
+            r"(?m)^```python\n([^`]*WithCustomOps[^`]*)^```$",
+            _PAGE.read_text(encoding="utf-8"),
+        )
+        built = _make("classification")
+        path = self.create_tempfile(content=built.content, mode="wb").full_path
+        self.assertIn(_FILE, program)
+        printed = _run(program.replace(_FILE, path))
+        self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
+
     def test_texts_that_differ_in_number_fail(self):
         built = _make("pair")
         self.assertIn("label [b'", _run_what_is_printed(self, built))
@@ -116,14 +145,6 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
             _make("fill_mask")
         with self.assertRaisesRegex(UserError, "full_int8 .* --input=ids"):
             _make("pair", quantization="full_int8", representative_file="a.tsv")
-
-
-def _run_what_is_printed(test, built):
-    """Runs the program that users are shown; returns what it prints."""
-    path = test.create_tempfile(content=built.content, mode="wb").full_path
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(usage.python_snippet(built.build, path), {})  # noqa: S102
-    return printed.getvalue()
 
 
 class PiecesTest(tf.test.TestCase, parameterized.TestCase):
