@@ -62,8 +62,12 @@ def compare(
     )
     found: collections.Counter[str] = collections.Counter()
     unknown = []
-    for variable, value in variables.items():
-        matches = _match(value, names)
+    # What is the same in full is the same in half, so those in half choose
+    # from what is left.
+    for variable, value in sorted(
+        variables.items(), key=lambda item: -item[1].itemsize
+    ):
+        matches = _match(value, names, found)
         found.update(matches)
         if not matches:
             unknown.append(f"{variable} {list(value.shape)}")
@@ -127,8 +131,18 @@ def _key(value: np.ndarray) -> tuple:
     return value.shape, value.dtype.name, hashlib.sha256(data).digest()
 
 
-def _match(value: np.ndarray, names: Mapping[tuple, list[str]]) -> list[str]:
-    """Returns the weights that a variable holds; none if it holds others."""
+def _match(
+    value: np.ndarray,
+    names: Mapping[tuple, list[str]],
+    found: collections.Counter[str],
+) -> list[str]:
+    """Returns the weights that a variable holds; none if it holds others.
+
+    Args:
+      value: The variable.
+      names: What `_names_by_contents` returns.
+      found: How often a weight has been found so far.
+    """
     parts = [value]
     if _key(value) not in names:
         if not value.ndim or value.shape[-1] % _NUM_MERGED:
@@ -140,8 +154,8 @@ def _match(value: np.ndarray, names: Mapping[tuple, list[str]]) -> list[str]:
         if not same:
             return []
         # Each variable takes another of those that hold the same.
-        same.append(same.pop(0))
-        matches.append(same[-1])
+        free = (x for x in same if not found[x] and x not in matches)
+        matches.append(next(free, same[0]))
     return matches
 
 
