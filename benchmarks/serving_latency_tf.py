@@ -5,6 +5,7 @@
 Both are loaded and called as a server does.
 """
 
+import functools
 import json
 import os
 import sys
@@ -23,7 +24,6 @@ _TEXT_NAMES = ("text", "text_pair")
 
 def _write_keras_hub(settings):
     """Writes KerasHub's classifier; returns precision to path."""
-    import keras
     import keras_hub
 
     shape = settings["shape"]
@@ -33,6 +33,8 @@ def _write_keras_hub(settings):
         ),
         sequence_length=settings["max_seq_length"],
     )
+    # Only its __call__ would do that.
+    preprocessor.build(None)
     paths = {}
     for precision in ("float32", "bfloat16"):
         backbone = keras_hub.models.BertBackbone(
@@ -47,29 +49,35 @@ def _write_keras_hub(settings):
             backbone, 2, preprocessor=None, dtype=precision
         )
 
-        def serve(*texts, model=model):
-            # Its __call__ takes a pair for a text and its label.
-            rows = preprocessor.call(texts if len(texts) > 1 else texts[0])
-            logits = model(rows, training=False)
-            return {"probabilities": keras.ops.softmax(logits)}
-
-        names = _TEXT_NAMES[: settings["num_texts"]]
         module = tf.Module()
         module.weights = [x.value for x in model.variables]
         module.preprocessor = preprocessor
-        module.serve = tf.function(
-            serve,
-            input_signature=[
-                tf.TensorSpec([None], tf.string, x) for x in names
-            ],
+        specs = [
+            tf.TensorSpec([None], tf.string, x)
+            for x in _TEXT_NAMES[: settings["num_texts"]]
+        ]
+        serve = tf.function(
+            functools.partial(_classify, model, preprocessor), autograph=False
         )
         paths[precision] = os.path.join(
             settings["folder"], f"keras_hub_{precision}"
         )
         tf.saved_model.save(
-            module, paths[precision], {"serving_default": module.serve}
+            module,
+            paths[precision],
+            {"serving_default": serve.get_concrete_function(*specs)},
         )
     return paths
+
+
+def _classify(model, preprocessor, *texts):
+    """Returns what KerasHub's classifier says of raw texts."""
+    import keras
+
+    # Its __call__ takes a pair for a text and its label.
+    rows = preprocessor.call(texts if len(texts) > 1 else texts[0])
+    logits = model(rows, training=False)
+    return {"probabilities": keras.ops.softmax(logits)}
 
 
 def _saved_model(path):
