@@ -165,6 +165,11 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
             )
         self.assertNotIn("\n", str(caught.exception))
 
+    def test_a_student_may_read_as_devices_do(self):
+        made = self._read(num_hidden_layers=1, normalization="ascii_lower")
+        self.assertEqual(made.normalization, "ascii_lower")
+        self.assertEqual(made.vocabulary.hash, self.teacher.vocabulary.hash)
+
     def test_attention_that_cannot_be_compared(self):
         flags = {
             "num_hidden_layers": 1,
