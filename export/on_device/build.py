@@ -57,7 +57,13 @@ class Build:
     def command(self) -> str:
         """The command line that makes the file."""
         config = dataclasses.replace(
-            self.config, quantization=self.quantization
+            self.config,
+            quantization=self.quantization,
+            representative_file=(
+                self.config.representative_file
+                if self.quantization == "full_int8"
+                else None
+            ),
         )
         return cli.command_line(_SCRIPT, config)
 
