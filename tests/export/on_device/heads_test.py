@@ -7,6 +7,7 @@ from absl.testing import parameterized
 
 from bert_tf.serving.lite_model import LiteModel
 from export import serving_module
+from export.on_device import ids_function
 from export.on_device import tflite_file
 from tests.export import every_head
 from tests.export.on_device import rows_of_ids
@@ -14,8 +15,16 @@ from tests.export.on_device import tiny_builds
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _LENGTH = every_head.MAX_SEQ_LENGTH
-# One that differs from the others in what it needs of TensorFlow Lite.
-_SOME = ("classification", "fill_mask")
+# Those that need something else of TensorFlow Lite than others.
+_DIFFERENT = (
+    "classification",
+    "question_answering",
+    "multiple_choice",
+    "tagging",
+    "fill_mask",
+    "embeddings",
+)
+_OTHERS = sorted(set(every_head.NAMES) - set(_DIFFERENT))
 _ROUNDED = ("float16", "dynamic")
 
 
@@ -26,7 +35,11 @@ def _expect(built, rows):
         built.build.model,
         {name: tf.constant(x) for name, x in rows.items()},
     )
-    return {name: x.numpy() for name, x in outputs.items()}
+    return {
+        name: x.numpy()
+        for name, x in outputs.items()
+        if name not in ids_function.LEFT_OUT
+    }
 
 
 def _run_with_tensorflow(content, rows):
@@ -41,8 +54,16 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(given[name].dtype, values.dtype)
             self.assertAllClose(given[name], values, tolerance, tolerance)
 
-    @parameterized.parameters(*every_head.NAMES)
+    @parameterized.parameters(*_DIFFERENT)
     def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
+        self._test_free_shapes(name)
+
+    @parameterized.parameters(*_OTHERS)
+    @pytest.mark.slow
+    def test_any_number_of_rows_of_other_heads(self, name):
+        self._test_free_shapes(name)
+
+    def _test_free_shapes(self, name):
         built = tiny_builds.make(name)
         model = LiteModel(built.content)
         self.assertEqual(set(model.inputs), set(_INPUTS))
@@ -58,7 +79,21 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEmpty(tflite_file.custom_operators(built.content))
 
-    @parameterized.product(name=_SOME, quantization=("none", *_ROUNDED))
+    def test_rows_without_a_mask_have_no_candidates(self):
+        built = tiny_builds.make("fill_mask")
+        model = LiteModel(built.content)
+        rows = rows_of_ids.make(built, 2, 6)
+        mask_id = built.build.head.tokenizer.vocabulary.mask_id
+        is_mask = rows["input_ids"] == mask_id
+        self.assertTrue(is_mask.any())
+        without = rows | {"input_ids": np.where(is_mask, 5, rows["input_ids"])}
+        # One after the other, as tensors change their sizes.
+        for one in (rows, without, rows):
+            self._assert_same(model.run(one), _expect(built, one), 1e-4)
+
+    @parameterized.parameters(
+        ("classification", "float16"), ("fill_mask", "none")
+    )
     def test_static_shapes(self, name, quantization):
         self._test_static_shapes(name, quantization)
 
@@ -80,15 +115,15 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             answer, wanted, 1e-4 if quantization == "none" else 5e-3
         )
 
-    @pytest.mark.slow
     @parameterized.product(
         name=every_head.NAMES, quantization=("none", *_ROUNDED)
     )
+    @pytest.mark.slow
     def test_static_shapes_of_all(self, name, quantization):
         self._test_static_shapes(name, quantization)
 
-    @pytest.mark.slow
     @parameterized.product(name=every_head.NAMES, quantization=_ROUNDED)
+    @pytest.mark.slow
     def test_free_shapes_of_all(self, name, quantization):
         built = tiny_builds.make(name, quantization=quantization)
         self.assertEmpty(tflite_file.custom_operators(built.content))

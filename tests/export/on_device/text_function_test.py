@@ -77,8 +77,8 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
     def test_says_what_the_saved_model_says(self, name):
         self._test_says_what_the_saved_model_says(name)
 
-    @pytest.mark.slow
     @parameterized.parameters(*[x for x in _AS_SAVED if x not in _SOME])
+    @pytest.mark.slow
     def test_others_say_what_the_saved_model_says(self, name):
         self._test_says_what_the_saved_model_says(name)
 
@@ -128,10 +128,10 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(RuntimeError, "num_.*elements"):
             model.run({"text": _strings("ab"), "text_pair": _strings("c")})
 
-    @pytest.mark.slow
     @parameterized.product(
         name=_AS_SAVED, quantization=("none", "float16", "dynamic")
     )
+    @pytest.mark.slow
     def test_static_shapes(self, name, quantization):
         built = _make(
             name, quantization=quantization, batch_size=1, max_seq_length=8

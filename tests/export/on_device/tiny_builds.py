@@ -7,9 +7,12 @@ import shutil
 import tempfile
 
 from bert_tf.export_config import TfliteConfig
+from bert_tf.modeling.task_models import BertForTagging
 from export.on_device import build as builds
 from export.on_device import building
+from tests import tiny_model
 from tests.export import every_head
+from tests.export import tiny_exports
 
 
 @functools.cache
@@ -38,6 +41,13 @@ def config(name, **flags):
 @functools.cache
 def write_model(name):
     """Writes a model; returns it and what its exporters are told."""
+    if name == "tagging":
+        # With weights that rounding to float16 does not turn upside down.
+        task = tiny_exports.tagging()
+        model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+        weights = tiny_model.random_weights(model, scale=0.2)
+        path = os.path.join(folder(), "tagging_model")
+        return tiny_model.write_task(path, task, weights), {}
     return every_head.write_model(folder(), name)
 
 
