@@ -21,15 +21,17 @@ _TIMEOUT_SECONDS = 60
 class _Recorder(Servable):
     """Doubles numbers once it is let; refuses the number 13."""
 
-    def __init__(self, output_rows=None):
+    def __init__(self, output_rows=None, repeats=1):
         spec = TensorSpec(tf.int64, (None, None))
-        self.signature = Signature("double", {"x": spec}, {"y": spec})
+        outputs = {"y": spec, "z": spec}
+        self.signature = Signature("double", {"x": spec}, outputs)
         super().__init__("recorder", 7, {"double": self.signature})
         self.calls = []
         self.is_closed = False
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
         self._output_rows = output_rows
+        self._repeats = repeats
 
     def run(self, signature, inputs, outputs):
         self.entered.release()
@@ -37,10 +39,10 @@ class _Recorder(Servable):
         self.calls.append(inputs["x"].tolist())
         if 13 in inputs["x"]:
             raise tf.errors.InvalidArgumentError(None, None, "13 is refused")
-        y = inputs["x"] * 2
+        y = np.repeat(inputs["x"] * 2, self._repeats, axis=0)
         if self._output_rows is not None:
             y = y[: self._output_rows]
-        return {"y": y}
+        return {name: y for name in outputs}
 
     def signature_defs(self):
         return {}
@@ -60,12 +62,15 @@ def _run(servable, options, requests, cancel=()):
     )
 
     def submit(rows):
+        names = ("y",)
+        if isinstance(rows, tuple):
+            *names, rows = rows
         try:
             return scheduler.submit(
                 servable,
                 servable.signature,
                 {"x": np.array(rows, np.int64)},
-                ("y",),
+                tuple(names),
             )
         except errors.RequestError as error:
             future = asyncio.get_running_loop().create_future()
@@ -86,7 +91,9 @@ def _run(servable, options, requests, cancel=()):
 
     results, queued = asyncio.run(asyncio.wait_for(main(), _TIMEOUT_SECONDS))
     values = [
-        result["y"].tolist() if isinstance(result, dict) else result
+        next(iter(result.values())).tolist()
+        if isinstance(result, dict)
+        else result
         for result in results
     ]
     return values, observed, queued
@@ -114,6 +121,55 @@ class BatchSchedulerTest(absltest.TestCase):
         )
         self.assertEqual(values, [[[2]], [[4, 6]], [[8]], [[10, 12]]])
         self.assertEqual(servable.calls, [[[1]], [[2, 3], [5, 6]], [[4]]])
+
+    def test_merges_only_requests_for_the_same_outputs(self):
+        servable = _Recorder()
+        values, _, _ = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2]], ("z", [[3]]), [[4]], ("z", "y", [[5]])],
+        )
+        self.assertEqual(values, [[[2]], [[4]], [[6]], [[8]], [[10]]])
+        self.assertEqual(servable.calls, [[[1]], [[2], [4]], [[3]], [[5]]])
+
+    def test_what_runs_alone_has_its_place_in_the_queue(self):
+        large = [[1]] * 3
+        values, _, queued = _run(
+            _Recorder(),
+            BatchingOptions(
+                max_batch_size=2, max_enqueued_batches=1, num_batch_threads=1
+            ),
+            [large, large, large, large],
+        )
+        self.assertEqual(queued, 2)
+        self.assertEqual(values[:3], [[[2]] * 3] * 3)
+        self.assertEqual(values[3].code_name, "RESOURCE_EXHAUSTED")
+
+    def test_what_is_ready_does_not_wait_for_what_came_before(self):
+        servable = _Recorder()
+        servable.gate.set()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=1000 * _TIMEOUT_SECONDS * 1_000_000,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            waiting, ready = (
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array(x)}, ("y",)
+                )
+                for x in ([[1]], [[2, 3], [4, 5]])
+            )
+            await asyncio.wait_for(ready, _TIMEOUT_SECONDS)
+            self.assertFalse(waiting.done())
+            await asyncio.to_thread(scheduler.stop)
+            await waiting
+
+        asyncio.run(main())
+        self.assertEqual(servable.calls, [[[2, 3], [4, 5]], [[1]]])
 
     def test_takes_no_more_than_the_batch_size(self):
         servable = _Recorder()
@@ -152,6 +208,49 @@ class BatchSchedulerTest(absltest.TestCase):
                 [[[1]], [[2]], [[3]]],
             )
         self.assertEqual(values, [[[2]], [[4]], [[6]]])
+        self.assertEqual(servable.calls, [[[1]], [[2], [3]], [[2]], [[3]]])
+
+    def test_runs_alone_what_gives_two_rows_for_a_row(self):
+        with self.assertLogs(level="WARNING"):
+            values, _, _ = _run(
+                _Recorder(repeats=2),
+                BatchingOptions(num_batch_threads=1),
+                [[[1]], [[2]], [[3]]],
+            )
+        self.assertEqual(values, [[[2], [2]], [[4], [4]], [[6], [6]]])
+
+    def test_tries_only_once_to_merge_what_gives_no_row_for_a_row(self):
+        servable = _Recorder(output_rows=1)
+        servable.gate.set()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=10**9,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            for _ in range(2):
+                await asyncio.gather(
+                    *(
+                        scheduler.submit(
+                            servable,
+                            servable.signature,
+                            {"x": np.array([[x]])},
+                            ("y",),
+                        )
+                        for x in (1, 2)
+                    )
+                )
+            await asyncio.to_thread(scheduler.stop)
+
+        with self.assertLogs(level="WARNING") as logged:
+            asyncio.run(asyncio.wait_for(main(), _TIMEOUT_SECONDS))
+        self.assertLen(logged.output, 1)
+        self.assertEqual(
+            servable.calls, [[[1], [2]], [[1]], [[2]], [[1]], [[2]]]
+        )
 
     def test_refuses_more_than_the_queue_holds(self):
         values, _, queued = _run(
@@ -223,6 +322,33 @@ class BatchSchedulerTest(absltest.TestCase):
         )
         self.assertEqual(servable.calls, [[[1]], [[3]]])
         self.assertIsInstance(values[1], asyncio.CancelledError)
+
+    def test_who_goes_while_it_is_computed_takes_nobody_along(self):
+        servable = _Recorder()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=10**9,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            gone, waiting = (
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array([[x]])}, ("y",)
+                )
+                for x in (1, 2)
+            )
+            await asyncio.to_thread(servable.entered.acquire)
+            gone.cancel()
+            servable.gate.set()
+            result = await asyncio.wait_for(waiting, _TIMEOUT_SECONDS)
+            self.assertEqual(result["y"].tolist(), [[4]])
+            await asyncio.to_thread(scheduler.stop)
+
+        asyncio.run(main())
+        self.assertEqual(servable.calls, [[[1], [2]]])
 
     def test_does_not_merge_when_told_so(self):
         servable = _Recorder()

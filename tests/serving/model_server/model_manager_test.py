@@ -3,6 +3,7 @@
 import os
 import pathlib
 import threading
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -159,6 +160,9 @@ class ModelManagerTest(parameterized.TestCase):
             self.write(version, str(version))
         self.start(policy)
         self.assertEqual(set(self.states()), expected)
+        # The newest first, as most requests are for it.
+        loaded = [version for _, version, _ in self.engine.loaded]
+        self.assertEqual(loaded, sorted(expected, reverse=True))
         self.assertEqual(self.served()[0], max(expected))
 
     def test_labels(self):
@@ -222,6 +226,33 @@ class ModelManagerTest(parameterized.TestCase):
         self.write(1, "one")
         with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
             self.start(VersionPolicy(), {"x": 2})
+
+    def test_a_version_that_fails_its_warm_up_is_closed(self):
+        loaded = []
+
+        def fail(servable, directory):
+            loaded.append(servable)
+            raise errors.invalid(f"{directory} is cold")
+
+        self.write(1, "one")
+        with (
+            mock.patch.object(model_manager.warmup, "run", fail),
+            self.assertRaisesRegex(UserError, "m/1 is cold"),
+        ):
+            self.start()
+        (servable,) = loaded
+        self.assertTrue(servable.is_closed)
+
+    def test_a_model_that_has_moved_is_loaded_anew(self):
+        self.write(1, "one")
+        self.write(1, "moved", model="elsewhere")
+        self.start()
+        with self.manager.use("m") as old:
+            self.manager.reconfigure(
+                [ModelConfig("m", str(self.folder / "elsewhere"), _NEWEST, {})]
+            )
+            self.assertEqual(self.served(), (1, "moved"))
+        self.assertTrue(old.is_closed)
 
     def test_other_models_at_run_time(self):
         self.write(1, "one")

@@ -94,12 +94,29 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         ({"inputs": []}, {"outputs": []}),
         ({"instances": [{"b64": "w6k="}, "x"]}, {"predictions": ["é", "x"]}),
         ({"instances": [{"b64": "w6k"}]}, {"predictions": ["é"]}),
+        ({"instances": [{"b64": "w6\r\n k=\n"}]}, {"predictions": ["é"]}),
         ({"instances": [{"text": {"b64": "AA=="}}]}, {"predictions": ["\0"]}),
         ({"instances": ["\0", ""]}, {"predictions": ["\0", ""]}),
     )
     def test_one_input_and_one_output(self, body, expected):
         status, answer = self.predict({"signature_name": "echo"} | body)
         self.assertEqual((status, answer), (200, expected))
+
+    def test_half_a_gzip_file(self):
+        whole = gzip.compress(b'{"signature_name": "echo", "instances": ["z"]}')
+        for body in (whole[:-8], b"{}", b""):
+            status, answer = self.ask(
+                "POST", _PREDICT, body, headers=[("Content-Encoding", "gzip")]
+            )
+            self.assertEqual(status, 400)
+            self.assertIn("gzip", answer["error"])
+
+    def test_largest_whole_number_that_a_float_tells_from_others(self):
+        for number, expected in ((2**24 - 1, 200), (2**24, 400)):
+            status, answer = self.predict(
+                {"signature_name": "log", "instances": [-number, number]}
+            )
+            self.assertEqual(status, expected, answer)
 
     def test_numbers_that_are_none(self):
         body = (
@@ -163,6 +180,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         ("/versions/3", 200),
         ("/versions/5", 200),
         ("/labels/stable", 200),
+        ("/labels/%73table", 200),
         ("/versions/4", 404),
         ("/versions/99999999999999999999", 400),
         ("/labels/unstable", 400),
