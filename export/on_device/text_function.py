@@ -81,12 +81,13 @@ def adapt(build: Build) -> Build:
     head = copy.copy(build.head)
     head.tokenizer = LiteTokenizer(head.tokenizer)
     head.buckets = (head.max_seq_length,)
-    if getattr(head, "doc_stride", None) is not None:
+    if head.settings().get("doc_stride") is not None:
         logging.warning(
-            "The file truncates texts to %d pieces, where the model reads "
-            "windows of a text that is longer.",
+            "The file reads the first %d pieces of a text, where the model "
+            "reads windows of one that is longer.",
             head.max_seq_length,
         )
+    if hasattr(head, "doc_stride"):
         head.doc_stride = None
     fields = dataclasses.fields(build.stored)
     stored = _LiteStoredModel(

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.text.lite_tokenizer import LiteTokenizer
 from bert_tf.text.tokenizer import BertTokenizer
@@ -44,6 +45,16 @@ class LiteTokenizerTest(tf.test.TestCase):
         self.assertEqual(
             LiteTokenizer(tokenizer).settings(), tokenizer.settings()
         )
+
+    def test_reads_by_the_rules_of_mediapipe(self):
+        tokenizer = BertTokenizer(_VOCABULARY, normalization=ASCII_LOWER)
+        lite = LiteTokenizer(tokenizer)
+        self.assertEqual(lite.settings(), tokenizer.settings())
+        texts = ["É é A", "ΑΣ Σ aΣ", "a" * 100, "a" * 101]
+        self.assertAllEqual(lite.tokenize(texts), tokenizer.tokenize(texts))
+        # Only there a text ends at a NUL; here it is left out.
+        self.assertLen(tokenizer.tokenize("a \0 a"), 1)
+        self.assertLen(lite.tokenize("a \0 a"), 2)
 
     def test_refuses_to_keep_special_tokens(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)

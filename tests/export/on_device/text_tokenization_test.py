@@ -4,6 +4,7 @@ import gzip
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -84,8 +85,14 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in wanted.items():
             self.assertAllEqual(answer[name], values)
 
-    @parameterized.parameters(("uncased", True, [0x3A3]), ("cased", False, []))
-    def test_every_code_point(self, name, lower_case, exceptions):
+    def test_every_code_point(self):
+        self._test_every_code_point("uncased", True, [0x3A3])
+
+    @pytest.mark.slow
+    def test_every_code_point_with_its_case(self):
+        self._test_every_code_point("cased", False, [])
+
+    def _test_every_code_point(self, name, lower_case, exceptions):
         self._read(name, lower_case)
         expected = np.load(golden(f"tokenization/codepoints_{name}.npz"))
         known = expected["codepoints"].tolist()
