@@ -7,7 +7,7 @@ PARALLEL ?= -n 2 --dist worksteal
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	lock readme bench clean
+	lock files bench clean
 
 help:
 	@echo "make setup      makes .venv with everything that running needs"
@@ -20,7 +20,7 @@ help:
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       makes requirements_lock.txt anew"
-	@echo "make readme     brings README.md's list of files up to date"
+	@echo "make files      brings docs/files.md, the list of modules, up to date"
 	@echo "make clean      removes caches and the demo's output, not .venv"
 
 setup:
@@ -59,8 +59,8 @@ lock: setup-test
 		--custom-compile-command "make lock" \
 		--output-file requirements_lock.txt
 
-readme: setup
-	$(PYTHON_RUN) tools/readme_tree.py
+files: setup
+	$(PYTHON_RUN) tools/file_list.py
 
 bench:
 	@echo "Each prints a ratio to a named peer on its last line; see its --help."

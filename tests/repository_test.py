@@ -17,7 +17,7 @@ from bert_tf import cli
 from bert_tf import files
 from bert_tf import run_config
 from tests import tiny_model
-from tools import readme_tree
+from tools import file_list
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPTS = sorted(
@@ -206,18 +206,25 @@ class ReadmeTest(tf.test.TestCase):
         self.assertLen(loss, 2)
         self.assertTrue(np.isfinite(loss).all())
 
-    def test_tree_names_every_file(self):
+    def test_every_folder_and_page_is_named(self):
         readme = (_ROOT / "README.md").read_text(encoding="utf-8")
-        listed = set(readme.splitlines())
-        missing = set(readme_tree.tree().splitlines()) - listed
-        self.assertEmpty(missing, "Run `make readme` and commit.")
+        named = readme.split("## What is where")[1]
+        for path in (_ROOT / "docs").glob("*.md"):
+            self.assertIn(path.name, named)
+        for folder in ("bert_tf", "run", "export", "benchmarks", "tests"):
+            self.assertIn(f"{folder}/", named)
+
+    def test_list_of_files_is_complete(self):
+        listed = file_list.PATH.read_text(encoding="utf-8").splitlines()
+        missing = set(file_list.text().splitlines()) - set(listed)
+        self.assertEmpty(missing, "Run `make files` and commit.")
         # Whatever else differs; the message would fill the screen.
-        is_equal = readme.endswith(readme_tree.tree())
-        self.assertTrue(is_equal, "Run `make readme` and commit.")
+        is_equal = listed == file_list.text().splitlines()
+        self.assertTrue(is_equal, "Run `make files` and commit.")
 
     def test_every_module_says_what_it_is_for(self):
-        for line in readme_tree.tree().splitlines()[3:-1]:
-            self.assertRegex(line, r"^\S.*  [A-Z`].*[.:]$")
+        for name, said in file_list.modules().items():
+            self.assertRegex(said, r"^[A-Z`].*[.:]$", name)
 
 
 class RequirementsTest(tf.test.TestCase):

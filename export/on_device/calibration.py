@@ -1,4 +1,4 @@
-"""int8 for weights and activations, by what activations are on real rows."""
+"""Weights and activations in int8, by what activations are on real rows."""
 
 import warnings
 from collections.abc import Callable
