@@ -24,10 +24,16 @@ _TEXT = "The match ended in a draw."
 _LENGTH = 128
 
 
-def _programs(language):
-    """Returns what stands in the page in a language."""
+def _program(language, line):
+    """Returns the one program of the page that has a line."""
     pattern = rf"(?ms)^```{language}\n(.*?)^```$"
-    return re.findall(pattern, _PAGE.read_text(encoding="utf-8"))
+    found = re.findall(pattern, _PAGE.read_text(encoding="utf-8"))
+    (program,) = [one for one in found if line in one.splitlines()]
+    return program
+
+
+def _javascript():
+    return _program("javascript", 'import { readFileSync } from "node:fs";')
 
 
 def _scores(said):
@@ -74,7 +80,9 @@ class DocumentedProgramsTest(tf.test.TestCase):
         )
 
     def test_litert_in_python(self):
-        program, *_ = _programs("python")
+        program = _program(
+            "python", "from ai_edge_litert.interpreter import Interpreter"
+        )
         # Those of a large vocabulary.
         program, count = re.subn(
             r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
@@ -87,7 +95,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         self.assertAlmostEqual(sum(probabilities), 1, places=5)
 
     def test_mediapipe_in_python(self):
-        _, program, *_ = _programs("python")
+        program = _program("python", "from mediapipe.tasks.python import text")
         python = environments.make(
             client_files.environment_name(client_files.MEDIAPIPE),
             *client_files.MEDIAPIPE,
@@ -96,12 +104,12 @@ class DocumentedProgramsTest(tf.test.TestCase):
         self._assert_scores(environments.run(python, path, **self.options))
 
     def test_mediapipe_in_node(self):
-        (program,) = _programs("javascript")
+        program = _javascript()
         self._write("classify.mjs", program)
         self._assert_scores(self._run_node())
 
     def test_mediapipe_in_node_for_all_texts(self):
-        (program,) = _programs("javascript")
+        program = _javascript()
         shutil.copy(
             client_files.path_of("fixed"), os.path.join(self.folder, _FILE)
         )
