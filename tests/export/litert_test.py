@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.export_config import SavedModelConfig
 from bert_tf.serving.model_server import litert
 from export import artifact as artifacts
+from export import litert_module
 from export import litert_verification
 from export import publishing
 from export import replay_plan
@@ -133,6 +134,14 @@ class LitertExportTest(tf.test.TestCase):
         (answer,) = client.ask([Call("from_ids", ids)])
         self.assertIn("INVALID_ARGUMENT", answer.error)
         self.assertIn("`input_ids` must be below", answer.error)
+
+
+class RowLengthsTest(tf.test.TestCase):
+    def test_end_behind_the_last_piece_or_with_the_row(self):
+        mask = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+        for whole, lengths in ((False, [2, 3, 4]), (True, [4, 4, 4])):
+            found = litert_module._row_lengths(tf.constant(mask), whole)
+            self.assertAllEqual(found, lengths)
 
 
 class FlagsTest(tf.test.TestCase):
