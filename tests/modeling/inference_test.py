@@ -179,6 +179,16 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         for key, values in received.items():
             self.assertAllClose(values, expected[key], rtol=0, atol=1e-6)
 
+    def test_the_form_is_that_of_inference_whatever_the_model(self):
+        model = models.BertModel(_CONFIG, fuse=True, dtype="mixed_bfloat16")
+        prepared = inference.prepare(model, "float16")
+        self.assertFalse(prepared.fuse)
+        self.assertTrue(prepared.for_inference)
+        self.assertEqual(prepared.compute_dtype, "float16")
+        named = models.named_variables(prepared)
+        name = "bert/encoder/layer_3/attention/self/query_key_value/kernel"
+        self.assertEqual(named[name].dtype, "float16")
+
     def test_a_head_has_what_it_reads(self):
         model = _build("classification")
         prepared = inference.prepare(model, has_pooler=False)

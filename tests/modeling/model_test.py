@@ -308,7 +308,7 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         model = self._classifier()
         inputs, labels = tiny.inputs(batch=8), np.arange(8) % 2
         losses = model.fit(
-            inputs, labels, batch_size=3, epochs=25, verbose=0
+            inputs, labels, batch_size=4, epochs=25, verbose=0
         ).history["loss"]
         self.assertLess(losses[-1], losses[0] - 0.3)
         path = self.create_tempdir().full_path + "/model.keras"
