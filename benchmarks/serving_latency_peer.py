@@ -2,6 +2,8 @@
 
     python serving_latency_peer.py SETTINGS
 
+on_device_latency.py times the same of them, without their tokenizer.
+
 It runs in an environment with these, so nothing here imports the project.
 """
 
@@ -14,7 +16,7 @@ import numpy as np
 import transformers
 import turns
 
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def _onnx_path(settings, precision="float32"):
@@ -38,16 +40,18 @@ class _Torch:
 
     def _write_onnx(self, model, settings):
         torch = self._torch
-        ids = torch.ones([2, 7], dtype=torch.int64)
-        names = {0: "batch", 1: "length"}
+        # Any number of rows of any length, unless one is told.
+        shape = settings.get("static_shape")
+        ids = torch.ones(shape or [2, 7], dtype=torch.int64)
+        names = {} if shape else {0: "batch", 1: "length"}
         path = _onnx_path(settings)
         torch.onnx.export(
             model,
             (ids, ids, ids),
             path,
-            input_names=list(_INPUTS),
+            input_names=list(INPUTS),
             output_names=["logits"],
-            dynamic_axes={name: names for name in _INPUTS},
+            dynamic_axes={name: names for name in INPUTS},
             dynamo=False,
         )
 
@@ -104,7 +108,7 @@ class _OpenVino:
         return self._models[precision](inputs)[0]
 
 
-_ENGINES = {
+ENGINES = {
     "transformers": _Torch,
     "onnxruntime": _OnnxRuntime,
     "openvino": _OpenVino,
@@ -113,7 +117,7 @@ _ENGINES = {
 
 class _Work:
     def __init__(self, settings):
-        self._engine = _ENGINES[settings["framework"]](settings)
+        self._engine = ENGINES[settings["framework"]](settings)
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(
             settings["tokenizer"]
         )
@@ -131,7 +135,7 @@ class _Work:
                 max_length=self._max_seq_length,
                 return_tensors="np",
             )
-            inputs = {k: np.asarray(inputs[k], np.int64) for k in _INPUTS}
+            inputs = {k: np.asarray(inputs[k], np.int64) for k in INPUTS}
             answer = self._engine.run(precision, inputs)
             seconds.append(time.perf_counter() - start)
             if answer.shape != (len(rows), 2):
