@@ -97,7 +97,7 @@ def prepare(config: TfliteConfig) -> Build:
             **shared,
         )
     )
-    _require_form(export.stored, export.model)
+    _require_form(config, export.model)
     return Build(
         config,
         config.quantization,
@@ -109,12 +109,13 @@ def prepare(config: TfliteConfig) -> Build:
     )
 
 
-def _require_form(stored: StoredModel, model: keras.Model) -> None:
+def _require_form(config: TfliteConfig, model: keras.Model) -> None:
     """Raises `UserError` for models that TensorFlow Lite has no form of."""
-    if getattr(model, "lstms", None):
+    is_free = config.input == "ids" and config.max_seq_length is None
+    if getattr(model, "lstms", None) and (config.batch_size is None or is_free):
         raise UserError(
-            "The head must be linear to become a .tflite file, as BiLSTMs "
-            "need operators that TensorFlow Lite lacks. Received: the model "
-            f"in {stored.path}; fine-tune with --head=linear and "
-            "--approach=fine_tuning, or use export/savedmodel.py."
+            "A head with BiLSTMs becomes a .tflite file only for a fixed "
+            "number of rows of a fixed length: give --batch_size and "
+            f"--max_seq_length. Received: {config.batch_size} and "
+            f"{config.max_seq_length} for the model in {config.model_dir}."
         )
