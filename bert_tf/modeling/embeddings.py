@@ -95,10 +95,17 @@ class Embeddings(layers.BertLayer):
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
             tf.cast(self.token_type_embeddings, tf.float32),
         )
-        positions = self.position_embeddings[: self._length(input_ids)]
+        positions = self._positions(self._length(input_ids))
         embedded = words + segments + tf.cast(positions, tf.float32)
         keys = dropout.draw_keys(dropout_seeds, self.salt)
         return self.layer_norm(embedded, keys)
+
+    def _positions(self, length):
+        """Returns the embeddings of the first positions, <float>[S, H]."""
+        if self.for_inference:
+            # Of what is gathered from, TensorFlow Lite keeps int8 alone.
+            return tf.gather(self.position_embeddings, tf.range(length))
+        return self.position_embeddings[:length]
 
     def _length(self, input_ids):
         """Returns S: an integer where it is known, as exports want it."""
