@@ -5,8 +5,8 @@ r"""Times raw text in, label out, of exports and of other ways, turn by turn.
 All classify the same texts, of the lengths that the file has, with a BERT of
 the given size and random weights, and make ids of the texts themselves:
 
-- bert_tf: what export/savedmodel.py writes, called as a server does; "litert"
-  is what run/serve.py --engine=litert runs.
+- bert_tf: what export/savedmodel.py writes, run by the engine of run/serve.py;
+  "litert" by that of --engine=litert.
 - transformers: its tokenizer and PyTorch, padded to the longest of a batch.
 - onnxruntime and openvino: that model as ONNX, behind that tokenizer.
 - keras_hub: its classifier and preprocessor in one SavedModel, which pads to

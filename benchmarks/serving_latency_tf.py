@@ -2,7 +2,7 @@
 
     python serving_latency_tf.py SETTINGS
 
-Both are loaded and called as a server does.
+Both are loaded and called by the engines of run/serve.py.
 """
 
 import functools
@@ -80,22 +80,9 @@ def _classify(model, preprocessor, *texts):
     return {"probabilities": keras.ops.softmax(logits)}
 
 
-def _saved_model(path):
-    """Returns what a SavedModel makes of columns of texts."""
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-
-    def answer(columns):
-        outputs = serve(**{k: tf.constant(x) for k, x in columns.items()})
-        return outputs["probabilities"].numpy()
-
-    return answer
-
-
-def _litert(path, threads):
-    """Returns what run/serve.py --engine=litert makes of columns of texts."""
-    from bert_tf.serving.model_server.litert import LitertEngine
-
-    servable = LitertEngine(threads).load("bert", 1, path)
+def _served(engine, path):
+    """Returns what run/serve.py makes of columns of texts."""
+    servable = engine.load("bert", 1, path)
     signature = servable.signatures["serving_default"]
 
     def answer(columns):
@@ -111,12 +98,19 @@ def _litert(path, threads):
 
 class _Work:
     def __init__(self, settings):
+        from bert_tf.serving.model_server.litert import LitertEngine
+        from bert_tf.serving.model_server.saved_model import SavedModelEngine
+
         is_ours = settings["framework"] == "bert_tf"
         paths = settings["exports"] if is_ours else _write_keras_hub(settings)
+        threads = settings["threads"]
         self._answers = {
-            precision: _litert(path, settings["threads"])
-            if precision.startswith("litert")
-            else _saved_model(path)
+            precision: _served(
+                LitertEngine(threads)
+                if precision.startswith("litert")
+                else SavedModelEngine(threads),
+                path,
+            )
             for precision, path in paths.items()
         }
 
