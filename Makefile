@@ -14,7 +14,7 @@ help:
 	@echo "make demo       from the text on this machine to a tiny BERT, a classifier, a server (STEPS=50 is a short one)"
 	@echo "make test       the test suite"
 	@echo "make test-fast  its tests that take seconds"
-	@echo "make test-slow  tests that make environments of their own"
+	@echo "make test-slow  tests that make environments of their own, or take long"
 	@echo "make lint       ruff, and formatting"
 	@echo "make layers     who may import whom"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
@@ -33,13 +33,13 @@ demo: setup
 	$(PYTHON_RUN) run/demo.py --output_dir=.demo $(if $(STEPS),--num_train_steps=$(STEPS))
 
 test: setup-test
-	$(PYTEST) $(PARALLEL) -m "not environment"
+	$(PYTEST) $(PARALLEL) -m "not environment and not thorough"
 
 test-fast: setup-test
-	$(PYTEST) $(PARALLEL) -m "not slow and not environment"
+	$(PYTEST) $(PARALLEL) -m "not slow and not environment and not thorough"
 
 test-slow: setup-test
-	$(PYTEST) -m environment
+	$(PYTEST) -m "environment or thorough"
 
 lint: setup-test
 	$(PYTHON_RUN) -m ruff check .

@@ -84,7 +84,7 @@ class FlagFilesTest(tf.test.TestCase):
         ):
             self.assertIn(needed, result.stderr)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_base_does_a_step(self):
         self._make_data()
 
@@ -98,7 +98,7 @@ class FlagFilesTest(tf.test.TestCase):
         for name in ("eval_results.txt", "model/bert_config.json"):
             self.assertTrue((self.root / "output/base" / name).exists(), name)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_tiny_goes_on_in_phase_2(self):
         self._make_data()
         short = ("--num_train_steps=4", "--max_eval_steps=1")

@@ -74,7 +74,7 @@ def statistics(records, mask_id):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(False, True)
     def test_within_three_standard_errors(self, do_whole_word_mask):

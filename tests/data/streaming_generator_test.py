@@ -464,7 +464,7 @@ def _resident_bytes(process):
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 class MemoryTest(tf.test.TestCase):
     def test_memory_is_bounded(self):
         # 120 MB, of which half is one document; the original would need some

@@ -19,7 +19,7 @@ def _start(**flags):
     return killed_process.start(tiny_finetuning.command_line(_SCRIPT, flags))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 class FinetuneResumeTest(tf.test.TestCase):
     def test_killed_twice_equals_uninterrupted(self):
         flags = tiny_finetuning.flags(

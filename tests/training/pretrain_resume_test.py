@@ -18,8 +18,8 @@ def _start(**flags):
     return killed_process.start(tiny_pretraining.command_line(_SCRIPT, **flags))
 
 
-@pytest.mark.slow
 class PretrainResumeTest(tf.test.TestCase):
+    @pytest.mark.thorough
     def test_killed_twice_equals_uninterrupted(self):
         folder = self.create_tempdir().full_path
         flags = tiny_pretraining.write_flags(

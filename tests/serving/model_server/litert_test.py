@@ -93,7 +93,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
 
     # All of them take longer than the suite has time.
     @parameterized.parameters(*every_head.NAMES)
-    @pytest.mark.environment
+    @pytest.mark.thorough
     def test_both_engines_say_the_same_to_everything(self, name):
         self._compare(name, None)
 
