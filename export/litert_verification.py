@@ -136,12 +136,9 @@ def _measure(client: Client, planned: Sequence[Planned]) -> Check:
         )
         faults += [f"{one.what}: {x}" for x in difference.faults]
         largest = max(largest, difference.largest)
-        for name in set(_CHOICES) & set(one.expected.values):
-            wanted, given = one.expected.values[name], answer.outputs[name]
-            # What fills rows up is nobody's choice.
-            is_choice = (wanted != b"") | (given != b"")
-            num_equal += np.count_nonzero((wanted == given) & is_choice)
-            num_choices += np.count_nonzero(is_choice)
+        equal, choices = _count_equal(one.expected.values, answer.outputs)
+        num_equal += equal
+        num_choices += choices
     detail = f"{len(planned)} calls, largest difference {largest:.2g}"
     if num_choices:
         detail += (
@@ -154,6 +151,23 @@ def _measure(client: Client, planned: Sequence[Planned]) -> Check:
         tuple(faults),
         largest,
     )
+
+
+def _count_equal(
+    wanted: dict[str, np.ndarray], given: dict[str, np.ndarray]
+) -> tuple[int, int]:
+    """Returns how many choices are the same, and how many there are."""
+    num_equal = num_choices = 0
+    for name in set(_CHOICES) & set(wanted):
+        # An empty batch has no choices, and other axes of any length.
+        if not wanted[name].size:
+            continue
+        # What fills rows up is nobody's choice.
+        is_choice = (wanted[name] != b"") | (given[name] != b"")
+        is_equal = wanted[name] == given[name]
+        num_equal += np.count_nonzero(is_equal & is_choice)
+        num_choices += np.count_nonzero(is_choice)
+    return num_equal, num_choices
 
 
 def _numbers(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

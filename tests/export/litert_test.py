@@ -125,6 +125,12 @@ class LitertExportTest(tf.test.TestCase):
             self.assertIn(share, rounded.detail)
             self.assertEmpty(warmups.faults)
 
+    def test_an_empty_batch_has_no_choices(self):
+        wanted = {"tags": np.zeros([0, 3], object)}
+        given = {"tags": np.zeros([0, 0], object)}
+        counts = litert_verification._count_equal(wanted, given)
+        self.assertEqual(counts, (0, 0))
+
     def test_a_fault_is_an_answer(self):
         client = litert_verification.InLitert("LiteRT", self.version)
         ids = {
