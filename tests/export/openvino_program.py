@@ -29,9 +29,14 @@ def answer(core, request):
     outputs = {}
     for number, inputs in calls.items():
         for output, array in model(inputs).items():
-            name = original.get(output.any_name, output.any_name)
-            outputs[f"{number}:{name}"] = array
+            outputs[f"{number}:{_name(output, original)}"] = array
     np.savez(request["outputs"], **outputs)
+
+
+def _name(output, original):
+    """Returns what the signature calls an output, whose tensor has names."""
+    known = [original[name] for name in output.names if name in original]
+    return known[0] if known else output.any_name
 
 
 def main(path):
