@@ -35,13 +35,40 @@ COMPATIBILITIES = ("current", "2.14")
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedModelConfig:
-    """Flags of export/savedmodel.py."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """Flags of every exporter: which model, and what it is to answer."""
 
     model_dir: str = option(
         help_text="A model of any format, with its vocabulary."
     )
+    head: str = option(
+        "auto",
+        "What to answer (default: what the model was trained for; of a "
+        "pretrained model fill_mask, of a bare encoder embeddings).",
+        choices=("auto", *HEADS),
+    )
+    pair: bool | None = option(
+        None,
+        "Whether a classifier takes text_pair beside text (default: as the "
+        "model was trained; where that is not known, no).",
+    )
+    pooling: str = option(
+        "mean",
+        "What of a layer is the embedding of a text: the mean or the maximum "
+        "over its pieces, or the piece [CLS].",
+        choices=POOLINGS,
+    )
+    layer: int = option(
+        -1, "Which layer's output embeddings are made of, from 0 or from -1."
+    )
+    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavedModelConfig(ExportConfig):
+    """Flags of export/savedmodel.py."""
+
     output_dir: str = option(
         help_text="Where the versions of the model are: 1, 2, ..."
     )
@@ -84,27 +111,6 @@ class SavedModelConfig:
     model_name: str | None = option(
         None, "What servers call the model (default: the name of --output_dir)."
     )
-    head: str = option(
-        "auto",
-        "What to answer (default: what the model was trained for; of a "
-        "pretrained model fill_mask, of a bare encoder embeddings).",
-        choices=("auto", *HEADS),
-    )
-    pair: bool | None = option(
-        None,
-        "Whether a classifier takes text_pair beside text (default: as the "
-        "model was trained; where that is not known, no).",
-    )
-    pooling: str = option(
-        "mean",
-        "What of a layer is the embedding of a text: the mean or the maximum "
-        "over its pieces, or the piece [CLS].",
-        choices=POOLINGS,
-    )
-    layer: int = option(
-        -1, "Which layer's output embeddings are made of, from 0 or from -1."
-    )
-    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
     doc_stride: int | None = option(
         None,
         "How far windows of a long text begin after each other, in pieces "
@@ -203,13 +209,10 @@ class VerifyConfig:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TfliteConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TfliteConfig(ExportConfig):
     """Flags of export/tflite.py."""
 
-    model_dir: str = option(
-        help_text="A model of any format, with its vocabulary."
-    )
     output_file: str = option(
         help_text="The .tflite file to write; what it is, and how it was "
         "verified, stands in <output_file>.json."
@@ -256,27 +259,6 @@ class TfliteConfig:
         "layer one scale instead of one a column.",
         choices=COMPATIBILITIES,
     )
-    head: str = option(
-        "auto",
-        "What to answer (default: what the model was trained for; of a "
-        "pretrained model fill_mask, of a bare encoder embeddings).",
-        choices=("auto", *HEADS),
-    )
-    pair: bool | None = option(
-        None,
-        "Whether a classifier takes two texts (default: as the model was "
-        "trained; where that is not known, no).",
-    )
-    pooling: str = option(
-        "mean",
-        "What of a layer is the embedding of a text: the mean or the maximum "
-        "over its pieces, or the piece [CLS].",
-        choices=POOLINGS,
-    )
-    layer: int = option(
-        -1, "Which layer's output embeddings are made of, from 0 or from -1."
-    )
-    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "batch_size", "top_k")
