@@ -40,11 +40,17 @@ def judge(
             faults += [f"{one.what}: {x}" for x in difference.faults]
             largest = max(largest, difference.largest)
             num_compared += difference.num_compared
+        detail = f"{len(pairs)} calls, "
+        if any(one.expected is not None for one, _ in pairs):
+            detail += (
+                f"{num_compared:,} values, largest difference {largest:.2g}"
+            )
+        else:
+            detail += "not compared, as nothing is known to compare with"
         checks.append(
             Check(
                 f"{signature} by {client.name}",
-                f"{len(pairs)} calls, {num_compared:,} values, largest "
-                f"difference {largest:.2g}",
+                detail,
                 tuple(faults),
                 largest,
             )
