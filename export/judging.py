@@ -28,9 +28,7 @@ def judge(
     for one, answer in zip(planned, answers, strict=True):
         pairs = by_signature.setdefault(one.call.signature, [])
         pairs.append((one, answer))
-    scales = comparison.measure_scales(
-        one.expected for one in planned if one.expected is not None
-    )
+    scales = comparison.measure_scales(one.expected for one in planned)
     checks = []
     for signature, pairs in by_signature.items():
         faults: list[str] = []
@@ -40,17 +38,13 @@ def judge(
             faults += [f"{one.what}: {x}" for x in difference.faults]
             largest = max(largest, difference.largest)
             num_compared += difference.num_compared
-        detail = f"{len(pairs)} calls, "
-        if any(one.expected is not None for one, _ in pairs):
-            detail += (
-                f"{num_compared:,} values, largest difference {largest:.2g}"
-            )
-        else:
-            detail += "not compared, as nothing is known to compare with"
+        if not num_compared and not faults:
+            faults.append("nothing was compared")
         checks.append(
             Check(
                 f"{signature} by {client.name}",
-                detail,
+                f"{len(pairs)} calls, {num_compared:,} values, "
+                f"largest difference {largest:.2g}",
                 tuple(faults),
                 largest,
             )
@@ -66,8 +60,6 @@ def _compare(
 ) -> comparison.Difference:
     if answer.error is not None:
         return comparison.Difference(faults=(f"it fails: {answer.error}",))
-    if planned.expected is None:
-        return comparison.Difference()
     return comparison.compare(
         planned.expected, answer.outputs, tolerance, scales
     )

@@ -29,6 +29,8 @@ TOKENIZE = "tokenize"
 ATTENTION = "attention"
 _METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
+# Attention of a row is layers x heads x length x length numbers.
+_ROWS_OF_ATTENTION = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +40,12 @@ class Planned:
     Attributes:
       what: What is asked, in words: "batch of 3".
       call: The call.
-      expected: What it must give; None if any answer will do.
+      expected: What it must give.
     """
 
     what: str
     call: Call
-    expected: Expected | None
+    expected: Expected
 
 
 def plan(
@@ -61,10 +63,10 @@ def plan(
     planned += _plan_ids(expected, FROM_IDS)
     planned += _plan_tokens(expected)
     if ATTENTION in signatures:
-        rows = expected.batches()[0]
+        rows = expected.batches()[0][:_ROWS_OF_ATTENTION]
         planned.append(
             Planned(
-                f"batch 0 of {len(rows)}",
+                f"{len(rows)} rows",
                 Call(ATTENTION, to_inputs(rows)),
                 expected.expect_attention(rows),
             )

@@ -123,13 +123,29 @@ class Expectation(abc.ABC):
         }
         return Expected({name: x.numpy() for name, x in values.items()})
 
-    def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
-        """Returns what is to be seen of attention; None if nobody knows."""
-        del rows  # Other heads than those of texts show what they like.
-        return None
+    def expect_attention(self, rows: Sequence[Row]) -> Expected:
+        """Returns tokens [B, T] and attention [B, layers, heads, T, T]."""
+        packed = self.pack_beginnings(rows)
+        longest = packed["input_ids"].shape[1]
+        bucket = min(b for b in self.artifact.buckets if b >= longest)
+        packed = pad(packed, bucket)
+        names = strings(list(self.tokenizer.vocabulary.tokens))
+        probabilities = self.compute(packed)["attention_probs"]
+        return Expected(
+            {
+                "tokens": np.where(
+                    packed["input_mask"] > 0, names[packed["input_ids"]], b""
+                ),
+                "attention": np.stack([x.numpy() for x in probabilities], 1),
+            }
+        )
 
     def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Returns the model's inputs for strings, <int32>[R, T] each."""
+        return self.pack_beginnings(rows)
+
+    def pack_beginnings(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """Returns one row for each text or pair, <int32>[B, T] each."""
         columns = [
             self.tokenizer.tokenize([row[name] for row in rows])
             for name in self.inputs
@@ -147,29 +163,6 @@ class Expectation(abc.ABC):
         return self.model(
             {name: tf.constant(x) for name, x in packed.items()},
             training=False,
-        )
-
-    def attention_of_texts(self, rows: Sequence[Row]) -> Expected:
-        """Returns tokens [B, T] and attention [B, layers, heads, T, T]."""
-        packed = Expectation.pack(self, rows)
-        longest = packed["input_ids"].shape[1]
-        bucket = min(b for b in self.artifact.buckets if b >= longest)
-        packed = pad(packed, bucket)
-        tokens = np.array(
-            [
-                token.encode("utf-8")
-                for token in self.tokenizer.vocabulary.tokens
-            ],
-            object,
-        )
-        probabilities = self.compute(packed)["attention_probs"]
-        return Expected(
-            {
-                "tokens": np.where(
-                    packed["input_mask"] > 0, tokens[packed["input_ids"]], b""
-                ),
-                "attention": np.stack([x.numpy() for x in probabilities], 1),
-            }
         )
 
     def lengths(self) -> list[int]:

@@ -29,9 +29,6 @@ class Classification(TaskExpectation):
         classes = expectation.classes(self.task.labels, len(scores))
         return {"classes": classes, "scores": scores}
 
-    def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
-        return self.attention_of_texts(rows)
-
     def example(self, row: Row) -> InputExample:
         return InputExample("", *(row[name] for name in self.inputs))
 
@@ -170,9 +167,6 @@ class NextSentence(Expectation):
         scores = expected.values["probabilities"]
         classes = expectation.classes(_NEXT_SENTENCE_LABELS, len(scores))
         return {"classes": classes, "scores": scores}
-
-    def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
-        return self.attention_of_texts(rows)
 
     def batches(self) -> list[list[Row]]:
         return self.batches_of_texts()

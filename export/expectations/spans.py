@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 from scipy import special
 
 from bert_tf.tasks import squad_examples
@@ -11,6 +12,7 @@ from bert_tf.tasks import tagging_inputs
 from bert_tf.tasks.squad_examples import SquadExample
 from bert_tf.tasks.squad_predictions import SquadPrediction
 from bert_tf.tasks.tagging_examples import TaggingExample
+from bert_tf.text import packing
 from export.expectations import expectation
 from export.expectations import texts
 from export.expectations.expectation import Expected
@@ -133,3 +135,20 @@ class Tagging(TaskExpectation):
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> Expected:
         logits = self.compute(packed)["logits"].numpy()
         return Expected({"probabilities": special.softmax(logits, -1)})
+
+    def pack_beginnings(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        words = tf.ragged.constant(
+            [self.example(row).words for row in rows],
+            ragged_rank=1,
+            dtype=tf.string,
+        )
+        pieces = words.with_flat_values(
+            self.tokenizer.tokenize(words.flat_values)
+        )
+        packed = packing.pack(
+            pieces.merge_dims(1, 2),
+            None,
+            self.artifact.max_seq_length,
+            self.tokenizer.vocabulary,
+        )
+        return {name: x.numpy() for name, x in expectation.cut(packed).items()}

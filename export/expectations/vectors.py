@@ -19,9 +19,9 @@ from export.expectations.expectation import Row
 class Embeddings(Expectation):
     """A vector for each text."""
 
-    def expect_attention(self, rows: Sequence[Row]) -> Expected | None:
+    def expect_attention(self, rows: Sequence[Row]) -> Expected:
         # Layers above the one that is asked for are not there.
-        values = dict(self.attention_of_texts(rows).values)
+        values = dict(super().expect_attention(rows).values)
         count = values["attention"].shape[1]
         layer = self.artifact.settings["layer"] % count
         values["attention"] = values["attention"][:, : layer + 1]
@@ -175,7 +175,7 @@ class FillMask(Expectation):
             {"tokens": doubtful},
         )
 
-    def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    def pack_beginnings(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         vocabulary = self.tokenizer.vocabulary
         pieces = []
         for row in rows:

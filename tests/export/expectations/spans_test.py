@@ -14,7 +14,7 @@ from tests.export import tiny_exports
 
 
 class TaggingTest(tf.test.TestCase):
-    def test_words_whose_tags_are_close_make_their_texts_doubtful(self):
+    def _build(self):
         task = TaggingTask(
             name="tagging", labels=("O", "B-x", "I-x"), max_seq_length=7
         )
@@ -27,11 +27,31 @@ class TaggingTest(tf.test.TestCase):
             precision="float32",
             ids_only=False,
             max_seq_length=7,
-            buckets=(7,),
+            buckets=(5, 7),
             settings={"doc_stride": 3},
         )
-        model = pretrained.build_model(stored)
-        tagging = spans.Tagging(stored, model, artifact, ["text"], 0.02)
+        model = pretrained.build_model(stored, return_attention_probs=True)
+        return spans.Tagging(stored, model, artifact, ["text"], 0.02)
+
+    def test_attention_is_that_of_the_beginning(self):
+        tagging = self._build()
+        texts = ["the cat", "the mat dog, " * 3]
+        expected = tagging.expect_attention([{"text": text} for text in texts])
+        self.assertEqual(
+            expected.values["tokens"].tolist(),
+            [
+                [b"[CLS]", b"the", b"cat", b"[SEP]", b"", b"", b""],
+                [b"[CLS]", b"the", b"mat", b"dog", b",", b"the", b"[SEP]"],
+            ],
+        )
+        attention = expected.values["attention"]
+        # [B, layers, heads, T, T]
+        self.assertEqual(attention.shape[:1] + attention.shape[3:], (2, 7, 7))
+        self.assertAllClose(attention.sum(-1), np.ones(attention.shape[:-1]))
+        self.assertAllEqual(attention[0, ..., 4:], 0 * attention[0, ..., 4:])
+
+    def test_words_whose_tags_are_close_make_their_texts_doubtful(self):
+        tagging = self._build()
         mat = tagging.tokenizer.vocabulary.tokens.index("mat")
 
         def compute(packed):
