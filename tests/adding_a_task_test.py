@@ -11,6 +11,7 @@ import sys
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.errors import UserError
@@ -63,6 +64,7 @@ class AddingATaskTest(tf.test.TestCase):
     def _path(self, name):
         return os.path.join(self.folder, name)
 
+    @pytest.mark.thorough
     def test_trains_and_predicts(self):
         _write_reviews(self._path("train.csv"), 96, 0)
         stars = _write_reviews(self._path("dev.csv"), 37, 1)

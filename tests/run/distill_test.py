@@ -5,6 +5,7 @@ import json
 import pathlib
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -100,6 +101,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         text = pathlib.Path(path).read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    @pytest.mark.thorough
     def test_pairs_with_unlabeled_ones(self):
         # The teacher's data calls the first text otherwise.
         header = ("first", "b", "kind")

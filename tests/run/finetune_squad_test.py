@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -283,6 +284,7 @@ class TriviaQaTest(_Case):
             "num_train_epochs": "1",
         }
 
+    @pytest.mark.thorough
     def test_first_triviaqa_then_squad(self):
         values = self._write_triviaqa()
         log = self.run_script(**values)

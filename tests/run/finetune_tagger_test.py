@@ -5,6 +5,7 @@ import pathlib
 import random
 
 import keras
+import pytest
 import tensorflow as tf
 
 import bert_tf
@@ -150,6 +151,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         self.assertEqual(second, {"words": [], "tags": [], "offsets": []})
         self.assertEqual(third["tags"], ["B-THING"])
 
+    @pytest.mark.thorough
     def test_feature_based(self):
         arguments = {
             "approach": "feature_based",

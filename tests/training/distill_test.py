@@ -7,6 +7,7 @@ import pathlib
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -95,6 +96,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllEqual(received[name], value, name)
 
+    @pytest.mark.thorough
     def test_interrupted_equals_uninterrupted(self):
         """With a matrix between the widths, unlabeled rows, and the best."""
         unlabeled = pathlib.Path(self.out("unlabeled.csv"))

@@ -6,6 +6,7 @@ import os
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -171,6 +172,7 @@ class OneRunTest(_TestCase):
         {"micro_batch_size": 2},
         {"distribution_strategy": "mirrored", "num_gpus": 2},
     )
+    @pytest.mark.thorough
     def test_parts_of_a_step_change_nothing(self, **parts):
         # Weights of classes make the parts count differently.
         common = {
@@ -421,6 +423,7 @@ class SelectionTest(_TestCase):
         # 12.5 steps are an epoch.
         self.assertEqual(steps, [12, 25])
 
+    @pytest.mark.thorough
     def test_grid(self):
         config = self.config(
             learning_rate="0.003,1e-9",

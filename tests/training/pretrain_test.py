@@ -6,6 +6,7 @@ import os
 import pathlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -156,6 +157,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         results = files.read_bytes(self.path("out", "eval_results.txt"))
         self.assertIn(b"global_step = 2\n", results)
 
+    @pytest.mark.thorough
     def test_options_have_their_effect(self):
         losses = {}
         for name, options in {

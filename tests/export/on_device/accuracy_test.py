@@ -41,6 +41,16 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.agreement, 1.0)
         self.assertEqual(found.num_examples, 9)
 
+    @parameterized.named_parameters(
+        ("free", "pair", {}),
+        ("fixed", "classification", {"batch_size": 4, "max_seq_length": 10}),
+    )
+    def test_a_file_of_strings_scores_as_its_model(self, name, flags):
+        found = _score(name, input="text", **flags).accuracy
+        self.assertAllClose(found.scores, found.model_scores, atol=1e-5)
+        self.assertEqual(found.agreement, 1.0)
+        self.assertEqual(found.num_examples, 9)
+
     def test_a_file_of_one_shape_is_filled_up(self):
         flags = {"batch_size": 4, "max_seq_length": 10}
         build = eval_files.prepare("classification", **flags)
