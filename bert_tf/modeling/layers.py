@@ -136,12 +136,21 @@ class Projection(BasicLayer):
 
     Returns:
       <float>[..., width] in the compute dtype.
+
+    Attributes:
+      column_scales: <float32>[width] or None: what `affine` divides columns by
+        and then multiplies them with, for a form in between that has one scale
+        for all of them.
+      on_rows: Called by `affine` with <float>[rows, width], what it computes
+        before the activation, or None.
     """
 
     def __init__(self, width, initializer_range=0.02, **kwargs):
         super().__init__(**kwargs)
         self.width = width
         self.initializer_range = initializer_range
+        self.column_scales = None
+        self.on_rows = None
 
     def build(self, input_shape):
         self.kernel = self.add_variable(
@@ -171,19 +180,32 @@ class Projection(BasicLayer):
         Returns:
           <float>[..., width] in the compute dtype.
         """
-        bias = tf.cast(self.bias, self.compute_dtype)
-        rows = tf.nn.bias_add(self._multiply(inputs), bias)
-        return self._with_width(activations.get(activation)(rows), inputs)
+        activate = activations.get(activation)
+        if self.column_scales is not None:
+            scales = tf.constant(self.column_scales, self.compute_dtype)
+            rows = self._add_bias(inputs, self.bias / scales, scales)
+            # Behind the new shape: a factor that stands right behind the
+            # product (as here, where inputs are a matrix) TensorFlow Lite's
+            # converter takes back into the kernel.
+            return activate(self._with_width(rows, inputs) * scales)
+        rows = self._add_bias(inputs, self.bias)
+        if self.on_rows is not None:
+            self.on_rows(rows)
+        return self._with_width(activate(rows), inputs)
 
-    def _multiply(self, inputs):
-        """Returns <float>[rows, width]."""
+    def _add_bias(self, inputs, bias, divisor=None):
+        rows = self._multiply(inputs, divisor)
+        return tf.nn.bias_add(rows, tf.cast(bias, self.compute_dtype))
+
+    def _multiply(self, inputs, divisor=None):
+        """Returns <float>[rows, width], divided by what columns are to be."""
         # One product of two matrices: a batch of products with the same
         # kernel is slower, and its gradient sums over the batch afterwards.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        return tf.matmul(
-            tf.cast(rows, self.compute_dtype),
-            tf.cast(self.kernel, self.compute_dtype),
-        )
+        kernel = tf.cast(self.kernel, self.compute_dtype)
+        if divisor is not None:
+            kernel /= divisor
+        return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
         shape = [*fused.shape_of(inputs)[:-1], self.width]

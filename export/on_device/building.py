@@ -19,6 +19,7 @@ from bert_tf.export_config import TfliteConfig
 from export.on_device import accuracy
 from export.on_device import build as builds
 from export.on_device import client_texts
+from export.on_device import column_scales
 from export.on_device import conversion
 from export.on_device import ladder
 from export.on_device import metadata
@@ -157,19 +158,23 @@ def make(build: Build) -> Built:
       UserError: If the converter refuses the model, or the file says
         something else.
     """
-    is_calibrated = build.quantization == "full_int8"
     takes_text = build.config.input == "text"
     if takes_text:
         build = text_function.adapt(build)
     function = TextFunction(build) if takes_text else IdsFunction(build)
-    content = conversion.convert(
-        function,
-        function.specs,
-        build.quantization,
-        samples.read(build) if is_calibrated else None,
-        text_operators=takes_text,
-        per_tensor=build.config.compatibility == "2.14",
-    )
+    rows = None
+    with contextlib.ExitStack() as stack:
+        if build.quantization == "full_int8":
+            rows = samples.read(build)
+            stack.enter_context(column_scales.applied(build.model, rows))
+        content = conversion.convert(
+            function,
+            function.specs,
+            build.quantization,
+            rows,
+            text_operators=takes_text,
+            per_tensor=build.config.compatibility == "2.14",
+        )
     if not takes_text:  # Their readers know rows of ids alone.
         content = metadata.describe(content, build)
     found = verification.verify(content, build)

@@ -11,8 +11,9 @@ from tensorflow.lite.python.optimize import calibrator as calibrators
 
 # What stays in float32: sums with the mask, of which int8 would make no mask,
 # or keep nothing else; softmax, layer normalisation and residual sums, whose
-# few large values would leave all others few of the 256 steps; and products of
-# two activations, which are slow in int8.
+# few large values would leave all others few of the 256 steps; products of two
+# activations, which are slow in int8; and ONE_HOT, whose zeros the converter
+# writes as the byte 0, which at the scale of its result means 0.5.
 _FLOAT_OPERATORS = (
     "ADD",
     "SUB",
@@ -23,6 +24,7 @@ _FLOAT_OPERATORS = (
     "SOFTMAX",
     "GELU",
     "BATCH_MATMUL",
+    "ONE_HOT",
 )
 
 
