@@ -57,6 +57,26 @@ class ComparisonTest(tf.test.TestCase):
                 self.assertLen(found.faults, count)
                 self.assertAllClose(found.largest, distance / 1e4, atol=1e-7)
 
+    def test_a_logit_may_be_further_off_where_its_probability_is_not(self):
+        logits = np.array([[9.0, -2.0, 1.0], [0.5, 0.25, 0.0]], np.float32)
+        for name, place, distance, count in (
+            ("start_logits", (0, 1), 5e-5, 0),  # Of next to no probability.
+            ("start_logits", (0, 1), 5e-4, 1),  # Too far, whatever it means.
+            ("start_logits", (1, 1), 5e-5, 1),  # Of one third.
+            ("score", (0, 1), 5e-5, 1),  # Not a logit.
+        ):
+            given = logits.copy()
+            given[place] += distance
+            found = comparison.compare(
+                Expected({name: logits}), {name: given}, 1e-5, {name: 1.0}
+            )
+            self.assertLen(found.faults, count, (name, place, distance))
+        given[0, 0] = np.nan
+        found = comparison.compare(
+            Expected({"logits": logits}), {"logits": given}, 1e-5, {}
+        )
+        self.assertLen(found.faults, 1)
+
     def test_what_is_no_number_is_wrong(self):
         changed = _PROBABILITIES.copy()
         changed[2, 0] = np.nan
