@@ -25,8 +25,9 @@ def check(
 ) -> list[Check]:
     """Asks a server all that an export answers.
 
-    Each signature by the interface for all of them; `classify` and `regress`
-    by their own, too; and what is served, and in which state it is.
+    Each signature by the interface for all of them, but for calls that it
+    cannot say; `classify` and `regress` by their own, too; and what is served,
+    and in which state it is.
 
     Args:
       url: The server, as --url has it.
@@ -39,6 +40,7 @@ def check(
       UserError: If there is no server.
     """
     server = live_clients.to_url(url, artifact.model_name, signatures)
+    planned = [one for one in planned if server.can_ask(one.call)]
     own = OwnMethods(server)
     of_methods = [
         one for one in planned if one.call.signature in live_clients.METHODS

@@ -192,6 +192,16 @@ class LiveVerificationTest(tf.test.TestCase):
                 atol=1e-6,
             )
 
+    def test_json_cannot_say_an_empty_matrix(self):
+        rest = live_clients.Rest("http://localhost:1/v1/models/x", {})
+        grpc = live_clients.Grpc("localhost:1", "x")
+        for shape, is_said in (([0], True), ([2, 3], True), ([0, 3], False)):
+            call = clients.Call(
+                "serving_default", {"choices": np.empty(shape, object)}
+            )
+            self.assertEqual(rest.can_ask(call), is_said, shape)
+            self.assertTrue(grpc.can_ask(call))
+
     def test_what_is_printed_works(self):
         signature = graph_file.read_signatures(self.version)["serving_default"]
         artifact = _artifact("pairs")
