@@ -1,7 +1,6 @@
 """Two ways to ask a server of TensorFlow Serving's kind: REST and gRPC."""
 
 import abc
-import base64
 import contextlib
 import json
 import urllib.error
@@ -26,6 +25,7 @@ from tensorflow_serving.apis import regression_pb2
 from bert_tf.errors import UserError
 from export import clients
 from export import graph_file
+from export import tensor_json
 from export.clients import Answer
 from export.clients import Call
 from export.clients import Client
@@ -116,7 +116,8 @@ class Rest(LiveServer):
 
     def _predict(self, call: Call) -> clients.Arrays:
         inputs = {
-            name: _to_json(values) for name, values in call.inputs.items()
+            name: tensor_json.to_json(values)
+            for name, values in call.inputs.items()
         }
         reply = self._fetch(
             ":predict", {"signature_name": call.signature, "inputs": inputs}
@@ -128,7 +129,7 @@ class Rest(LiveServer):
         if not isinstance(outputs, dict) or set(outputs) != set(specs):
             raise _unexpected(reply)
         return {
-            name: _from_json(outputs[name], spec)
+            name: tensor_json.from_json(outputs[name], spec)
             for name, spec in specs.items()
         }
 
@@ -141,7 +142,9 @@ class Rest(LiveServer):
             f":{call.signature}",
             {
                 "signature_name": call.signature,
-                "examples": [_example_to_json(x) for x in serialized],
+                "examples": [
+                    tensor_json.example_to_json(x) for x in serialized
+                ],
             },
         )
         rows = reply.get("results")
@@ -353,56 +356,3 @@ def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> clients.Arrays:
         classes[number] = [label for label, _ in row]
         scores[number] = [score for _, score in row]
     return {"classes": classes, "scores": scores}
-
-
-def _example_to_json(serialized: bytes) -> dict[str, Any]:
-    """Returns an example as TensorFlow Serving reads it."""
-    features = tf.train.Example.FromString(serialized).features.feature
-    return {
-        name: [_bytes_to_json(x) for x in feature.bytes_list.value]
-        for name, feature in features.items()
-    }
-
-
-def _to_json(values: np.ndarray) -> Any:
-    """Returns a tensor as TensorFlow Serving reads it."""
-    if values.dtype != object:
-        return values.tolist()
-    encoded = np.empty(values.shape, object)
-    for index in np.ndindex(values.shape):
-        encoded[index] = _bytes_to_json(values[index])
-    return encoded.tolist()
-
-
-def _bytes_to_json(value: bytes) -> dict[str, str]:
-    return {"b64": base64.b64encode(value).decode("ascii")}
-
-
-def _from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
-    """Returns a tensor that TensorFlow Serving wrote."""
-    dtype = spec.dtype.as_numpy_dtype
-    if isinstance(values, list) and not values:
-        # JSON keeps no more of the shape.
-        return np.empty([0, *(size or 0 for size in spec.shape[1:])], dtype)
-    if spec.dtype != tf.string:
-        return np.array(values, dtype)
-    shape = np.shape(_lengths_alone(values, spec.shape.rank))
-    flat = values
-    for _ in shape[1:]:
-        flat = [value for row in flat for value in row]
-    array = np.empty(len(flat), object)
-    array[:] = [_to_bytes(value) for value in flat]
-    return array.reshape(shape)
-
-
-def _lengths_alone(values: Any, rank: int) -> Any:
-    """Returns nested lists with zeros in place of what they hold."""
-    if rank == 0:
-        return 0
-    return [_lengths_alone(value, rank - 1) for value in values]
-
-
-def _to_bytes(value: Any) -> bytes:
-    if isinstance(value, dict):
-        return base64.b64decode(value["b64"])
-    return value.encode("utf-8")

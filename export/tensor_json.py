@@ -1,0 +1,60 @@
+"""Tensors and examples in JSON, as TensorFlow Serving writes and reads them."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def example_to_json(serialized: bytes) -> dict[str, Any]:
+    """Returns an example as TensorFlow Serving reads it."""
+    features = tf.train.Example.FromString(serialized).features.feature
+    return {
+        name: [_bytes_to_json(x) for x in feature.bytes_list.value]
+        for name, feature in features.items()
+    }
+
+
+def to_json(values: np.ndarray) -> Any:
+    """Returns a tensor as TensorFlow Serving reads it."""
+    if values.dtype != object:
+        return values.tolist()
+    encoded = np.empty(values.shape, object)
+    for index in np.ndindex(values.shape):
+        encoded[index] = _bytes_to_json(values[index])
+    return encoded.tolist()
+
+
+def _bytes_to_json(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
+    """Returns a tensor that TensorFlow Serving wrote."""
+    dtype = spec.dtype.as_numpy_dtype
+    if isinstance(values, list) and not values:
+        # JSON keeps no more of the shape.
+        return np.empty([0, *(size or 0 for size in spec.shape[1:])], dtype)
+    if spec.dtype != tf.string:
+        return np.array(values, dtype)
+    shape = np.shape(_lengths_alone(values, spec.shape.rank))
+    flat = values
+    for _ in shape[1:]:
+        flat = [value for row in flat for value in row]
+    array = np.empty(len(flat), object)
+    array[:] = [_to_bytes(value) for value in flat]
+    return array.reshape(shape)
+
+
+def _lengths_alone(values: Any, rank: int) -> Any:
+    """Returns nested lists with zeros in place of what they hold."""
+    if rank == 0:
+        return 0
+    return [_lengths_alone(value, rank - 1) for value in values]
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, dict):
+        return base64.b64decode(value["b64"])
+    return value.encode("utf-8")
