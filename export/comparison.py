@@ -61,7 +61,7 @@ def compare(
       expected: What they must be.
       outputs: What they are.
       tolerance: How far floating-point numbers may be apart, as a share of
-        their scale. In full precision logits may be ten times as far apart,
+        their scale. Logits may be ten times as far apart,
         if their softmax over the last axis is not.
       scales: What `measure_scales` returns for this and other calls. The scale
         of numbers that are not in it is 1, or each of them where it is above
@@ -124,7 +124,7 @@ def _compare(
             scale = scale.max()
     distance = np.abs(given - wanted) / scale
     right = distance <= tolerance  # Of NaN, too, this is false.
-    if name.endswith(_LOGITS) and tolerance <= _OF_FULL_PRECISION:
+    if name.endswith(_LOGITS):
         apart = np.abs(special.softmax(given, -1) - special.softmax(wanted, -1))
         is_near = distance <= _TIMES_FOR_LOGITS * tolerance
         right |= is_near & (apart <= tolerance)
