@@ -71,6 +71,13 @@ class ComparisonTest(tf.test.TestCase):
                 Expected({name: logits}), {name: given}, 1e-5, {name: 1.0}
             )
             self.assertLen(found.faults, count, (name, place, distance))
+        for distance, count in ((0.5, 0), (3.0, 1)):  # In half precisions.
+            given = logits.copy()
+            given[0, 1] -= distance
+            found = comparison.compare(
+                Expected({"logits": logits}), {"logits": given}, 2e-2, {}
+            )
+            self.assertLen(found.faults, count, distance)
         given[0, 0] = np.nan
         found = comparison.compare(
             Expected({"logits": logits}), {"logits": given}, 1e-5, {}
