@@ -51,7 +51,7 @@ def quantize(
         warnings.simplefilter("ignore", UserWarning)
         _feed(calibrator, samples())
     return convert.mlir_quantize(
-        calibrator._calibrator.Calibrate(),
+        calibrator.calibrate(lambda: ()),  # By what it was fed before.
         denylisted_ops=[*_FLOAT_OPERATORS],
         disable_per_channel_for_dense_layers=per_tensor,
     )
@@ -63,5 +63,5 @@ def _feed(
 ) -> None:
     for sample in samples:
         # Prepares for the size of this one, which `calibrate` does for the
-        # first of many alone.
+        # first of many alone; and that writes the whole file each time.
         calibrator._feed_tensors(lambda sample=sample: [sample], True)

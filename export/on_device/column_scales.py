@@ -38,6 +38,7 @@ def applied(model: keras.Model, samples: _Samples) -> Iterator[None]:
     """
     projections = [
         layer
+        # `layers` has those at the top alone, and no other way is public.
         for layer in model._flatten_layers()
         if isinstance(layer, Projection)
     ]

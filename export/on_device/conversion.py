@@ -18,6 +18,7 @@ from export.on_device import calibration
 from export.on_device import tflite_file
 
 SIGNATURE = "serving_default"
+# Only this attribute, which nothing documents, asks the converter for it.
 _PER_TENSOR = "_experimental_disable_per_channel_quantization_for_dense_layers"
 
 _Function = Callable[..., Mapping[str, tf.Tensor]]
