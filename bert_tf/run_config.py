@@ -15,6 +15,8 @@ from bert_tf.errors import UserError
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
+# What runs Apache Beam's pipelines.
+RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 # What runs the models of a server.
 ENGINES = ("savedmodel", "litert")
 # The formats of checkpoints that are read and written.
@@ -45,6 +47,20 @@ def require_rate(config: Any, *names: str) -> None:
             0 <= value <= 1,
             f"--{name} must lie between 0 and 1. Received: {value}.",
         )
+
+
+def _check_runner(config: Any) -> None:
+    """Raises `UserError` for flags that have no effect with --runner."""
+    require(
+        config.runner is not None or not config.beam_options,
+        "--beam_options has no effect without --runner. Received: "
+        f"{config.beam_options!r}; give --runner too, or drop it.",
+    )
+    require(
+        config.runner is None or not config.num_processes,
+        "--num_processes has no effect with --runner. Received: "
+        f"{config.num_processes}; say it to the runner, in --beam_options.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +110,18 @@ class LearnVocabularyConfig:
     replace_invalid_utf8: bool = option(
         False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
     )
+    runner: str | None = option(
+        None,
+        "Apache Beam's runner that does the work, with the same result "
+        "(default: processes of this machine, without Beam).",
+        choices=RUNNERS,
+    )
+    beam_options: str = option(
+        "", "Further options for Apache Beam, written as for a shell."
+    )
 
     def __post_init__(self) -> None:
+        _check_runner(self)
         require_at_least(self, 99, "num_unused")
         require_at_least(self, 1, "min_frequency")
         require_at_least(self, 0, "num_processes")
@@ -187,8 +213,18 @@ class CreatePretrainingDataConfig:
         "Longest run of neighbouring words masked together; above 1, words are "
         "masked whole, and runs of k words are drawn with weight 1/k.",
     )
+    runner: str | None = option(
+        None,
+        "Apache Beam's runner that does the work, with the same result "
+        "(default: processes of this machine, without Beam).",
+        choices=RUNNERS,
+    )
+    beam_options: str = option(
+        "", "Further options for Apache Beam, written as for a shell."
+    )
 
     def __post_init__(self) -> None:
+        _check_runner(self)
         require_at_least(self, 5, "max_seq_length")
         require_at_least(
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
@@ -241,6 +277,7 @@ class CreatePretrainingDataConfig:
             if field.name in (
                 "num_shards",
                 "num_processes",
+                "runner",
                 "next_sentence_pairs",
                 "left_to_right",
                 "mask_rate",
