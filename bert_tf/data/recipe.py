@@ -19,6 +19,9 @@ _VERSION = 1
 _FLAGS_WITHOUT_EFFECT = frozenset(
     {"input_file", "output_file", "vocab_file", "num_processes"}
 )
+# What did the work is not even kept: Beam's result is this machine's, byte for
+# byte.
+_FLAGS_NOT_KEPT = frozenset({"runner", "beam_options"})
 _BYTES_AT_ONCE = 1 << 22
 
 
@@ -28,7 +31,8 @@ class Recipe:
 
     Attributes:
       version: Of the algorithms.
-      flags: All flags, resolved; paths among them do not count.
+      flags: All flags but those of Beam, resolved; paths among them do not
+        count.
       num_output_files: How many files `--output_file` names.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: Per text file its "name", "bytes" and "sha256", in order.
@@ -83,7 +87,11 @@ def build(
     """Returns the recipe of a run; reads the text once to hash it."""
     return Recipe(
         version=_VERSION,
-        flags=dataclasses.asdict(config),
+        flags={
+            flag: value
+            for flag, value in dataclasses.asdict(config).items()
+            if flag not in _FLAGS_NOT_KEPT
+        },
         num_output_files=num_output_files,
         vocabulary_hash=vocabulary_hash,
         inputs=_hash_files(input_files),

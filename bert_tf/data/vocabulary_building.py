@@ -32,6 +32,8 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report.
 _WORDS_PER_CALL = 1 << 16
+# Who counted does not show in the result.
+_FLAGS_OF_WORKERS = frozenset({"num_processes", "runner", "beam_options"})
 
 
 @dataclasses.dataclass
@@ -225,11 +227,10 @@ def build_report(
         "distinct_characters": len(
             set(statistics.starts) | set(statistics.insides)
         ),
-        # How many workers counted does not show in the result.
         "flags": {
             name: value
             for name, value in dataclasses.asdict(config).items()
-            if name != "num_processes"
+            if name not in _FLAGS_OF_WORKERS
         },
     }
 
