@@ -14,6 +14,7 @@ _OTHERS = {
     "base.flags, base_phase2.flags": "The paper's recipe, length 128 and 512.",
     "large.flags, large_phase2.flags": "The same with BERT-large.",
     "tiny.flags, tiny_phase2.flags": "The same in minutes, with 2 layers.",
+    "lamb.flags, lamb_phase2.flags": "BERT-large in large batches, LAMB.",
     "configs/": "The shapes of these models.",
     "requirements.in": "Pins; requirements.txt adds the project itself.",
     "requirements-gpu.txt": "The same with CUDA.",
