@@ -25,6 +25,7 @@ class _Work:
         import keras
 
         from bert_tf import distribution
+        from bert_tf import strategies
         from bert_tf.config import BertConfig
         from bert_tf.interop import formats
         from bert_tf.modeling import inference
@@ -55,7 +56,7 @@ class _Work:
         self._features = self._task.featurize(
             self._examples, self._tokenizer, True
         )
-        self._strategy = distribution.build_strategy("one_device")
+        self._strategy = strategies.build("one_device")
         config = BertConfig(type_vocab_size=2, **settings["shape"])
         with self._strategy.scope():
             model = BertForClassification(
@@ -69,7 +70,7 @@ class _Work:
             model,
             TaskObjective(self._task),
             optimizer,
-            loop.StepPlan(settings["batch_size"]),
+            distribution.StepPlan(settings["batch_size"]),
         )
         self._computer = prediction.OutputComputer(
             prepared, self._task, settings["batch_size"], self._strategy
@@ -149,7 +150,9 @@ class _Work:
             generate, output_signature=signature
         )
         dataset = loop.add_dropout_seeds(dataset, _SEED)
-        iterator = distribution.distribute(self._strategy, dataset, size)
+        iterator = distribution.deal(
+            self._strategy, dataset, distribution.StepPlan(size)
+        )
         start = time.perf_counter()
         self._loop.run(iterator, len(plan))
         return time.perf_counter() - start

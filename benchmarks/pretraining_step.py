@@ -54,6 +54,7 @@ def _build_ours(precision):
     import tensorflow as tf
 
     from bert_tf import distribution
+    from bert_tf import strategies
     from bert_tf.config import BertConfig
     from bert_tf.modeling.model import BertForPretraining
     from bert_tf.training import loop
@@ -62,7 +63,7 @@ def _build_ours(precision):
 
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(0)
-    strategy = distribution.build_strategy("one_device")
+    strategy = strategies.build("one_device")
     with strategy.scope():
         model = BertForPretraining(
             BertConfig(vocab_size=_VOCAB, type_vocab_size=2),
@@ -74,14 +75,16 @@ def _build_ours(precision):
     training = loop.TrainingLoop(
         strategy,
         model,
-        PretrainingObjective(_BATCH),
+        PretrainingObjective(),
         optimizer,
-        loop.StepPlan(_BATCH),
+        distribution.StepPlan(_BATCH),
     )
     batch = _random_batch() | {"example_index": list(range(_BATCH))}
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = loop.add_dropout_seeds(dataset, seed=1)
-    iterator = distribution.distribute(strategy, dataset, _BATCH)
+    iterator = distribution.deal(
+        strategy, dataset, distribution.StepPlan(_BATCH)
+    )
     return lambda steps: training.run(iterator, steps)
 
 

@@ -1,130 +1,136 @@
-"""Chooses the devices, and deals the input out to them."""
+"""Deals the rows of a step out to those who compute it.
 
+Whoever computes, and however many there are, each row of a batch is computed
+once. Where the replicas cannot share a batch evenly, blank rows, all of whose
+features are 0, fill up the last shares. Nothing of a blank row counts: the
+losses know it by its `input_mask`.
+
+Shapes:
+  B: examples of a step, all replicas and micro-batches.
+  R: rows of a replica, blank ones included.
+"""
+
+import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 
 import tensorflow as tf
-from absl import logging
 
-from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
 
 
-def build_strategy(
-    name: str, num_devices: int = 0, tpu: str | None = None
-) -> tf.distribute.Strategy:
-    """Returns the strategy of `--distribution_strategy`.
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """How the examples of a step are spread.
 
-    To be called before TensorFlow has touched a device: it sets how GPUs use
-    memory and how many logical devices the CPU has.
-
-    Args:
-      name: "auto", "one_device", "mirrored" or "tpu". "auto" is mirrored with
-        more than one GPU, else one_device.
-      num_devices: GPUs to use, or logical CPU devices where there is no GPU; 0
-        means all there are.
-      tpu: Address of the TPU, for "tpu".
-
-    Raises:
-      UserError: If there are not as many devices.
+    Attributes:
+      batch_size: Examples of a step, B.
+      num_replicas: Devices that share them, of all workers.
+      most_at_once: The most rows that a device computes at once; 0 means all.
     """
-    if name == "tpu":
-        return _build_tpu_strategy(tpu)
-    devices = _prepare_devices(name, num_devices)
-    if name == "auto":
-        gpus = devices[0].startswith("GPU")
-        several = gpus and len(devices) > 1
-        name = "mirrored" if several else "one_device"
-    if name == "one_device":
-        return tf.distribute.OneDeviceStrategy(devices[0])
-    return tf.distribute.MirroredStrategy(devices)
 
+    batch_size: int
+    num_replicas: int = 1
+    most_at_once: int = 0
 
-def _prepare_devices(name: str, num_devices: int) -> list[str]:
-    """Returns the names of the devices to use."""
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        # By default TensorFlow takes all memory of all GPUs at once.
-        _configure(tf.config.experimental.set_memory_growth, gpu, True)
-    if not gpus and name == "mirrored" and num_devices > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        if not tf.config.get_logical_device_configuration(cpu):
-            logical = [tf.config.LogicalDeviceConfiguration()] * num_devices
-            _configure(tf.config.set_logical_device_configuration, cpu, logical)
-    kind = "GPU" if gpus else "CPU"
-    there = len(tf.config.list_logical_devices(kind))
-    if num_devices > there:
-        raise UserError(
-            f"--num_gpus={num_devices} asks for more devices than there are. "
-            f"Found: {there} {kind}."
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a replica and step."""
+        share = _divide_up(self.batch_size, self.num_replicas)
+        return _divide_up(share, self.most_at_once or share)
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Rows of a replica that are computed at once."""
+        return _divide_up(
+            self.batch_size, self.num_replicas * self.num_micro_batches
         )
-    if name == "one_device" and num_devices > 1:
-        raise UserError(
-            "--distribution_strategy=one_device uses one device. Received: "
-            f"--num_gpus={num_devices}; use --distribution_strategy=mirrored."
-        )
-    return [f"{kind}:{index}" for index in range(num_devices or there)]
+
+    @property
+    def per_replica(self) -> int:
+        """Rows of a replica and step, R."""
+        return self.micro_batch_size * self.num_micro_batches
 
 
-def _configure(setter: Callable[..., None], *arguments) -> None:
-    try:
-        setter(*arguments)
-    except RuntimeError as error:
-        # Devices that are in use already keep their settings.
-        logging.debug("%s: %s", setter.__name__, error)
+def _divide_up(count: int, parts: int) -> int:
+    return -(-count // parts)
 
 
-def _build_tpu_strategy(tpu: str | None) -> tf.distribute.Strategy:
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=tpu or ""
-        )
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
-        raise UserError(
-            f"No TPU answers at --tpu={tpu or ''!r}: {error}."
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
+# Returns a worker's rows of each batch: `num_rows` from `first_row` on.
+ReadRows = Callable[[int, int], tf.data.Dataset]
 
 
-def device_type(strategy: tf.distribute.Strategy) -> str:
-    """Returns "CPU", "GPU" or "TPU": where the strategy computes."""
-    device = strategy.extended.worker_devices[0]
-    return tf.DeviceSpec.from_string(device).device_type
-
-
-def distribute(
+def deal(
     strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    batch_size: int,
-):
+    dataset: tf.data.Dataset | ReadRows,
+    plan: StepPlan,
+    finite: bool = False,
+) -> Iterator[dict[str, tf.Tensor]]:
     """Returns an iterator that gives each replica its rows of each batch.
 
     Args:
-      strategy: The strategy, whose number of replicas divides the batch size.
-      dataset: Endless batches for all replicas together.
-      batch_size: Rows of a batch of `dataset`.
+      strategy: The devices.
+      dataset: Batches for all replicas together, of `plan.batch_size` rows; or
+        what returns those of one worker.
+      plan: How a batch is spread.
+      finite: Whether the batches come to an end, as in an evaluation.
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        own = dataset
-        if context.num_input_pipelines > 1:
-            rows = batch_size // context.num_input_pipelines
-            first = rows * context.input_pipeline_id
+        share = plan.per_replica * (
+            context.num_replicas_in_sync // context.num_input_pipelines
+        )
+        first = min(share * context.input_pipeline_id, plan.batch_size)
+        count = min(share, plan.batch_size - first)
+        own = _own_rows(dataset, first, count, plan.batch_size)
+        if count < share:
             own = own.map(
                 lambda batch: {
-                    name: value[first : first + rows]
+                    name: _fill_up(value, share)
                     for name, value in batch.items()
                 }
             )
-        per_replica = context.get_per_replica_batch_size(batch_size)
-        if per_replica < batch_size // context.num_input_pipelines:
-            own = own.rebatch(per_replica, drop_remainder=True)
-        # Else each batch is asked whether it is the last one.
-        own = own.apply(
-            tf.data.experimental.assert_cardinality(
-                tf.data.INFINITE_CARDINALITY
+        if plan.per_replica < share:
+            own = own.rebatch(plan.per_replica, drop_remainder=True)
+        if not finite:
+            # Else each batch is asked whether it is the last one.
+            own = own.apply(
+                tf.data.experimental.assert_cardinality(
+                    tf.data.INFINITE_CARDINALITY
+                )
             )
-        )
         return own.prefetch(tf.data.AUTOTUNE)
 
     return iter(strategy.distribute_datasets_from_function(for_worker))
+
+
+def _own_rows(dataset, first: int, count: int, batch_size: int):
+    """Returns the dataset of some rows of each batch."""
+    if callable(dataset):
+        return dataset(first, count)
+    if count == batch_size:
+        return dataset
+    return dataset.map(
+        lambda batch: {
+            name: value[first : first + count] for name, value in batch.items()
+        }
+    )
+
+
+def _fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
+    """Adds blank rows to the end."""
+    missing = num_rows - tf.shape(value)[0]
+    padded = tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))
+    return tf.ensure_shape(padded, [num_rows, *value.shape[1:]])
+
+
+def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns <float32>[B], in graph: 0 for blank rows, else 1.
+
+    Args:
+      rows: Features, `input_mask` <int>[B, ...] among them.
+    """
+    mask = tf.convert_to_tensor(rows[INPUT_MASK.name])
+    is_row = tf.reduce_any(mask > 0, axis=list(range(1, mask.shape.rank)))
+    return tf.cast(is_row, tf.float32)

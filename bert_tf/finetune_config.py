@@ -170,6 +170,7 @@ class FinetuneConfig(TrainingDeviceConfig):
     keep_checkpoint_max: int = option(1, "Checkpoints to keep.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.do_train or self.do_eval or self.do_predict,
             "At least one of --do_train, --do_eval and --do_predict must be "
@@ -190,7 +191,6 @@ class FinetuneConfig(TrainingDeviceConfig):
             self,
             0,
             "num_length_buckets",
-            "num_gpus",
             "micro_batch_size",
             "num_frozen_layers",
             "early_stopping_patience",

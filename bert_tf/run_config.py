@@ -13,7 +13,9 @@ from bert_tf.config import option
 from bert_tf.errors import UserError
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
-STRATEGIES = ("auto", "one_device", "mirrored")
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
+# What a replica's step is compiled with XLA.
+XLA_MODES = ("auto", "on", "off")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 # What runs Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
@@ -301,15 +303,59 @@ class DeviceConfig:
     tpu_name: str | None = option(None, "Same as --tpu.")
     tpu: str | None = option(None, "Address of the TPU.")
     distribution_strategy: str = option(
-        "one_device", "Where to compute.", choices=(*STRATEGIES, "tpu")
+        "one_device",
+        "Where to compute.",
+        choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
-    num_gpus: int = option(0, "GPUs (or logical CPUs) to use; 0 means all.")
+    num_gpus: int = option(
+        0, "GPUs of a machine (or logical CPUs) to use; 0 means all."
+    )
+    worker_hosts: str | None = option(
+        None,
+        "The workers of --distribution_strategy=multi_worker_mirrored, as "
+        "host:port, comma-separated, the same on all of them; in place of "
+        "TF_CONFIG.",
+    )
+    task_index: int | None = option(
+        None, "Which of --worker_hosts this one is, counted from 0."
+    )
     mixed_precision: str = option(
         "float32",
         "Precision of the arithmetic; auto takes bfloat16 where the hardware "
         "has it. Weights stay float32.",
         choices=PRECISIONS,
     )
+
+    def __post_init__(self) -> None:
+        require(
+            self.distribution_strategy != "parameter_server",
+            "--distribution_strategy=parameter_server cannot be had: Keras 3 "
+            "keeps no variables on parameter servers "
+            "(https://github.com/keras-team/keras/issues/18624); use "
+            "multi_worker_mirrored.",
+        )
+        require_at_least(self, 0, "num_gpus")
+        require(
+            (self.worker_hosts is None) == (self.task_index is None),
+            "--worker_hosts and --task_index belong together. Received: "
+            f"--worker_hosts={self.worker_hosts}, "
+            f"--task_index={self.task_index}.",
+        )
+        if self.worker_hosts is None:
+            return
+        num_hosts = len(self.worker_hosts.split(","))
+        require(
+            0 <= self.task_index < num_hosts,
+            f"--task_index must be at least 0 and below {num_hosts}, the "
+            f"number of --worker_hosts. Received: {self.task_index}.",
+        )
+        require(
+            self.distribution_strategy in ("auto", "multi_worker_mirrored")
+            and not self.use_tpu,
+            "--worker_hosts is for --distribution_strategy="
+            "multi_worker_mirrored. Received: "
+            f"{'tpu' if self.use_tpu else self.distribution_strategy}.",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,6 +369,21 @@ class TrainingDeviceConfig(DeviceConfig):
     master: str | None = option(None, "Of the original; has no meaning now.")
     num_tpu_cores: int | None = option(
         None, "Of the original; has no meaning now."
+    )
+    xla: str = option(
+        "auto",
+        "on compiles the whole step of a device with XLA; off compiles "
+        "nothing; auto does what suits the device. The log says what was "
+        "compiled.",
+        choices=XLA_MODES,
+    )
+    remat: bool = option(
+        False,
+        "Whether layers are computed again in the backward pass, which takes "
+        "a third longer and far less memory.",
+    )
+    allow_changed_data: bool = option(
+        False, "Whether a resumed run may have other data or options."
     )
 
 
@@ -403,11 +464,26 @@ class PretrainConfig(TrainingDeviceConfig):
         "so that training goes on from there.",
     )
     keep_checkpoint_max: int = option(5, "Checkpoints to keep.")
-    allow_changed_data: bool = option(
-        False, "Whether a resumed run may have other records or options."
+    schedule_start_step: int = option(
+        0,
+        "The step at which the schedule of the learning rate begins, for a "
+        "further phase; --num_train_steps and --num_warmup_steps are the "
+        "phase's then.",
+    )
+    max_corrupt_records: int = option(
+        0, "Damaged records that are left out before the run ends."
+    )
+    tf_data_service: str | None = option(
+        None,
+        "Address of a tf.data service (run/data_service.py) that reads the "
+        "records, as grpc://host:port.",
+    )
+    tf_data_service_workers: int = option(
+        1, "How many workers the tf.data service has."
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.do_train or self.do_eval,
             "At least one of --do_train and --do_eval must be set.",
@@ -427,7 +503,14 @@ class PretrainConfig(TrainingDeviceConfig):
             "stop_at_step",
             "keep_checkpoint_max",
         )
-        require_at_least(self, 0, "num_warmup_steps", "num_gpus")
+        require_at_least(
+            self,
+            0,
+            "num_warmup_steps",
+            "schedule_start_step",
+            "max_corrupt_records",
+        )
+        require_at_least(self, 1, "tf_data_service_workers")
         require_rate(self, "masked_lm_prob")
         require(
             self.learning_rate > 0,
@@ -611,8 +694,9 @@ class _PredictionConfig(DeviceConfig):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(self, 1, "batch_size")
-        require_at_least(self, 0, "num_length_buckets", "num_gpus")
+        require_at_least(self, 0, "num_length_buckets")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

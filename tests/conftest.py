@@ -12,7 +12,7 @@ from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 from tests import logical_devices
 
 # Here, because a test file may use TensorFlow when it is imported.
-logical_devices.make_two()
+logical_devices.make()
 
 
 def pytest_configure(config):

@@ -5,59 +5,98 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import distribution
-from bert_tf.errors import UserError
+from bert_tf import strategies
+from bert_tf.distribution import StepPlan
 from tests import logical_devices
 
-logical_devices.make_two()
+logical_devices.make()
 
 
-class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        ("one_device", 0, tf.distribute.OneDeviceStrategy, 1),
-        ("one_device", 1, tf.distribute.OneDeviceStrategy, 1),
-        # Logical CPU devices are for tests; nobody means them by "auto".
-        ("auto", 0, tf.distribute.OneDeviceStrategy, 1),
-        ("mirrored", 0, tf.distribute.MirroredStrategy, 2),
-        ("mirrored", 2, tf.distribute.MirroredStrategy, 2),
-        ("mirrored", 1, tf.distribute.MirroredStrategy, 1),
+def _numbers(batch_size):
+    """Batches of the numbers from 1 on, each with a mask that is not blank."""
+    dataset = tf.data.Dataset.range(1, 100).batch(
+        batch_size, drop_remainder=True
     )
-    def test_takes_the_devices_asked_for(self, name, count, kind, replicas):
-        strategy = distribution.build_strategy(name, count)
-        self.assertIsInstance(strategy, kind)
-        self.assertEqual(strategy.num_replicas_in_sync, replicas)
-        self.assertEqual(distribution.device_type(strategy), "CPU")
-
-    @parameterized.parameters(
-        ("mirrored", 5, "--num_gpus=5 asks for more.*2 CPU"),
-        ("one_device", 2, "--distribution_strategy=mirrored"),
+    return dataset.map(
+        lambda row: {
+            "row": row,
+            "input_mask": tf.ones([batch_size, 3], tf.int32),
+        }
     )
-    def test_refuses_devices_that_are_not_there(self, name, count, message):
-        with self.assertRaisesRegex(UserError, message):
-            distribution.build_strategy(name, count)
-
-    def test_a_tpu_that_is_not_there_is_one_sentence(self):
-        with self.assertRaisesRegex(UserError, "No TPU answers at --tpu=''"):
-            distribution.build_strategy("tpu")
 
 
-class DistributeTest(tf.test.TestCase):
-    def test_each_replica_gets_its_rows_of_a_batch(self):
-        dataset = tf.data.Dataset.range(24).batch(6, drop_remainder=True)
-        dataset = dataset.map(lambda row: {"row": row})
-        strategy = distribution.build_strategy("mirrored", 2)
-        iterator = distribution.distribute(strategy, dataset, 6)
-        for first in (0, 6, 12):
-            parts = strategy.experimental_local_results(next(iterator)["row"])
-            self.assertAllEqual(parts[0], np.arange(first, first + 3))
-            self.assertAllEqual(parts[1], np.arange(first + 3, first + 6))
+class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ((24,), 24, 1),
+        ((24, 2, 4), 4, 3),
+        # 9 rows for two: 5 and 4; 32 for three: 11 and less.
+        ((9, 2), 5, 1),
+        ((32, 3, 4), 4, 3),
+        # 10 rows, at most 8 at once: not 8 and 2.
+        ((10, 1, 8), 5, 2),
+        ((2, 4), 1, 1),
+    )
+    def test_spreads_as_evenly_as_can_be(self, sizes, at_once, times):
+        plan = StepPlan(*sizes)
+        self.assertEqual(plan.micro_batch_size, at_once)
+        self.assertEqual(plan.num_micro_batches, times)
+        self.assertEqual(plan.per_replica, at_once * times)
 
-    def test_one_device_gets_whole_batches_of_a_known_shape(self):
-        dataset = tf.data.Dataset.range(24).batch(6, drop_remainder=True)
-        dataset = dataset.map(lambda row: {"row": row})
-        strategy = distribution.build_strategy("one_device")
-        iterator = distribution.distribute(strategy, dataset, 6)
-        self.assertEqual(iterator.element_spec["row"].shape, [6])
-        self.assertAllEqual(next(iterator)["row"], np.arange(6))
+
+class DealTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        devices=(1, 2, 3, 4), batch_size=(2, 6, 7), most_at_once=(0, 2)
+    )
+    def test_each_row_of_a_batch_is_dealt_out_once(
+        self, devices, batch_size, most_at_once
+    ):
+        strategy = strategies.build("mirrored", devices)
+        plan = StepPlan(batch_size, devices, most_at_once)
+        iterator = distribution.deal(strategy, _numbers(batch_size), plan)
+        for step in range(3):
+            parts = next(iterator)
+            rows = strategy.experimental_local_results(parts["row"])
+            masks = strategy.experimental_local_results(parts["input_mask"])
+            weights = [
+                distribution.example_weights({"input_mask": mask})
+                for mask in masks
+            ]
+            self.assertLen(rows, devices)
+            for part in rows:
+                self.assertEqual(part.shape, [plan.per_replica])
+            first = 1 + step * batch_size
+            numbers = np.zeros(devices * plan.per_replica)
+            numbers[:batch_size] = np.arange(first, first + batch_size)
+            self.assertAllEqual(np.concatenate(rows), numbers)
+            self.assertAllEqual(np.concatenate(weights), numbers > 0)
+
+    def test_a_worker_is_asked_for_its_rows_alone(self):
+        strategy = strategies.build("one_device")
+        asked = []
+
+        def read(first, count):
+            asked.append((first, count))
+            return _numbers(count)
+
+        iterator = distribution.deal(strategy, read, StepPlan(6))
+        self.assertAllEqual(next(iterator)["row"], np.arange(1, 7))
+        self.assertEqual(asked, [(0, 6)])
+
+    def test_what_is_finite_ends(self):
+        strategy = strategies.build("mirrored", 2)
+        dataset = _numbers(6).take(2)
+        dealt = distribution.deal(strategy, dataset, StepPlan(6, 2), True)
+        self.assertLen(list(dealt), 2)
+
+
+class ExampleWeightsTest(tf.test.TestCase):
+    def test_a_row_is_blank_when_all_of_its_mask_is_0(self):
+        mask = np.zeros([3, 2, 4], np.int32)
+        mask[0, 1, 2] = 1
+        mask[2] = 1
+        self.assertAllEqual(
+            distribution.example_weights({"input_mask": mask}), [1, 0, 1]
+        )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Splits the CPU into two logical devices, for tests of several replicas.
+"""Splits the CPU into four logical devices, for tests of several replicas.
 
-TensorFlow can do so only before it is used, so call `make_two` at the top of a
+TensorFlow can do so only before it is used, so call `make` at the top of a
 test file: pytest imports all of them before the first test runs.
 """
 
 import tensorflow as tf
 
+COUNT = 4
 
-def make_two() -> None:
-    """Makes CPU:0 and CPU:1, unless another test file has made them."""
+
+def make() -> None:
+    """Makes CPU:0 to CPU:3, unless another test file has made them."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if not tf.config.get_logical_device_configuration(cpu):
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+            cpu, [tf.config.LogicalDeviceConfiguration()] * COUNT
         )

@@ -78,11 +78,13 @@ def read_numbered_lines(
     replace_invalid_utf8: bool = False,
     *,
     as_original: bool = False,
+    may_be_empty: bool = False,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yields each line with the number of its document, counted from 0.
 
     As `read_documents`, but memory holds one line, however long a document is.
+    Files without a line are no error if they `may_be_empty`.
     """
     number = 0
     in_document = found = False
@@ -100,11 +102,16 @@ def read_numbered_lines(
         if in_document and not as_original:
             number += 1
             in_document = False
-    if not found:
-        raise UserError(
-            "The corpus is empty: no line of text in "
-            f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
-        )
+    if not found and not may_be_empty:
+        raise emptiness(files)
+
+
+def emptiness(files: Sequence[str]) -> UserError:
+    """Returns the error for files without a line of text."""
+    return UserError(
+        "The corpus is empty: no line of text in "
+        f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}."
+    )
 
 
 def count_bytes(files: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ _CHARACTERS_PER_BATCH = 1 << 20
 _BATCHES_PER_SAVE = 16
 
 # Lines and the number of each one's document.
-_Batch = tuple[list[str], np.ndarray]
+Batch = tuple[list[str], np.ndarray]
 # Of sentences: tokens <int32>[sum(lengths)] and lengths <int64>[sentences];
 # then how many of the sentences each line gave <int64>[lines].
 _Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -58,32 +58,46 @@ def tokenize_corpus(
         with progress.bar(
             corpus.count_bytes(input_files), "tokenizing", "byte"
         ) as bar:
-            batches = _read_batches(
-                config, input_files, writer.progress.lines, bar.update
+            batches = read_batches(
+                config,
+                input_files,
+                writer.progress.lines,
+                on_bytes=bar.update,
             )
             split = pool if config.split_sentences is not False else None
             _append_all(writer, batches, tokenizer, split, num_processes)
-        if not writer.progress.tokens:
-            raise UserError(
-                "The corpus has no text that the tokenizer makes a piece of. "
-                f"Received: {', '.join(input_files[:3])}."
-            )
-        writer.finish()
+        finish(writer, input_files)
     finally:
         writer.close()
 
 
-def _read_batches(
+def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
+    """Marks a store as complete.
+
+    Raises:
+      UserError: If it is empty.
+    """
+    if not writer.progress.tokens:
+        raise UserError(
+            "The corpus has no text that the tokenizer makes a piece of. "
+            f"Received: {', '.join(input_files[:3])}."
+        )
+    writer.finish()
+
+
+def read_batches(
     config: CreatePretrainingDataConfig,
     input_files: Sequence[str],
-    num_done: int,
-    on_bytes: Callable[[int], object],
-) -> Iterator[_Batch]:
+    num_done: int = 0,
+    may_be_empty: bool = False,
+    on_bytes: Callable[[int], object] | None = None,
+) -> Iterator[Batch]:
     """Yields the lines after the first `num_done`, in batches."""
     numbered = corpus.read_numbered_lines(
         input_files,
         config.one_document_per_file,
         config.replace_invalid_utf8,
+        may_be_empty=may_be_empty,
         on_bytes=on_bytes,
     )
     lines: list[str] = []
@@ -102,7 +116,7 @@ def _read_batches(
 
 def _append_all(
     writer: TokenStoreWriter,
-    batches: Iterator[_Batch],
+    batches: Iterator[Batch],
     tokenizer: BertTokenizer,
     split: futures.Executor | None,
     num_processes: int,
@@ -110,7 +124,7 @@ def _append_all(
     """Tokenizes batches side by side and appends them in their order."""
 
     def process(sentences: list[str], counts: np.ndarray) -> _Tokenized:
-        return *_tokenize(tokenizer, sentences), counts
+        return *tokenize(tokenizer, sentences), counts
 
     def process_split(pending: futures.Future) -> _Tokenized:
         return process(*pending.result())
@@ -142,7 +156,7 @@ def _append(
     writer.progress.lines += len(documents)
 
 
-def _tokenize(
+def tokenize(
     tokenizer: BertTokenizer, sentences: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns flat ids and how many each sentence has."""

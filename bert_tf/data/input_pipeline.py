@@ -106,9 +106,8 @@ class PretrainingInput:
         """Returns all records once, in file order, in batches of one size.
 
         Returns:
-          Batches as of `dataset` with their own masks, and `example_weights`
-          <float32>[B]: 0 for the rows that fill up the last batch, whose other
-          features are 0 too and whose `example_index` is -1.
+          Batches as of `dataset` with their own masks. The last one is filled
+          up with blank rows, whose `example_index` is -1.
         """
         stream = tf.data.TFRecordDataset(
             list(self.record_files), buffer_size=_READ_BUFFER_BYTES
@@ -124,10 +123,7 @@ class PretrainingInput:
                 name: self._pad(value)
                 for name, value in self._parse(serialized).items()
             }
-            return batch | {
-                "example_index": tf.where(is_real, index, -1),
-                "example_weights": tf.cast(is_real, tf.float32),
-            }
+            return batch | {"example_index": tf.where(is_real, index, -1)}
 
         stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
         num_batches = -(-self.num_records // self.batch_size)

@@ -11,12 +11,14 @@ import errno
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
+from bert_tf.data import beam_package
 from bert_tf.data import data_report
 from bert_tf.data import manifest
 from bert_tf.data import original_generator
@@ -43,6 +45,8 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
       UserError: If the input is not fit, or if the output exists and is not
         what these flags make.
     """
+    if config.runner:
+        beam_package.require(config.runner)
     names = _output_names(config)
     config = _resolve(config)
     input_files = files.expand_globs(config.input_file)
@@ -60,9 +64,10 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
             names[0],
         )
         return finished
-    work_dir, is_new = _begin(names[0], output_files, recipe)
+    work_dir = _work_dir(config, names[0])
+    is_new = _begin(names[0], work_dir, output_files, recipe)
     try:
-        result = _GENERATORS[config.generator](
+        result = _generator(config)(
             config, input_files, tokenizer, output_files, work_dir
         )
         made = _finish(config, names, recipe, vocabulary, result)
@@ -80,6 +85,17 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
         ) from error
     tf.io.gfile.rmtree(work_dir)
     return made
+
+
+def _generator(
+    config: CreatePretrainingDataConfig,
+) -> Callable[..., GenerationResult]:
+    if config.runner:
+        # Here, because most have no need of Apache Beam.
+        from bert_tf.data import beam_data
+
+        return beam_data.generate
+    return _GENERATORS[config.generator]
 
 
 def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
@@ -153,20 +169,27 @@ def _find_finished(
     return found[0] if sizes == stored else None
 
 
+def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
+    """Returns where what a killed run must not lose is kept."""
+    if "://" in name and not config.runner:
+        # Workers map files of it into memory, so it has to be local.
+        key = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
+    return f"{name}.work"
+
+
 def _begin(
-    name: str, output_files: Sequence[str], recipe: Recipe
-) -> tuple[str, bool]:
-    """Returns the folder of this very data set, and whether it is a new one.
+    name: str, work_dir: str, output_files: Sequence[str], recipe: Recipe
+) -> bool:
+    """Makes sure that the folder is of this very data set.
+
+    Returns:
+      Whether it is a new one.
 
     Raises:
       UserError: If another data set was begun here, or if record files are in
         the way.
     """
-    work_dir = f"{name}.work"
-    if "://" in name:
-        # Workers map files of it into memory, so it has to be local.
-        key = hashlib.sha256(name.encode()).hexdigest()[:16]
-        work_dir = os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     recipe_file = os.path.join(work_dir, "recipe.json")
     if tf.io.gfile.exists(recipe_file):
         present = Recipe(**files.read_json(recipe_file))
@@ -179,7 +202,7 @@ def _begin(
             )
         logging.info("Going on with what an earlier run left in %s.", work_dir)
         _remove_temporaries([*output_files, f"{name}.manifest.json"])
-        return work_dir, False
+        return False
     in_the_way = [path for path in output_files if tf.io.gfile.exists(path)]
     in_the_way = [] if manifest.read(name) else in_the_way
     if in_the_way:
@@ -188,7 +211,7 @@ def _begin(
             "what it is; delete it or give another --output_file."
         )
     files.write_json(recipe_file, dataclasses.asdict(recipe))
-    return work_dir, True
+    return True
 
 
 def _remove_temporaries(paths: Sequence[str]) -> None:

@@ -34,7 +34,6 @@ from bert_tf import files
 from bert_tf import progress
 from bert_tf.data import corpus_tokenization
 from bert_tf.data import record_parts
-from bert_tf.data import token_store
 from bert_tf.data.generation_result import FileCounts
 from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.generation_result import RecordCounts
@@ -50,6 +49,7 @@ TOKENS_PER_PART = 4_000_000
 # Less text is cut finer, so that all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
 _LEAST_PARTS = 32
+_COPY_BYTES = 1 << 20
 # Parts on their way per process, so that none waits for work.
 _PARTS_AHEAD = 2
 
@@ -77,19 +77,19 @@ def generate(
     """
     num_processes = config.num_processes or len(os.sched_getaffinity(0))
     os.makedirs(work_dir, exist_ok=True)
-    with _locked(work_dir), _worker_pool(num_processes) as pool:
+    with locked(work_dir), _worker_pool(num_processes) as pool:
         store_folder = os.path.join(work_dir, "tokens")
         corpus_tokenization.tokenize_corpus(
             config, input_files, tokenizer, store_folder, pool, num_processes
         )
         store = TokenStore.open(store_folder, len(tokenizer.vocabulary))
-        plan = _plan_parts(config, tokenizer, work_dir, store, output_files)
+        plan = plan_parts(config, tokenizer, work_dir, store, output_files)
         _write_files(plan, store, output_files, pool, num_processes)
-    return _result(work_dir, store, output_files)
+    return result(work_dir, store, output_files)
 
 
 @contextlib.contextmanager
-def _locked(work_dir: str) -> Iterator[None]:
+def locked(work_dir: str) -> Iterator[None]:
     """Keeps two runs from writing the same files."""
     with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
         try:
@@ -126,14 +126,18 @@ def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _plan_parts(
+def plan_parts(
     config: CreatePretrainingDataConfig,
     tokenizer: BertTokenizer,
     work_dir: str,
     store: TokenStore,
     output_files: Sequence[str],
 ) -> PartsPlan:
-    """Decides the parts, of which each file has the same number."""
+    """Decides the parts, of which each file has the same number.
+
+    Raises:
+      UserError: If the text is too little for so many files.
+    """
     vocabulary = tokenizer.vocabulary
     num_files = len(output_files)
     num_passes = store.num_passes * config.dupe_factor
@@ -182,14 +186,31 @@ def _counts_path(work_dir: str, number: int) -> str:
     return os.path.join(work_dir, f"file-{number:05d}.json")
 
 
-def _is_finished(work_dir: str, number: int, output_file: str) -> bool:
+def is_finished(work_dir: str, number: int, output_file: str) -> bool:
     """Returns whether an earlier run has finished a file."""
-    stored = token_store.read_json(_counts_path(work_dir, number))
+    path = _counts_path(work_dir, number)
     return (
-        stored is not None
+        tf.io.gfile.exists(path)
         and tf.io.gfile.exists(output_file)
-        and tf.io.gfile.stat(output_file).length == stored["bytes"]
+        and tf.io.gfile.stat(output_file).length
+        == files.read_json(path)["bytes"]
     )
+
+
+def missing_parts(
+    plan: PartsPlan, output_files: Sequence[str]
+) -> dict[int, set[int]]:
+    """Returns, by number of each unfinished file, the parts to be written."""
+    per_file = plan.num_parts // len(output_files)
+    return {
+        number: {
+            part
+            for part in range(number * per_file, (number + 1) * per_file)
+            if not tf.io.gfile.exists(plan.records_path(part))
+        }
+        for number, path in enumerate(output_files)
+        if not is_finished(plan.parts_folder, number, path)
+    }
 
 
 def _write_files(
@@ -201,28 +222,20 @@ def _write_files(
 ) -> None:
     """Has the missing parts written and puts together what is complete."""
     per_file = plan.num_parts // len(output_files)
-    missing = {
-        number: {
-            part
-            for part in range(number * per_file, (number + 1) * per_file)
-            if not os.path.exists(plan.records_path(part))
-        }
-        for number, path in enumerate(output_files)
-        if not _is_finished(plan.parts_folder, number, path)
-    }
+    missing = missing_parts(plan, output_files)
     todo = [part for parts in missing.values() for part in sorted(parts)]
     num_tokens = len(store.tokens) * plan.dupe_factor
     done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
     with progress.bar(num_tokens, "writing records", "token", done) as bar:
         for number, parts in missing.items():
             if not parts:
-                _put_together(plan, number, per_file, output_files[number])
+                put_together(plan, number, per_file, output_files[number])
         ahead = _PARTS_AHEAD * num_processes
         for part in _written(plan, todo, pool, ahead):
             number = part // per_file
             missing[number].remove(part)
             if not missing[number]:
-                _put_together(plan, number, per_file, output_files[number])
+                put_together(plan, number, per_file, output_files[number])
             bar.update(num_tokens // plan.num_parts)
 
 
@@ -242,57 +255,43 @@ def _written(
             yield waiting.pop(future)
 
 
-def _put_together(
+def put_together(
     plan: PartsPlan, number: int, per_file: int, output_file: str
 ) -> None:
     """Makes one record file of its parts, which are then removed."""
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()
-    whole = os.path.join(plan.parts_folder, f"file-{number:05d}.tfrecord")
-    with open(whole, "wb") as file:
-        for part in parts:
-            values = token_store.read_json(plan.counts_path(part))
-            counts.add(RecordCounts.from_dict(values))
-            with open(plan.records_path(part), "rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
-    written = FileCounts(counts.num_instances, os.path.getsize(whole))
-    token_store.write_json(
-        _counts_path(plan.parts_folder, number),
-        {**dataclasses.asdict(written), "counts": counts.to_dict()},
-    )
-    _publish(whole, output_file)
     for part in parts:
-        os.remove(plan.records_path(part))
-        os.remove(plan.counts_path(part))
-
-
-def _publish(whole: str, output_file: str) -> None:
-    """Moves a finished file to its place, where it appears whole."""
-    folder = os.path.dirname(output_file) or "."
-    tf.io.gfile.makedirs(folder)
-    local = "://" not in output_file
-    if local and os.stat(folder).st_dev == os.stat(whole).st_dev:
-        os.replace(whole, output_file)
-        return
+        values = files.read_json(plan.counts_path(part))
+        counts.add(RecordCounts.from_dict(values))
     with files.atomic_file(output_file) as temporary:
-        tf.io.gfile.copy(whole, temporary, overwrite=True)
-    os.remove(whole)
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            for part in parts:
+                with tf.io.gfile.GFile(plan.records_path(part), "rb") as source:
+                    shutil.copyfileobj(source, file, _COPY_BYTES)
+        num_bytes = tf.io.gfile.stat(temporary).length
+        written = FileCounts(counts.num_instances, num_bytes)
+        files.write_json(
+            _counts_path(plan.parts_folder, number),
+            {**dataclasses.asdict(written), "counts": counts.to_dict()},
+        )
+    for part in parts:
+        tf.io.gfile.remove(plan.records_path(part))
+        tf.io.gfile.remove(plan.counts_path(part))
 
 
-def _result(
+def result(
     work_dir: str, store: TokenStore, output_files: Sequence[str]
 ) -> GenerationResult:
     """Adds up what was counted while the files were made."""
-    result = GenerationResult(
+    total = GenerationResult(
         files={},
         num_documents=store.num_documents,
         num_sentences=len(store.sentence_offsets) - 1,
         counts=RecordCounts(),
     )
     for number, path in enumerate(output_files):
-        stored = token_store.read_json(_counts_path(work_dir, number))
-        result.files[path] = FileCounts(stored["records"], stored["bytes"])
-        result.counts.add(RecordCounts.from_dict(stored["counts"]))
-    return result
+        stored = files.read_json(_counts_path(work_dir, number))
+        total.files[path] = FileCounts(stored["records"], stored["bytes"])
+        total.counts.add(RecordCounts.from_dict(stored["counts"]))
+    return total

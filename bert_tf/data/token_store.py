@@ -29,7 +29,8 @@ _RELEASE_ABOVE_BYTES = 64 << 20
 _TOKENS_PER_RELEASE = 1 << 14
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
-_PROGRESS = "progress.json"
+# What it says of a store counts.
+PROGRESS_FILE = "progress.json"
 # Documents looked at together; bounds memory.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
@@ -81,7 +82,7 @@ class Progress:
 
 def read_progress(folder: str) -> Progress:
     """Returns how far an earlier run has come, if there was one."""
-    values = read_json(os.path.join(folder, _PROGRESS))
+    values = read_json(os.path.join(folder, PROGRESS_FILE))
     return Progress(**values) if values else Progress()
 
 
@@ -144,7 +145,7 @@ class TokenStoreWriter:
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
-        path = os.path.join(self._folder, _PROGRESS)
+        path = os.path.join(self._folder, PROGRESS_FILE)
         write_json(path, dataclasses.asdict(self.progress))
 
     def finish(self) -> None:

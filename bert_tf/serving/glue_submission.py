@@ -93,10 +93,11 @@ def run(config: GlueSubmissionConfig) -> None:
       UserError: If a model or a file is missing, or they do not fit.
     """
     keras_backend.require_tensorflow()
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     _report_missing(missing, config.allow_missing_tasks)
-    computing = devices.prepare(config)
     texts = {
         part.name: _answer_majority(part)
         for part in parts

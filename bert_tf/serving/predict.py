@@ -32,11 +32,13 @@ def run(config: PredictConfig) -> None:
     """
     keras_backend.require_tensorflow()
     _check_paths(config)
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
     stored = initialization.read(config.model_dir, flag="--model_dir")
     predictor = build_predictor(
         stored,
         registry.from_stored(stored),
-        devices.prepare(config),
+        computing,
         config.batch_size,
         config.num_length_buckets,
     )

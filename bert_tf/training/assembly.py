@@ -7,14 +7,14 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import devices
 from bert_tf.config import BertConfig
+from bert_tf.devices import Devices
+from bert_tf.distribution import StepPlan
 from bert_tf.modeling import model as bert_model
 from bert_tf.run_config import PretrainConfig
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimization
-from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 
 # What the next-sentence task alone trains.
@@ -55,6 +55,7 @@ class Assembly:
 def assemble(
     config: PretrainConfig,
     bert_config: BertConfig,
+    computing: Devices,
     preferred_micro_batch: int = 0,
 ) -> Assembly:
     """Builds what trains, with new weights, and logs how.
@@ -62,13 +63,10 @@ def assemble(
     Args:
       config: The flags.
       bert_config: The shape of the model.
+      computing: Where to compute.
       preferred_micro_batch: With --micro_batch_size=auto, the size to take if
         it fits; 0 for none.
-
-    Raises:
-      UserError: If devices or divisors do not suit.
     """
-    computing = devices.prepare(config)
     strategy, precision = computing.strategy, computing.precision
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
@@ -105,7 +103,7 @@ def assemble(
     loop = TrainingLoop(
         strategy,
         model,
-        losses.PretrainingObjective(plan.batch_size, config.use_next_sentence),
+        losses.PretrainingObjective(config.use_next_sentence),
         optimizer,
         plan,
         precision.needs_loss_scale,

@@ -15,10 +15,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf import distribution
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import prediction
 from bert_tf.tasks.task import Task
 from bert_tf.training import distillation_losses
+from bert_tf.training import losses as label_losses
 
 # Which rows of a batch have labels, <float32>[B]; all where it is missing.
 IS_LABELED = "is_labeled"
@@ -184,7 +186,7 @@ class DistillationObjective:
         """Returns <float32>[parts], for each part what it is a mean over."""
         counts = {
             "label": lambda: self._label_weights(rows),
-            "soft_target": lambda: self._task.soft_target_weights(rows),
+            "soft_target": lambda: self._soft_target_weights(rows),
             "hidden": lambda: _piece_weights(rows),
             "attention": lambda: _piece_weights(rows),
         }
@@ -219,11 +221,14 @@ class DistillationObjective:
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
     def _label_weights(self, rows):
-        weights = self._task.loss_weights(rows)
+        weights = label_losses.loss_weights(self._task, rows)
         if IS_LABELED not in rows:
             return weights
-        rank = weights.shape.rank
-        return weights * tf.reshape(rows[IS_LABELED], [-1] + [1] * (rank - 1))
+        return label_losses.weigh(weights, rows[IS_LABELED])
+
+    def _soft_target_weights(self, rows):
+        weights = self._task.soft_target_weights(rows)
+        return label_losses.weigh(weights, distribution.example_weights(rows))
 
     def _label_sum(self, outputs, rows):
         losses = self._task.losses(outputs, rows)
@@ -241,7 +246,7 @@ class DistillationObjective:
             )
         ]
         mean = tf.add_n(losses) / len(losses)
-        return tf.reduce_sum(mean * self._task.soft_target_weights(rows))
+        return tf.reduce_sum(mean * self._soft_target_weights(rows))
 
     def _hidden_sum(self, outputs, rows):
         losses = [

@@ -53,10 +53,8 @@ def evaluate(
     def compute_sums(rows):
         outputs = model({name: rows[name] for name in _MODEL_INPUTS})
         sums = losses.pretraining_sums(outputs, rows, use_next_sentence)
-        return sums | {
-            "masked_lm_weights": tf.reduce_sum(rows["masked_lm_weights"]),
-            "examples": tf.reduce_sum(rows["example_weights"]),
-        }
+        weights, examples = tf.unstack(losses.pretraining_counts(rows))
+        return sums | {"masked_lm_weights": weights, "examples": examples}
 
     @tf.function(autograph=False)
     def compute_batch(rows):

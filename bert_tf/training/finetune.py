@@ -71,15 +71,16 @@ def run(
     """
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
     if not config.do_train:
-        return _evaluate_only(config, build_task, supervise)
+        return _evaluate_only(config, build_task, supervise, computing)
     stored = read_start(config)
     task = build_task(config, None)
     _require_split(config, task)
     reader = SplitReader(task, stored.build_tokenizer())
     for split in task.files:
         reader.examples(split)  # What is wrong there is said before training.
-    computing = devices.prepare(config)
     setting = Setting(
         config=config,
         task=task,
@@ -142,7 +143,10 @@ def _run_once(
 
 
 def _evaluate_only(
-    config: FinetuneConfig, build_task: BuildTask, supervise: Supervise
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    supervise: Supervise,
+    computing: Devices,
 ) -> dict[str, Metrics]:
     """Evaluates and predicts with a model that is there."""
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
@@ -159,7 +163,6 @@ def _evaluate_only(
         )
     task = build_task(config, stored.task)
     _require_split(config, task)
-    computing = devices.prepare(config)
     model = task_model.build_model(stored, task, computing, keep_head=True)
     reader = SplitReader(task, stored.build_tokenizer())
     _, results = _evaluate(

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import distribution
+from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
@@ -20,7 +21,6 @@ from bert_tf.training import trained_variables
 from bert_tf.training import training_state
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_setting import Setting
-from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.training_run import Course
@@ -70,6 +70,11 @@ class FinetuningRun:
             settings.train_batch_size,
             num_examples,
             len(self._features),
+        )
+        self._plan = StepPlan(
+            self._batch_size,
+            setting.devices.strategy.num_replicas_in_sync,
+            config.micro_batch_size,
         )
         self._last_step = _count_steps(
             len(self._features), self._batch_size, settings
@@ -148,10 +153,10 @@ class FinetuningRun:
         evaluator = None
         while self.step < self._last_step and not self._is_hopeless():
             if iterator is None:
-                iterator = distribution.distribute(
+                iterator = distribution.deal(
                     self._setting.devices.strategy,
                     self._input.dataset(self.step),
-                    self._batch_size,
+                    self._plan,
                 )
             run.train(iterator, self._input.read, self._next_stop())
             if config.selects_evaluation:
@@ -192,11 +197,6 @@ class FinetuningRun:
     def _build_loop(self) -> tuple[optimization.BertOptimizer, TrainingLoop]:
         config, settings = self._setting.config, self._settings
         devices = self._setting.devices
-        plan = StepPlan(
-            self._batch_size,
-            devices.strategy.num_replicas_in_sync,
-            config.micro_batch_size,
-        )
         trained = trained_variables.choose(
             self._variables,
             config.num_frozen_layers,
@@ -228,7 +228,7 @@ class FinetuningRun:
             self.model,
             self._objective,
             optimizer,
-            plan,
+            self._plan,
             devices.precision.needs_loss_scale,
         )
         return optimizer, loop
@@ -334,14 +334,10 @@ class FinetuningRun:
 def _rows_per_step(
     setting: Setting, batch_size: int, num_examples: int, num_rows: int
 ) -> int:
-    """Returns the rows of a step, which replicas and micro-batches share."""
+    """Returns the rows of a step."""
     rows = setting.task.rows_per_step(batch_size, num_examples, num_rows)
     if rows == batch_size:
         return rows
-    share = setting.devices.strategy.num_replicas_in_sync * max(
-        1, setting.config.micro_batch_size
-    )
-    rows = -(-rows // share) * share
     logging.info(
         "A step takes %d rows, which hold about --train_batch_size=%d "
         "examples.",

@@ -10,14 +10,13 @@ Shapes:
   R: examples of a replica.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Protocol
 
 import tensorflow as tf
 
 from bert_tf import stateless_random
-from bert_tf.errors import UserError
+from bert_tf.distribution import StepPlan
 from bert_tf.training import optimization
 from bert_tf.training import update_rule
 from bert_tf.training.loss_scale import LossScale
@@ -44,48 +43,6 @@ def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-@dataclasses.dataclass(frozen=True)
-class StepPlan:
-    """How the examples of a step are spread.
-
-    Attributes:
-      batch_size: Examples of a step, B.
-      num_replicas: Devices that share them.
-      micro_batch_size: Examples a device computes at once; 0 means all.
-
-    Raises:
-      UserError: If something does not divide something.
-    """
-
-    batch_size: int
-    num_replicas: int = 1
-    micro_batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch_size % self.num_replicas:
-            raise UserError(
-                f"The {self.num_replicas} replicas must share a step's "
-                f"examples evenly. Received: {self.batch_size} examples a "
-                "step (--train_batch_size x --gradient_accumulation_steps)."
-            )
-        if self.micro_batch_size and self.per_replica % self.micro_batch_size:
-            raise UserError(
-                "--micro_batch_size must divide the examples of a replica. "
-                f"Received: micro_batch_size={self.micro_batch_size}, "
-                f"{self.per_replica} examples per replica and step."
-            )
-
-    @property
-    def per_replica(self) -> int:
-        """Examples of a replica and step, R."""
-        return self.batch_size // self.num_replicas
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches of a replica and step."""
-        return self.per_replica // (self.micro_batch_size or self.per_replica)
-
-
 class Objective(Protocol):
     """What is minimised, in a form that parts of a step add up to.
 
@@ -103,7 +60,10 @@ class Objective(Protocol):
         """Returns the rows with what is computed for them without gradient."""
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[...], by which sums of these rows are divided."""
+        """Returns <float32>[...], by which sums of these rows are divided.
+
+        Blank rows (bert_tf/distribution.py) add nothing to it.
+        """
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
@@ -314,5 +274,12 @@ class TrainingLoop:
 
 def _slice(value, start, size):
     """Returns `size` rows, their number known to the graph."""
-    part = value[start : start + size]
+    # Written as value[start : start + size] it has no size for XLA.
+    shape = tf.shape(value)
+    rest = tf.zeros_like(shape[1:])
+    part = tf.slice(
+        value,
+        tf.concat([[start], rest], 0),
+        tf.concat([[size], shape[1:]], 0),
+    )
     return tf.ensure_shape(part, [size, *value.shape[1:]])

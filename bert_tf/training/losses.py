@@ -2,7 +2,8 @@
 
 A step may be spread over replicas and micro-batches with different numbers of
 masked pieces, so no part of it can divide by its own count. Every part adds
-up sums, and all divide by the counts of the whole step.
+up sums, and all divide by the counts of the whole step. Blank rows, which only
+fill up a share (bert_tf/distribution.py), count nowhere.
 
 Shapes:
   B: batch size.
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from bert_tf import distribution
 from bert_tf.tasks.task import Task
 
 # Keeps a step without any masked piece from dividing by zero
@@ -45,15 +47,14 @@ def masked_lm_sums(
 
 
 def next_sentence_sums(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor | None = None
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Adds up the next-sentence loss and the right guesses.
 
     Args:
       logits: <float32>[B, 2].
       labels: <int32>[B, 1] or [B]; 0 is the next sentence, 1 a random one.
-      weights: <float32>[B], 0 for rows that only fill up a batch; by default
-        all rows count.
+      weights: <float32>[B], 0 for rows that do not count.
 
     Returns:
       `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
@@ -62,11 +63,9 @@ def next_sentence_sums(
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
     correct = tf.cast(guesses == labels, tf.float32)
-    if weights is not None:
-        losses, correct = losses * weights, correct * weights
     return {
-        "next_sentence_sum": tf.reduce_sum(losses),
-        "next_sentence_correct": tf.reduce_sum(correct),
+        "next_sentence_sum": tf.reduce_sum(losses * weights),
+        "next_sentence_correct": tf.reduce_sum(correct * weights),
     }
 
 
@@ -79,8 +78,7 @@ def pretraining_sums(
 
     Args:
       outputs: What `BertForPretraining` returns.
-      batch: The pretraining features, and `example_weights` <float32>[B] if
-        some rows only fill up the batch.
+      batch: The pretraining features.
       use_next_sentence: Whether the next-sentence loss takes part.
 
     Returns:
@@ -95,26 +93,40 @@ def pretraining_sums(
         sums |= next_sentence_sums(
             outputs["next_sentence_logits"],
             batch["next_sentence_labels"],
-            batch.get("example_weights"),
+            distribution.example_weights(batch),
         )
     return sums
 
 
+def pretraining_counts(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns <float32>[2]: the masked-LM weights and the examples of a batch.
+
+    Args:
+      batch: The pretraining features.
+    """
+    return tf.stack(
+        [
+            tf.reduce_sum(batch["masked_lm_weights"]),
+            tf.reduce_sum(distribution.example_weights(batch)),
+        ]
+    )
+
+
 def normalize(
-    sums: dict[str, tf.Tensor], weight_total: tf.Tensor, num_examples: int
+    sums: dict[str, tf.Tensor], counts: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Divides sums by the counts of the step that they are a part of.
 
     Args:
       sums: What `pretraining_sums` returns, of a part or of the whole.
-      weight_total: <float32>[], the masked-LM weights of the whole step.
-      num_examples: Examples of the whole step.
+      counts: What `pretraining_counts` returns, added up over the whole step.
 
     Returns:
       <float32>[] each: `loss`, `masked_lm_loss`, `masked_lm_accuracy` and, if
       it takes part, `next_sentence_loss` and `next_sentence_accuracy`. What
       the parts give adds up to what the whole gives.
     """
+    weight_total, num_examples = tf.unstack(counts)
     masked_lm_loss = sums["masked_lm_sum"] / (weight_total + _NO_WEIGHT)
     values = {
         "loss": masked_lm_loss,
@@ -124,12 +136,14 @@ def normalize(
         ),
     }
     if "next_sentence_sum" in sums:
-        next_sentence_loss = sums["next_sentence_sum"] / num_examples
+        next_sentence_loss = tf.math.divide_no_nan(
+            sums["next_sentence_sum"], num_examples
+        )
         values |= {
             "loss": masked_lm_loss + next_sentence_loss,
             "next_sentence_loss": next_sentence_loss,
-            "next_sentence_accuracy": (
-                sums["next_sentence_correct"] / num_examples
+            "next_sentence_accuracy": tf.math.divide_no_nan(
+                sums["next_sentence_correct"], num_examples
             ),
         }
     return values
@@ -139,14 +153,12 @@ class PretrainingObjective:
     """Both losses as what the training loop minimises.
 
     Args:
-      num_examples: Examples of a step.
       use_next_sentence: Whether the next-sentence loss takes part.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
 
-    def __init__(self, num_examples: int, use_next_sentence: bool = True):
-        self._num_examples = num_examples
+    def __init__(self, use_next_sentence: bool = True):
         self._use_next_sentence = use_next_sentence
         self.sums = ("masked_lm_sum", "masked_lm_correct")
         self.metrics = ("loss", "masked_lm_loss", "masked_lm_accuracy")
@@ -159,8 +171,8 @@ class PretrainingObjective:
         return rows
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the masked-LM weights of some rows, <float32>[]."""
-        return tf.reduce_sum(rows["masked_lm_weights"])
+        """Returns what `pretraining_counts` does."""
+        return pretraining_counts(rows)
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
@@ -172,7 +184,23 @@ class PretrainingObjective:
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Returns what the function `normalize` does."""
-        return normalize(sums, count, self._num_examples)
+        return normalize(sums, count)
+
+
+def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns `Task.loss_weights`, 0 for blank rows.
+
+    Args:
+      task: The task.
+      rows: What `Features.batch` returned.
+    """
+    return weigh(task.loss_weights(rows), distribution.example_weights(rows))
+
+
+def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Multiplies weights <float32>[B, ...] by those of rows <float32>[B]."""
+    rank = weights.shape.rank
+    return weights * tf.reshape(rows, [-1] + [1] * (rank - 1))
 
 
 class TaskObjective:
@@ -197,14 +225,14 @@ class TaskObjective:
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the weights of some rows, <float32>[]."""
-        return tf.reduce_sum(self._task.loss_weights(rows))
+        return tf.reduce_sum(loss_weights(self._task, rows))
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         """Returns `loss_sum` <float32>[], weighted."""
         losses = self._task.losses(outputs, rows)
-        weights = self._task.loss_weights(rows)
+        weights = loss_weights(self._task, rows)
         return {"loss_sum": tf.reduce_sum(losses * weights)}
 
     def normalize(

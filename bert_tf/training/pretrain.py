@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import devices
 from bert_tf import distribution
 from bert_tf import files
 from bert_tf import keras_backend
@@ -49,6 +50,9 @@ class _Pretraining:
 
     def __init__(self, config: PretrainConfig):
         self._config = config
+        # First of all: workers must find each other before anything is
+        # computed.
+        self._devices = devices.prepare(config)
         self._bert_config = read_model_config(config)
         self._record_files = training_data.find_records(config)
         self._store = checkpoints.CheckpointStore(
@@ -84,7 +88,10 @@ class _Pretraining:
         if checkpoint is None and config.init_checkpoint:
             start = self._read_start(config.init_checkpoint)
         self._parts = assembly.assemble(
-            config, self._bert_config, metadata.get("micro_batch_size", 0)
+            config,
+            self._bert_config,
+            self._devices,
+            metadata.get("micro_batch_size", 0),
         )
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -230,8 +237,8 @@ class _Pretraining:
         dataset = source.dataset(step * source.batch_size)
         dataset = training_data.check_ids(dataset, self._bert_config.vocab_size)
         dataset = training_loop.add_dropout_seeds(dataset, self._config.seed)
-        return distribution.distribute(
-            self._parts.strategy, dataset, source.batch_size
+        return distribution.deal(
+            self._parts.strategy, dataset, self._parts.plan
         )
 
     def _save(self, step: int) -> bool:

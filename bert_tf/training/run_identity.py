@@ -37,6 +37,7 @@ _WITHOUT_EFFECT = frozenset(
     {
         "allow_changed_data",
         "bert_config_file",
+        "distribution_strategy",
         "do_eval",
         "do_train",
         "eval_batch_size",
@@ -47,15 +48,24 @@ _WITHOUT_EFFECT = frozenset(
         "iterations_per_loop",
         "keep_checkpoint_max",
         "master",
+        "max_corrupt_records",
         "max_eval_steps",
+        "num_gpus",
         "num_tpu_cores",
         "output_dir",
+        "remat",
         "save_checkpoints_steps",
         "stop_at_step",
+        "task_index",
+        "tf_data_service",
+        "tf_data_service_workers",
         "tpu",
         "tpu_name",
         "tpu_zone",
+        "use_tpu",
         "vocab_file",
+        "worker_hosts",
+        "xla",
     }
 )
 

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import distribution
 from bert_tf.data import record_order
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
@@ -96,7 +97,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
                 dtype = tf.float32 if is_float else tf.int32
                 self.assertEqual(batch[name].dtype, dtype)
 
-    def test_evaluation_reads_once_in_order_and_pads_with_weight_zero(self):
+    def test_evaluation_reads_once_in_order_and_pads_with_blank_rows(self):
         dataset = self._input(batch_size=8).evaluation_dataset()
         batches = list(dataset)
         self.assertLen(batches, 5)
@@ -108,7 +109,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(joined["input_ids"][:_TOTAL, 0], range(_TOTAL))
         self.assertAllEqual(joined["example_index"][:_TOTAL], range(_TOTAL))
         self.assertAllEqual(joined["example_index"][_TOTAL:], [-1] * 3)
-        weights = joined.pop("example_weights")
+        weights = distribution.example_weights(joined)
         self.assertAllEqual(weights, [1.0] * _TOTAL + [0.0] * 3)
         joined.pop("example_index")
         for value in joined.values():

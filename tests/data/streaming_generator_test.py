@@ -377,11 +377,11 @@ class RestartTest(StreamingGeneratorTestCase):
         self.assertEqual(contents(paths), expected)
 
     def test_two_runs_at_once_are_refused(self):
-        with streaming_generator._locked(self.folder):
+        with streaming_generator.locked(self.folder):
             with self.assertRaisesRegex(
                 UserError, "Another process is at work"
             ):
-                with streaming_generator._locked(self.folder):
+                with streaming_generator.locked(self.folder):
                     pass
 
     def test_a_lost_worker_is_reported(self):

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from bert_tf import model_directory
 from bert_tf import pretrained
+from bert_tf.distribution import StepPlan
 from bert_tf.interop import tf1_model
 from bert_tf.modeling import model as bert_model
 from bert_tf.training import loop as training_loop
 from bert_tf.training import training_state
-from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.losses import PretrainingObjective
 from tests import golden_training
@@ -35,7 +35,7 @@ def _go_on(stored, num_steps):
         tf.data.Dataset.from_tensors(batch).repeat(), seed=5
     )
     loop = TrainingLoop(
-        strategy, model, PretrainingObjective(4), optimizer, StepPlan(4)
+        strategy, model, PretrainingObjective(), optimizer, StepPlan(4)
     )
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]

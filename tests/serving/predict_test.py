@@ -28,7 +28,7 @@ from bert_tf.tasks.tagging import TaggingTask
 from tests import logical_devices
 from tests import tiny_model
 
-logical_devices.make_two()
+logical_devices.make()
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")

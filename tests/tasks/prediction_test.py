@@ -15,7 +15,7 @@ from bert_tf.tasks import prediction
 from tests import logical_devices
 from tests import tiny_model
 
-logical_devices.make_two()
+logical_devices.make()
 
 _LENGTHS = np.array([3, 12, 5, 9, 9, 4, 12, 8, 3, 6, 11])
 _EIGHTS = (8, 12)

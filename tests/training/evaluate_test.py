@@ -12,7 +12,7 @@ from bert_tf.training import evaluate
 from tests import logical_devices
 from tests import record_files
 
-logical_devices.make_two()
+logical_devices.make()
 
 _CONFIG = BertConfig(
     vocab_size=30,

@@ -23,7 +23,7 @@ from bert_tf.training.loop import TrainingLoop
 from tests import logical_devices
 from tests import tiny_finetuning
 
-logical_devices.make_two()
+logical_devices.make()
 
 # 50 examples in batches of 4, twice.
 _STEPS = 25

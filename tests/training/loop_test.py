@@ -8,19 +8,18 @@ from absl.testing import parameterized
 
 from bert_tf import distribution
 from bert_tf.config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.distribution import StepPlan
 from bert_tf.modeling import model as bert_model
 from bert_tf.training import loop as training_loop
 from bert_tf.training import optimization
 from bert_tf.training import training_state
-from bert_tf.training.loop import StepPlan
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.losses import PretrainingObjective
 from tests import golden_training
 from tests import logical_devices
 from tests import record_files
 
-logical_devices.make_two()
+logical_devices.make()
 
 _CONFIG = BertConfig(
     vocab_size=64,
@@ -94,18 +93,17 @@ class _Trained:
                     or not name.startswith(("bert/pooler", "cls/seq_rel"))
                 ]
             )
+        plan = StepPlan(_BATCH, devices, micro_batch_size)
         self.loop = TrainingLoop(
             self.strategy,
             model,
-            PretrainingObjective(
-                _BATCH, options.pop("use_next_sentence", True)
-            ),
+            PretrainingObjective(options.pop("use_next_sentence", True)),
             self.optimizer,
-            StepPlan(_BATCH, devices, micro_batch_size),
+            plan,
             **options,
         )
-        self.iterator = distribution.distribute(
-            self.strategy, _dataset(_examples(24), _BATCH), _BATCH
+        self.iterator = distribution.deal(
+            self.strategy, _dataset(_examples(24), _BATCH), plan
         )
         self.metrics = []
         for count in calls or [1] * num_steps:
@@ -248,11 +246,11 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         loop = TrainingLoop(
             strategy,
             model,
-            PretrainingObjective(4),
+            PretrainingObjective(),
             optimizer,
             StepPlan(4, **parts),
         )
-        iterator = distribution.distribute(strategy, _dataset(batch, 4), 4)
+        iterator = distribution.deal(strategy, _dataset(batch, 4), StepPlan(4))
         losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
         return losses, training_state.read(variables, optimizer)
 
@@ -271,22 +269,6 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         golden_training.assert_same_state(
             self, state, golden_training.read_checkpoint("after_25_steps.ckpt")
         )
-
-
-class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
-    def test_divides_evenly(self):
-        plan = StepPlan(24, num_replicas=2, micro_batch_size=4)
-        self.assertEqual(plan.per_replica, 12)
-        self.assertEqual(plan.num_micro_batches, 3)
-        self.assertEqual(StepPlan(24).num_micro_batches, 1)
-
-    @parameterized.parameters(
-        ((9, 2), "2 replicas.*9 examples"),
-        ((12, 2, 4), "micro_batch_size=4, 6 examples"),
-    )
-    def test_refuses_what_does_not_divide(self, sizes, message):
-        with self.assertRaisesRegex(UserError, message):
-            StepPlan(*sizes)
 
 
 if __name__ == "__main__":

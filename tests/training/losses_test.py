@@ -22,6 +22,8 @@ class LossesTest(tf.test.TestCase):
             "masked_lm_weights": np.float32(
                 [[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]
             ),
+            # Of unequal length.
+            "input_mask": np.int32(np.arange(6) < [[6], [2], [4], [1], [5]]),
             "next_sentence_labels": np.int32([[0], [1], [1], [0], [1]]),
         }
         self.outputs = {
@@ -44,7 +46,7 @@ class LossesTest(tf.test.TestCase):
         next_logits = self.outputs["next_sentence_logits"]
         next_sentence = _numpy_losses(next_logits, next_labels).sum()
 
-        values = losses.normalize(self._sums(), tf.constant(9.0), 5)
+        values = losses.normalize(self._sums(), tf.constant([9.0, 5.0]))
 
         self.assertAllClose(
             values,
@@ -61,10 +63,10 @@ class LossesTest(tf.test.TestCase):
 
     def test_uneven_parts_add_up_to_the_whole(self):
         parts = [
-            losses.normalize(self._sums(rows), tf.constant(9.0), 5)
+            losses.normalize(self._sums(rows), tf.constant([9.0, 5.0]))
             for rows in (slice(0, 1), slice(1, 4), slice(4, 5))
         ]
-        whole = losses.normalize(self._sums(), tf.constant(9.0), 5)
+        whole = losses.normalize(self._sums(), tf.constant([9.0, 5.0]))
 
         added = {name: sum(part[name] for part in parts) for name in whole}
         self.assertAllClose(added, whole)
@@ -72,19 +74,21 @@ class LossesTest(tf.test.TestCase):
     def test_nothing_masked_is_no_loss(self):
         self.batch["masked_lm_weights"] *= 0
         values = losses.normalize(
-            self._sums(use_next_sentence=False), tf.constant(0.0), 5
+            self._sums(use_next_sentence=False), tf.constant([0.0, 5.0])
         )
         self.assertEqual(
             {name: float(value) for name, value in values.items()},
             {"loss": 0, "masked_lm_loss": 0, "masked_lm_accuracy": 0},
         )
 
-    def test_filling_rows_do_not_count(self):
-        self.batch["example_weights"] = np.float32([1, 1, 0, 1, 0])
-        real = self._sums([0, 1, 3])
-        sums = self._sums()
-        for name in ("next_sentence_sum", "next_sentence_correct"):
-            self.assertAllClose(sums[name], real[name])
+    def test_blank_rows_do_not_count(self):
+        self.batch["input_mask"][[2, 4]] = 0
+        self.batch["masked_lm_weights"][[2, 4]] = 0
+        real = [0, 1, 3]
+        self.assertAllClose(self._sums(), self._sums(real))
+        counts = losses.pretraining_counts(self.batch)
+        weights = self.batch["masked_lm_weights"].sum()
+        self.assertAllClose(counts, [weights, 3])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tests import logical_devices
 from tests import pretrain_case
 from tests import tiny_pretraining
 
-logical_devices.make_two()
+logical_devices.make()
 
 
 class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
