@@ -39,6 +39,7 @@ def read_documents(
     replace_invalid_utf8: bool = False,
     *,
     as_original: bool = False,
+    may_be_empty: bool = False,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[list[str]]:
     r"""Yields each document as its lines: stripped, none of them empty.
@@ -54,6 +55,7 @@ def read_documents(
       as_original: As create_pretraining_data.py:186-203 of the original reads:
         a document goes on in the next file unless a blank line ends it, and
         every \r vanishes (its `GFile.readline` drops them).
+      may_be_empty: Files without a line are no error.
       on_bytes: Called with the number of bytes taken off the files (for .gz,
         of the compressed file) since the last call, for a progress bar.
 
@@ -66,6 +68,7 @@ def read_documents(
         one_document_per_file,
         replace_invalid_utf8,
         as_original=as_original,
+        may_be_empty=may_be_empty,
         on_bytes=on_bytes,
     )
     for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
@@ -84,7 +87,6 @@ def read_numbered_lines(
     """Yields each line with the number of its document, counted from 0.
 
     As `read_documents`, but memory holds one line, however long a document is.
-    Files without a line are no error if they `may_be_empty`.
     """
     number = 0
     in_document = found = False

@@ -5,6 +5,7 @@ import concurrent.futures
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from absl import logging
 
 from bert_tf import files as bert_files
 from bert_tf import progress
+from bert_tf.data import beam_package
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
 from bert_tf.run_config import LearnVocabularyConfig
@@ -67,6 +69,8 @@ def run(config: LearnVocabularyConfig) -> None:
       UserError: If there is no text, it cannot be read, or the vocabulary is
         too small for its characters.
     """
+    if config.runner:
+        beam_package.require(config.runner)
     if tf.io.gfile.isdir(config.output_file):
         raise UserError(
             "--output_file must name a file. Received the directory "
@@ -78,7 +82,7 @@ def run(config: LearnVocabularyConfig) -> None:
         word_count.WordCounts() as heldout_words,
     ):
         text = CountedText(learned_words, heldout_words)
-        count_text(config, paths, text)
+        _counter(config)(config, paths, text)
         statistics = word_statistics.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
         )
@@ -110,6 +114,28 @@ def run(config: LearnVocabularyConfig) -> None:
     )
 
 
+def _counter(
+    config: LearnVocabularyConfig,
+) -> Callable[[LearnVocabularyConfig, list[str], CountedText], None]:
+    if config.runner:
+        # Here, because most have no need of Apache Beam.
+        from bert_tf.data import beam_vocabulary
+
+        return beam_vocabulary.count_text
+    return count_text
+
+
+def build_counter(
+    config: LearnVocabularyConfig,
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Returns `word_count.build_word_counter` of the flags."""
+    strip_accents = config.strip_accents
+    return word_count.build_word_counter(
+        config.do_lower_case,
+        config.do_lower_case if strip_accents is None else strip_accents,
+    )
+
+
 def count_text(
     config: LearnVocabularyConfig, paths: list[str], text: CountedText
 ) -> None:
@@ -124,11 +150,7 @@ def count_text(
       text: Gets the counts.
     """
     workers = config.num_processes or os.cpu_count() or 1
-    strip_accents = config.strip_accents
-    count = word_count.build_word_counter(
-        config.do_lower_case,
-        config.do_lower_case if strip_accents is None else strip_accents,
-    )
+    count = build_counter(config)
     pending: collections.deque[tuple[bool, concurrent.futures.Future]]
     pending = collections.deque()
 
@@ -148,7 +170,7 @@ def count_text(
             replace_invalid_utf8=config.replace_invalid_utf8,
             on_bytes=bar.update,
         )
-        for is_heldout, lines in _batch_lines(documents, config, text):
+        for is_heldout, lines in batch_lines(documents, config, text):
             pending.append((is_heldout, pool.submit(count, tf.constant(lines))))
             while len(pending) > workers * _BATCHES_PER_WORKER:
                 collect()
@@ -156,19 +178,22 @@ def count_text(
             collect()
 
 
-def _batch_lines(
+def batch_lines(
     documents: Iterable[list[str]],
     config: LearnVocabularyConfig,
     text: CountedText,
+    num_earlier: int = 0,
 ) -> Iterator[tuple[bool, list[str]]]:
     """Yields whether lines are held out, and the lines; counts documents.
+
+    `num_earlier` documents of other files come before.
 
     Held-out documents are spread evenly: with a fraction of 0.02 every
     fiftieth. So a corpus of fewer documents is learnt from as a whole.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
     sizes = {False: 0, True: 0}
-    for index, document in enumerate(documents):
+    for index, document in enumerate(documents, num_earlier):
         is_heldout = _quota(index + 1, config) > _quota(index, config)
         text.num_heldout_documents += is_heldout
         text.num_documents += not is_heldout
