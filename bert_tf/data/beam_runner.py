@@ -17,7 +17,10 @@ import apache_beam as beam
 import tensorflow as tf
 from absl import logging
 from apache_beam.options import pipeline_options
+from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability import fn_api_runner
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
 from bert_tf import files
 from bert_tf.errors import UserError
@@ -80,7 +83,15 @@ def run(
     if runner == "DirectRunner":
         # That name would first try a program that it fetches from the network
         # and that knows none of the --direct_ options.
-        runner = fn_api_runner.FnApiRunner()
+        runner = fn_api_runner.FnApiRunner(
+            provision_info=fn_runner.ExtendedProvisionInfo(
+                beam_provision_api_pb2.ProvisionInfo(
+                    pipeline_options=JobServiceHandle.encode_pipeline_options(
+                        options.get_all_options()
+                    )
+                )
+            )
+        )
         # Nor need anybody see how the processes of this machine come and go.
         py_logging.getLogger("apache_beam").setLevel(py_logging.WARNING)
     with beam.Pipeline(runner, options) as pipeline:
