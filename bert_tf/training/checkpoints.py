@@ -50,16 +50,18 @@ class CheckpointStore:
     Args:
       folder: The output directory.
       keep_max: How many checkpoints to keep.
+      writable: Whether this process writes there; if not, it only reads.
     """
 
-    def __init__(self, folder: str, keep_max: int = 5):
+    def __init__(self, folder: str, keep_max: int = 5, writable: bool = True):
         self.folder = folder
+        self.writable = writable
         self._keep_max = keep_max
 
     def save(
         self,
         step: int,
-        tensors: Mapping[str, np.ndarray],
+        tensors: Mapping[str, np.ndarray | tf.Tensor],
         metadata: Mapping[str, Any],
     ) -> bool:
         """Writes a checkpoint and removes those that are too old.
@@ -67,9 +69,16 @@ class CheckpointStore:
         If it cannot be written, for instance because the disk is full, that
         is said in the log, and the earlier checkpoints stay.
 
+        Args:
+          step: Steps done.
+          tensors: Name to value.
+          metadata: What to keep besides; JSON values.
+
         Returns:
-          Whether the checkpoint was written.
+          Whether the checkpoint was written, or is another worker's to write.
         """
+        if not self.writable:
+            return True
         prefix = self._prefix(step)
         try:
             tf1_checkpoint.write(prefix, dict(tensors))
@@ -126,6 +135,8 @@ class CheckpointStore:
 
     def clean(self) -> None:
         """Removes what a process that was killed left half-written."""
+        if not self.writable:
+            return
         for name in self._list():
             if _LEFTOVER.match(name):
                 logging.info("Removing the half-written %s.", name)
@@ -133,6 +144,8 @@ class CheckpointStore:
 
     def remove_all(self) -> None:
         """Removes all checkpoints."""
+        if not self.writable:
+            return
         for step in self.steps():
             self._remove(step)
         state_file = os.path.join(self.folder, "checkpoint")

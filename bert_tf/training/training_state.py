@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
@@ -11,20 +12,34 @@ from bert_tf.interop import weight_map
 from bert_tf.interop.tensors import Tensors
 
 
-def read(model_variables, optimizer) -> dict[str, np.ndarray]:
-    """Returns the tensors of a checkpoint: weights, slots and step.
+def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
+    """Returns the tensors of a checkpoint: weights, slots and step, as of now.
+
+    They stay as they are when training goes on, and on a CPU nothing is
+    copied: an update gives a variable whose value somebody holds new memory.
 
     Args:
       model_variables: What `named_variables` returns.
       optimizer: A built `BertOptimizer`.
     """
-    tensors = {
-        name: variable.numpy() for name, variable in model_variables.items()
-    }
-    for name, variable in _slot_variables(model_variables, optimizer).items():
-        tensors[name] = variable.numpy()
-    step = int(optimizer.iterations.numpy())
-    return tensors | {weight_map.GLOBAL_STEP: np.int64(step)}
+    variables = dict(model_variables)
+    variables |= _slot_variables(model_variables, optimizer)
+    # Off the accelerator, which has better uses for its memory.
+    with tf.device("CPU:0"):
+        tensors = {name: tf.identity(v.value) for name, v in variables.items()}
+        step = tf.cast(tf.identity(optimizer.iterations.value), tf.int64)
+    return tensors | {weight_map.GLOBAL_STEP: step}
+
+
+def read(model_variables, optimizer) -> dict[str, np.ndarray]:
+    """Returns the same as copies.
+
+    Args:
+      model_variables: What `named_variables` returns.
+      optimizer: A built `BertOptimizer`.
+    """
+    tensors = snapshot(model_variables, optimizer)
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def assign(

@@ -183,6 +183,23 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(f"{name}/adam_m" in after, not untouched)
 
+    @parameterized.parameters(
+        {}, {"devices": 2}, {"policy": "mixed_float16", "scale_loss": True}
+    )
+    def test_a_snapshot_does_not_change_while_training_goes_on(self, **how):
+        trained = _Trained(2, **how)
+        snapshot = training_state.snapshot(trained.variables, trained.optimizer)
+        before = trained.state()
+        trained.loop.run(trained.iterator, 3)
+        for name, value in before.items():
+            self.assertAllEqual(snapshot[name], value, name)
+        after = trained.state()
+        self.assertNotAllEqual(
+            after["bert/pooler/dense/kernel"],
+            before["bert/pooler/dense/kernel"],
+        )
+        self.assertEqual(after["global_step"], before["global_step"] + 3)
+
     def test_stops_before_an_update_that_is_not_finite(self):
         trained = _Trained(1)
         table = trained.variables["bert/embeddings/LayerNorm/gamma"]
