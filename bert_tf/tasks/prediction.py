@@ -66,7 +66,8 @@ def allowed_lengths(
 class OutputComputer:
     """Computes the outputs of one model for any number of rows, any often.
 
-    All calls share one compiled function, whatever the lengths are.
+    All calls share one compiled function, whatever the lengths are. Of several
+    workers each is given all rows, computes its own, and gets all outputs.
 
     Args:
       model: The model, which lives where `strategy` says.
@@ -158,11 +159,8 @@ class OutputComputer:
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         outputs, sums = self._function(tensors)(tensors, tf.constant(is_row))
         return (
-            {
-                name: np.concatenate([part.numpy() for part in parts])
-                for name, parts in outputs.items()
-            },
-            np.sum([part.numpy() for part in sums], axis=0, dtype=np.float64),
+            {name: value.numpy() for name, value in outputs.items()},
+            np.asarray(sums, np.float64),
         )
 
     def _function(self, tensors: Mapping[str, tf.Tensor]) -> Callable:
@@ -186,8 +184,8 @@ class OutputComputer:
 
     def _compute(
         self, batch: Mapping[str, tf.Tensor], is_row: tf.Tensor
-    ) -> tuple[dict[str, tuple], tuple]:
-        """Returns what `_run` does, a part from each replica, in graph."""
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Returns what `_run` does, in graph."""
 
         def compute_part():
             mine = {name: self._part(value) for name, value in batch.items()}
@@ -198,9 +196,14 @@ class OutputComputer:
                 outputs, mine, self._part(is_row)
             )
 
-        results = self._strategy.run(compute_part)
-        return tf.nest.map_structure(
-            self._strategy.experimental_local_results, results
+        outputs, sums = self._strategy.run(compute_part)
+        # Each worker gets all of it, so that all decide alike.
+        return (
+            {
+                name: self._strategy.gather(value, axis=0)
+                for name, value in outputs.items()
+            },
+            self._strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None),
         )
 
     def _part(self, tensor: tf.Tensor) -> tf.Tensor:

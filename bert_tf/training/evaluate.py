@@ -5,8 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import distribution
 from bert_tf import files
 from bert_tf import progress
+from bert_tf.distribution import StepPlan
+from bert_tf.features import INPUT_IDS
 from bert_tf.training import losses
 
 _MODEL_INPUTS = (
@@ -31,7 +34,8 @@ def evaluate(
     original (metric_fn, run_pretraining.py:188-231), not a mean of the means
     of batches; `loss`, which the original does take as the mean of the
     batches' losses, is here the sum of the two losses, so that it does not
-    depend on the batch size. Rows that fill up the last batch do not count.
+    depend on the batch size. Rows that fill up the last batch, or the last
+    replica's share of a batch, do not count. All workers get the same.
 
     Args:
       model: A `BertForPretraining`.
@@ -49,6 +53,10 @@ def evaluate(
     if max_eval_steps is not None:
         dataset = dataset.take(max_eval_steps)
     num_batches = int(dataset.cardinality())
+    plan = StepPlan(
+        dataset.element_spec[INPUT_IDS.name].shape[0],
+        strategy.num_replicas_in_sync,
+    )
 
     def compute_sums(rows):
         outputs = model({name: rows[name] for name in _MODEL_INPUTS})
@@ -68,7 +76,7 @@ def evaluate(
     totals: dict[str, np.float64] = {}
     total = num_batches if num_batches >= 0 else None
     with progress.bar(total, "evaluating", "batch") as bar:
-        for rows in strategy.experimental_distribute_dataset(dataset):
+        for rows in distribution.deal(strategy, dataset, plan, finite=True):
             for name, value in compute_batch(rows).items():
                 totals[name] = totals.get(name, 0.0) + np.float64(value)
             bar.update(1)

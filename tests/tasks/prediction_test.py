@@ -130,22 +130,27 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
             computed.loss, _expected_loss(logits, features), rtol=1e-5
         )
 
-    def test_replicas_share_a_batch(self):
+    # Rows fill up batches of an odd size, and in those of 4 replicas the whole
+    # share of one.
+    @parameterized.parameters((2, 3), (4, 3))
+    def test_replicas_share_a_batch(self, count, batch_size):
         features = _Features(_LENGTHS)
-        expected = prediction.OutputComputer(_classifier(), _Task(), 4).compute(
-            features, _EIGHTS
+        model = _classifier()
+        expected = _one_by_one(model, features)
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(count)]
         )
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         with strategy.scope():
             model = _classifier()
-        # An odd batch size, and rows that fill the last batch in one replica.
         computed = prediction.OutputComputer(
-            model, _Task(), 3, strategy
+            model, _Task(), batch_size, strategy
         ).compute(features, _EIGHTS)
         self.assertAllClose(
-            computed.outputs, expected.outputs, atol=1e-5, rtol=1e-5
+            computed.outputs["logits"], expected, atol=1e-5, rtol=1e-5
         )
-        self.assertAllClose(computed.loss, expected.loss, rtol=1e-5)
+        self.assertAllClose(
+            computed.loss, _expected_loss(expected, features), rtol=1e-5
+        )
 
     def test_traces_once_and_sees_new_weights(self):
         model, features, task = _classifier(), _Features(_LENGTHS), _Task()

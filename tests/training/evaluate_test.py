@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -60,7 +61,7 @@ def _set_weights(model):
         variable.assign(rng.normal(size=variable.shape))
 
 
-class EvaluateTest(tf.test.TestCase):
+class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -87,13 +88,19 @@ class EvaluateTest(tf.test.TestCase):
         for name, value in expected.items():
             self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
 
-    def test_two_devices_give_the_same(self):
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    @parameterized.parameters((2, 8), (4, 3))
+    def test_any_number_of_devices_gives_the_same(self, count, batch_size):
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(count)]
+        )
         with strategy.scope():
             model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
+        # Neither do batches divide the examples, nor replicas the batches; in
+        # batches of 3 the fourth replica has blank rows only.
+        data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
         results = evaluate.evaluate(
-            model, self.data.evaluation_dataset(), 12, strategy=strategy
+            model, data.evaluation_dataset(), 12, strategy=strategy
         )
         expected = _numpy_results(model, self.examples)
         for name, value in expected.items():
