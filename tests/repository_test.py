@@ -141,6 +141,32 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
+    def test_lamb_phase_2_begins_where_phase_1_ends(self):
+        first = self._parse("--flagfile=lamb.flags")
+        second = self._parse("--flagfile=lamb_phase2.flags")
+        self.assertEqual(first.stop_at_step, first.num_train_steps)
+        self.assertEqual(second.schedule_start_step, first.num_train_steps)
+        self.assertEqual(second.stop_at_step, second.num_train_steps)
+        changed = {
+            field
+            for field in vars(first)
+            if getattr(first, field) != getattr(second, field)
+        }
+        self.assertEqual(
+            changed,
+            {
+                "input_file",
+                "max_seq_length",
+                "max_predictions_per_seq",
+                "train_batch_size",
+                "learning_rate",
+                "num_warmup_steps",
+                "num_train_steps",
+                "schedule_start_step",
+                "stop_at_step",
+            },
+        )
+
     def test_base_is_the_recipe_of_the_paper(self):
         config = self._parse("--flagfile=base.flags")
         self.assertEqual(config.train_batch_size, 256)
