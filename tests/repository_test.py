@@ -286,6 +286,8 @@ class RequirementsTest(tf.test.TestCase):
         required |= {"google", "grpc", "tensorboard"}
         # Asked for only where somebody has a pytorch_model.bin.
         required.add("torch")
+        # For --runner only; see requirements-beam.txt.
+        required.add("apache-beam")
         ours = {"bert-tf", "export", "run"}
         for path in _files(".py"):
             if path.parts[0] not in ("bert_tf", "export", "run"):
