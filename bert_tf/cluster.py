@@ -4,14 +4,18 @@ import dataclasses
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping
 from collections.abc import MutableMapping
+
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.run_config import DeviceConfig
 
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")
+_STRATEGY = "multi_worker_mirrored"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,11 @@ class Cluster:
         """How many there are."""
         return len(self.hosts)
 
+    def name(self, index: int) -> str:
+        """Returns what messages call a worker."""
+        role = "the chief, at" if index == 0 else "at"
+        return f"worker {index} ({role} {self.hosts[index]})"
+
 
 def find(
     flags: DeviceConfig, environment: Mapping[str, str] = os.environ
@@ -47,11 +56,12 @@ def find(
       environment: Where TF_CONFIG is.
 
     Returns:
-      They; None for a run of one process.
+      They; None for a run of one process, also if that is the only worker.
 
     Raises:
       UserError: If TF_CONFIG cannot be used, says something else than the
-        flags, or names several workers for a strategy of one.
+        flags, or names several workers for a strategy of one; if an address
+        cannot be one; if there must be workers and nobody names them.
     """
     told = _read_variable(environment.get(_VARIABLE, ""))
     asked = None
@@ -64,16 +74,38 @@ def find(
             f"says {told}; use one of the two."
         )
     found = asked or told
+    if found is None and flags.distribution_strategy == _STRATEGY:
+        raise UserError(
+            f"--distribution_strategy={_STRATEGY} must be told who the workers "
+            "are: --worker_hosts=HOST:PORT,HOST:PORT and --task_index, or "
+            f"{_VARIABLE}; for the devices of one machine use mirrored."
+        )
     if found is None or found.num_workers == 1:
         return None
-    if flags.distribution_strategy not in ("auto", "multi_worker_mirrored"):
+    _check_hosts(found.hosts)
+    if flags.distribution_strategy not in ("auto", _STRATEGY):
         raise UserError(
             f"{_VARIABLE} names {found.num_workers} workers, of which "
             f"--distribution_strategy={flags.distribution_strategy} would let "
-            "each train for itself; use multi_worker_mirrored, or unset "
-            f"{_VARIABLE}."
+            f"each train for itself; use {_STRATEGY}, or unset {_VARIABLE}."
         )
     return found
+
+
+def _check_hosts(hosts: tuple[str, ...]) -> None:
+    """Refuses addresses for which TensorFlow would wait for ever."""
+    for host in hosts:
+        name, _, port = host.rpartition(":")
+        if not name or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UserError(
+                "The address of a worker must be HOST:PORT. Received: "
+                f"{host!r} in {','.join(hosts)}."
+            )
+        if hosts.count(host) > 1:
+            raise UserError(
+                "Each worker needs an address of its own. Received twice: "
+                f"{host}."
+            )
 
 
 def _read_variable(text: str) -> Cluster | None:
@@ -115,20 +147,82 @@ def export(
     )
 
 
-def require_free_port(cluster: Cluster) -> None:
-    """Makes sure that this worker can listen at its port.
+def wait_for_all(
+    cluster: Cluster, reminder_seconds: float = 60.0, poll_seconds: float = 0.5
+) -> None:
+    """Waits until all workers can be reached, and says whom it waits for.
+
+    TensorFlow waits too, but says nothing, and lets no other thread speak.
+
+    Args:
+      cluster: The workers.
+      reminder_seconds: Time between two lines of the log, in seconds.
+      poll_seconds: Time between two looks, in seconds.
 
     Raises:
-      UserError: If another program does; TensorFlow would not say so.
+      UserError: If this worker cannot listen at its port.
     """
+    others = [i for i in range(cluster.num_workers) if i != cluster.index]
+    next_reminder = time.monotonic()
+    with _listen(cluster) as listener:
+        while True:
+            missing = [i for i in others if not _answers(cluster.hosts[i])]
+            if not missing:
+                break
+            if time.monotonic() >= next_reminder:
+                next_reminder = time.monotonic() + reminder_seconds
+                logging.info(
+                    "Waiting for %d of %d workers: %s. Each is started with "
+                    "the same command but for its own --task_index (or "
+                    "TF_CONFIG).",
+                    len(missing),
+                    cluster.num_workers,
+                    ", ".join(cluster.name(index) for index in missing),
+                )
+            time.sleep(poll_seconds)
+            _let_in(listener)
+    logging.info("All %d workers are there.", cluster.num_workers)
+
+
+def _listen(cluster: Cluster) -> socket.socket:
+    """Returns a socket at which this worker can be seen to be there."""
     host = cluster.hosts[cluster.index]
-    port = host.rpartition(":")[2]
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind(("", int(port)))
-        except (OSError, ValueError, OverflowError) as error:
-            raise UserError(
-                f"Worker {cluster.index} cannot listen at {host} ({error}); "
-                "is another program using the port, or an earlier run still "
-                "ending?"
-            ) from error
+    address = ("", _split(host)[1])
+    try:
+        if socket.has_dualstack_ipv6():
+            listener = socket.create_server(
+                address, family=socket.AF_INET6, dualstack_ipv6=True
+            )
+        else:
+            listener = socket.create_server(address)
+    except OSError as error:
+        raise UserError(
+            f"Worker {cluster.index} cannot listen at {host} ({error}); is "
+            "another program using the port, or an earlier run still ending?"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _answers(host: str) -> bool:
+    """Returns whether a program listens at HOST:PORT."""
+    try:
+        socket.create_connection(_split(host), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _let_in(listener: socket.socket) -> None:
+    """Takes in who has called, as the queue is short."""
+    try:
+        while True:
+            listener.accept()[0].close()
+    except BlockingIOError:
+        return
+
+
+def _split(host: str) -> tuple[str, int]:
+    """Returns name, without the brackets of IPv6, and port."""
+    name, _, port = host.rpartition(":")
+    return name.strip("[]"), int(port)

@@ -2,14 +2,22 @@
 
 Every method but the properties is collective: each worker calls it, in the
 same order, or all wait for ever. A run of one process does nothing there.
+
+Shapes:
+  W: workers.
+  N: replicas, of all workers.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.cluster import Cluster
+from bert_tf.errors import UserError
 
 
 class Coordinator:
@@ -53,14 +61,32 @@ class Coordinator:
         Raises:
           UserError: If they differ, naming worker, name and both values.
         """
+        if self._cluster is None:
+            return
+        everybodys = self._exchange(values)
+        for index, theirs in enumerate(everybodys):
+            difference = _difference(everybodys[0], theirs)
+            if difference:
+                raise UserError(
+                    f"All workers must have the same {what}, but "
+                    f"{self._cluster.name(index)} and the chief have not: "
+                    f"{difference}; give all of them the same command and "
+                    "the same files."
+                )
 
     def from_chief(self, value: Any) -> Any:
         """Returns the chief's value, JSON, on all workers."""
-        return value
+        if self._cluster is None:
+            return value
+        return self._exchange(value if self.is_chief else None)[0]
 
     def next_call(self, count: int, stop: bool) -> tuple[int, bool]:
         """Returns the chief's count, and whether anybody is to stop."""
-        return count, stop
+        if self._cluster is None:
+            return count, stop
+        own = [count if self.is_chief else 0, stop]
+        chiefs, stopping = self._add_up(np.array(own, np.float32))
+        return int(chiefs), bool(stopping)
 
     def barrier(self, name: str) -> None:
         """Waits for all workers.
@@ -68,3 +94,60 @@ class Coordinator:
         Args:
           name: What they have come to, for the log.
         """
+        if self._cluster is None:
+            return
+        self._add_up(np.zeros(1, np.float32))
+        logging.debug("All workers have come to: %s.", name)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """Returns the JSON values of all workers, on all of them."""
+        # Floats hold bytes exactly, and every kind of device adds them up.
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = np.zeros(self.num_workers, np.float32)
+        lengths[self.index] = own.size
+        lengths = self._add_up(lengths).astype(int)
+        table = np.zeros([self.num_workers, max(lengths)], np.float32)
+        table[self.index, : own.size] = own
+        table = self._add_up(table).astype(np.uint8)
+        return [
+            json.loads(row[:length].tobytes())
+            for row, length in zip(table, lengths, strict=True)
+        ]
+
+    def _add_up(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum over the workers, of <float32>[...]."""
+        return self._reduce(tf.constant(values)).numpy()
+
+    @tf.function(autograph=False)
+    def _reduce(self, values: tf.Tensor) -> tf.Tensor:
+        per_worker = self._strategy.num_replicas_in_sync // self.num_workers
+
+        def own_values() -> tf.Tensor:
+            # The first replica of each worker speaks for it.
+            context = tf.distribute.get_replica_context()
+            replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
+            speaks = tf.equal(replica % per_worker, 0)
+            return tf.where(speaks, values, tf.zeros_like(values))
+
+        return self._strategy.reduce(
+            tf.distribute.ReduceOp.SUM,
+            self._strategy.run(own_values),
+            axis=None,
+        )
+
+
+def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Returns how two sets of values differ; empty if they do not."""
+
+    def show(values: Mapping[str, Any], name: str) -> str:
+        return repr(values[name]) if name in values else "nothing"
+
+    shown = {
+        name: (show(theirs, name), show(chiefs, name))
+        for name in {**chiefs, **theirs}
+    }
+    return "; ".join(
+        f"{name} is {there} there, and {on_chief} on the chief"
+        for name, (there, on_chief) in shown.items()
+        if there != on_chief
+    )

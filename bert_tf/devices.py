@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import cluster as clusters
 from bert_tf import precision as precisions
 from bert_tf import strategies
 from bert_tf.cluster import Cluster
@@ -22,6 +23,7 @@ class Devices:
       precision: The precision.
       coordinator: What all workers do together.
       cluster: The workers; None for a run of one process.
+      xla: `--xla`, of the scripts that have it.
     """
 
     strategy: tf.distribute.Strategy
@@ -29,38 +31,67 @@ class Devices:
     precision: precisions.Precision
     coordinator: Coordinator
     cluster: Cluster | None = None
+    xla: str = "auto"
 
     @property
     def fuse(self) -> bool:
         """Whether to compile the chains between the matrix products."""
         # TPUs compile the whole step by themselves.
-        return self.kind != "TPU"
+        return self.kind != "TPU" and self.xla != "off"
 
 
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses devices and precision, says which, and makes runs repeatable.
 
     To be called before anything else that TensorFlow computes: several
-    workers must find each other first.
+    workers must find each other first. It waits until all are there.
 
     Raises:
-      UserError: If there are no such devices.
+      UserError: If there are no such devices, or the workers are not well
+        described.
     """
+    cluster = clusters.find(flags)
+    if cluster is not None:
+        _sign_log(cluster)
+        clusters.wait_for_all(cluster)
+        clusters.export(cluster)
     strategy = strategies.build(
         "tpu" if flags.use_tpu else flags.distribution_strategy,
         flags.num_gpus,
         flags.tpu or flags.tpu_name,
+        cluster,
     )
     # Else the order of additions may differ from one run to the next.
     tf.config.experimental.enable_op_determinism()
     kind = strategies.device_type(strategy)
     precision = precisions.resolve(flags.mixed_precision, kind)
     logging.info(
-        "Strategy %s with %d %s; precision %s (%s).",
+        "Strategy %s with %d %s%s; precision %s (%s).",
         type(strategy).__name__,
         strategy.num_replicas_in_sync,
         kind,
+        f" of {cluster.num_workers} workers" if cluster else "",
         precision.name,
         precision.reason,
     )
-    return Devices(strategy, kind, precision, Coordinator(strategy))
+    # Scripts that only predict have no such flag.
+    xla = getattr(flags, "xla", "auto")
+    coordinator = Coordinator(strategy, cluster)
+    return Devices(strategy, kind, precision, coordinator, cluster, xla)
+
+
+def _sign_log(cluster: Cluster) -> None:
+    """Lets each line of the log begin with the worker it comes from."""
+    handler = logging.get_absl_handler().python_handler
+    handler.setFormatter(_SignedFormatter(f"[worker {cluster.index}] "))
+
+
+class _SignedFormatter(logging.PythonFormatter):
+    """Absl's lines, with a text before each."""
+
+    def __init__(self, signature: str) -> None:
+        super().__init__()
+        self._signature = signature
+
+    def format(self, record) -> str:
+        return self._signature + super().format(record)

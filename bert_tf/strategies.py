@@ -5,31 +5,42 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.cluster import Cluster
 from bert_tf.errors import UserError
 
 
 def build(
-    name: str, num_devices: int = 0, tpu: str | None = None
+    name: str,
+    num_devices: int = 0,
+    tpu: str | None = None,
+    cluster: Cluster | None = None,
 ) -> tf.distribute.Strategy:
     """Returns the strategy of `--distribution_strategy`.
 
     To be called before TensorFlow has touched a device: it sets how GPUs use
-    memory and how many logical devices the CPU has.
+    memory and how many logical devices the CPU has. With several workers it
+    waits until all of them have called it.
 
     Args:
-      name: "auto", "one_device", "mirrored" or "tpu". "auto" is mirrored with
+      name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
+        "auto" is multi_worker_mirrored with several workers, mirrored with
         more than one GPU, else one_device.
-      num_devices: GPUs to use, or logical CPU devices where there is no GPU; 0
-        means all there are.
+      num_devices: GPUs to use, of each worker, or logical CPU devices where
+        there is no GPU; 0 means all there are.
       tpu: Address of the TPU, for "tpu".
+      cluster: The workers, in TF_CONFIG too; None if this process is the only
+        one.
 
     Raises:
       UserError: If there are not as many devices.
     """
     if name == "tpu":
         return _build_tpu_strategy(tpu)
+    if cluster is not None:
+        return _build_workers_strategy(num_devices, cluster)
     devices = _prepare_devices(name, num_devices)
-    if name == "auto":
+    # The only worker of a cluster is a machine like any other.
+    if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1
         name = "mirrored" if several else "one_device"
@@ -62,6 +73,31 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
             f"--num_gpus={num_devices}; use --distribution_strategy=mirrored."
         )
     return [f"{kind}:{index}" for index in range(num_devices or there)]
+
+
+def _build_workers_strategy(
+    num_devices: int, cluster: Cluster
+) -> tf.distribute.Strategy:
+    """Returns the strategy of several workers; waits for them, silently."""
+    gpus = tf.config.list_physical_devices("GPU")
+    there = len(gpus) or 1
+    if num_devices > there:
+        kind = "GPU" if gpus else "CPU"
+        raise UserError(
+            f"--num_gpus={num_devices} asks for more devices than "
+            f"{cluster.name(cluster.index)} has. Found: {there} {kind}."
+        )
+    for gpu in gpus:
+        _configure(tf.config.experimental.set_memory_growth, gpu, True)
+    if gpus and num_devices:
+        _configure(tf.config.set_visible_devices, gpus[:num_devices], "GPU")
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementations.NCCL if gpus else implementations.RING
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=options
+    )
 
 
 def _configure(setter: Callable[..., None], *arguments) -> None:

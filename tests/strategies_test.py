@@ -4,6 +4,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import strategies
+from bert_tf.cluster import Cluster
 from bert_tf.errors import UserError
 from tests import logical_devices
 
@@ -19,6 +20,8 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
         ("mirrored", 0, tf.distribute.MirroredStrategy, 4),
         ("mirrored", 2, tf.distribute.MirroredStrategy, 2),
         ("mirrored", 1, tf.distribute.MirroredStrategy, 1),
+        # The only one of its workers.
+        ("multi_worker_mirrored", 0, tf.distribute.OneDeviceStrategy, 1),
     )
     def test_takes_the_devices_asked_for(self, name, count, kind, replicas):
         strategy = strategies.build(name, count)
@@ -33,6 +36,11 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_devices_that_are_not_there(self, name, count, message):
         with self.assertRaisesRegex(UserError, message):
             strategies.build(name, count)
+
+    def test_refuses_devices_that_a_worker_has_not(self):
+        cluster = Cluster(("a:1", "b:2"), 1)
+        with self.assertRaisesRegex(UserError, r"worker 1 \(at b:2\) has"):
+            strategies.build("auto", 2, cluster=cluster)
 
     def test_a_tpu_that_is_not_there_is_one_sentence(self):
         with self.assertRaisesRegex(UserError, "No TPU answers at --tpu=''"):
