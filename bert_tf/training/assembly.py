@@ -16,6 +16,7 @@ from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimization
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.xla import Compilation
 
 # What the next-sentence task alone trains.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
@@ -107,6 +108,7 @@ def assemble(
         optimizer,
         plan,
         precision.needs_loss_scale,
+        Compilation(config.xla, computing.kind),
     )
     return Assembly(strategy, model, variables, optimizer, plan, loop)
 

@@ -5,6 +5,7 @@ Shapes:
   T: length of a batch.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ class FinetuneInput:
       seed: The run's seed.
       num_steps: Steps of the run.
       lengths: The lengths that batches may have, rising.
+      most_lengths: How many of them to use at most, where a program is
+        compiled for each; 0 means all. Which examples make a batch does not
+        depend on it.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class FinetuneInput:
         seed: int,
         num_steps: int,
         lengths: Sequence[int],
+        most_lengths: int = 0,
     ) -> None:
         self._features = features
         self._batch_size = batch_size
@@ -48,6 +53,8 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
+        if most_lengths:
+            self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
 
     def read(self, step: int) -> Mapping[str, np.ndarray]:
         """Returns the batch of a step, counted from 0.
@@ -71,6 +78,18 @@ class FinetuneInput:
         pieces = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
         return float(np.mean(pieces) / self._batch_size)
 
+    def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """Returns the shapes of the rows of batches, for each length of them.
+
+        They are those of the features that `dataset` has, by name.
+        """
+        examples = {batch.length: batch.indices[:1] for batch in self._plan}
+        rows = [
+            self._features.batch(examples[length], length)
+            for length in sorted(examples)
+        ]
+        return [{name: x.shape[1:] for name, x in row.items()} for row in rows]
+
     def dataset(self, step: int) -> tf.data.Dataset:
         """Returns endless batches with `dropout_seeds`, from a step on."""
 
@@ -91,3 +110,19 @@ class FinetuneInput:
         if self._has_one_length:
             return list(value.shape)
         return [value.shape[0], *[None] * (value.ndim - 1)]
+
+
+def _with_few_lengths(
+    plan: Sequence[length_buckets.Batch],
+    lengths: Sequence[int],
+    most_lengths: int,
+) -> list[length_buckets.Batch]:
+    """Returns the same batches, padded to a few of the lengths."""
+    few = length_buckets.fewest_padding(
+        np.array([batch.length for batch in plan]), lengths[-1], most_lengths
+    )
+    padded = [few[np.searchsorted(few, batch.length)] for batch in plan]
+    return [
+        dataclasses.replace(batch, length=int(length))
+        for batch, length in zip(plan, padded, strict=True)
+    ]

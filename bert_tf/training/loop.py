@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import stateless_random
 from bert_tf.distribution import StepPlan
 from bert_tf.training import optimization
 from bert_tf.training import update_rule
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.xla import Compilation
 
 _DROPOUT_SALT = 21
 
@@ -88,9 +90,11 @@ class TrainingLoop:
       plan: How a step is spread.
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
+      compilation: What XLA compiles; by default the chains of the model.
 
     Attributes:
       loss_scale: The `LossScale`, or None.
+      compiled: What XLA has compiled, to read; empty before the first step.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class TrainingLoop:
         optimizer: optimization.BertOptimizer,
         plan: StepPlan,
         scale_loss: bool = False,
+        compilation: Compilation | None = None,
     ):
         self._strategy = strategy
         self._model = model
@@ -108,6 +113,9 @@ class TrainingLoop:
         self._optimizer = optimizer
         self._plan = plan
         self._variables = optimizer.trained_variables
+        self._compilation = compilation or Compilation()
+        self._compute = self._compilation.wrap(self._replica_gradients)
+        self.compiled = ""
         self._metric_names = objective.metrics + _STEP_METRICS
         self.loss_scale = None
         if scale_loss:
@@ -134,6 +142,12 @@ class TrainingLoop:
           before its update. If a loss or a gradient was not finite, the steps
           end before that one, and the metrics are those of that one.
         """
+        if not self.compiled:
+            traced = self._run.get_concrete_function(
+                iterator, tf.TensorSpec([], tf.int32)
+            )
+            self.compiled = self._compilation.describe(traced.graph)
+            logging.info("%s", self.compiled)
         healthy, metrics = self._run(iterator, tf.constant(num_steps))
         values = {name: float(value) for name, value in metrics.items()}
         return bool(healthy), values
@@ -163,7 +177,7 @@ class TrainingLoop:
         strategy = self._strategy
         count = self._add_up(strategy.run(self._objective.count, (batch,)))
         gradients, sums = strategy.run(
-            self._replica_gradients, (batch, count, self._scale())
+            self._compute, (batch, count, self._scale())
         )
         sums = {name: self._add_up(value) for name, value in sums.items()}
         metrics = self._objective.normalize(sums, count)
@@ -246,6 +260,7 @@ class TrainingLoop:
                 self._strategy,
                 variable,
                 gradient,
+                jit=self._compilation.compiles_updates,
                 scale=factor / scale,
                 learning_rate=rate,
                 step=step,

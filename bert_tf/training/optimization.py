@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.training.update_rule import UpdateRule
-from bert_tf.training.update_rule import compiled_update
+from bert_tf.training.update_rule import guarded_update
 from bert_tf.training.update_rule import update
 
 # Variables whose name contains one of these are not decayed, and LAMB takes
@@ -183,7 +183,9 @@ class BertOptimizer(keras.optimizers.Optimizer):
         for target, value in zip((variable, m, v), new, strict=True):
             self.assign(target, value)
 
-    def update_weight(self, strategy, variable, gradient, **scalars) -> None:
+    def update_weight(
+        self, strategy, variable, gradient, *, jit=True, **scalars
+    ) -> None:
         """Updates one variable on every device, for the training loop.
 
         To be called in cross-replica context.
@@ -193,11 +195,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
           variable: One that the optimizer was built with.
           gradient: <float32>[...], added up over the replicas; with several
             replicas a distributed value.
+          jit: Whether to compile the update.
           **scalars: `scale` <float32>[], to multiply the gradient with;
             `learning_rate` <float32>[]; `step` <int64>[], updates done before;
             `apply` <bool>[], false to leave everything as it is.
         """
-        compiled = compiled_update(self.rule_for(variable))
+        update_one = guarded_update(self.rule_for(variable), jit)
         m, v = self.slots(variable)
         factor = self._rate_factor(variable)
         # Not where it is 1: a product would be one more operation a weight.
@@ -207,7 +210,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         def on_device(weight, m, v, gradient):
             targets = (weight, m, v)
             old = [target.read_value() for target in targets]
-            new = compiled(*old, gradient, **scalars)
+            new = update_one(*old, gradient, **scalars)
             for target, value in zip(targets, new, strict=True):
                 target.assign(value, read_value=False)
 

@@ -89,17 +89,29 @@ def update(
     return weight - learning_rate * change, m, v
 
 
+# In the name of the function that `guarded_update` returns.
+COMPILED_NAME = "update_of_weight"
+
+
 @functools.cache
-def compiled_update(rule: UpdateRule):
-    """Returns `update` as one pass over memory, with what goes before it.
+def guarded_update(rule: UpdateRule, jit: bool = True):
+    """Returns `update` with what goes before it.
 
     Clipping, unscaling and the decision to skip a step with an infinite
     gradient cost a pass over all gradients each if they are done on their own.
+
+    Args:
+      rule: The constants.
+      jit: Whether XLA makes one pass over memory of it.
     """
 
     # Weights of many shapes share it, so no shape may be generalised away.
-    @tf.function(jit_compile=True, autograph=False, reduce_retracing=False)
-    def compiled(weight, m, v, gradient, scale, learning_rate, step, apply):
+    @tf.function(
+        jit_compile=jit or None, autograph=False, reduce_retracing=False
+    )
+    def update_of_weight(
+        weight, m, v, gradient, scale, learning_rate, step, apply
+    ):
         old = (weight, m, v)
         new = update(rule, *old, gradient * scale, learning_rate, step)
         return [
@@ -107,7 +119,7 @@ def compiled_update(rule: UpdateRule):
             for after, before in zip(new, old, strict=True)
         ]
 
-    return compiled
+    return update_of_weight
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:

@@ -273,7 +273,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         {"start": None},
-        {"start": None, "micro_batch_size": 1},
+        {"start": None, "most_at_once": 1},
         {"start": "after_12_steps.ckpt"},
     )
     def test_25_steps_of_the_original(self, start, **parts):

@@ -203,7 +203,7 @@ class GoldenTrajectoryTest(tf.test.TestCase):
 
     def _train(self, model, optimizer, num_steps):
         batch = golden_training.read_batch()
-        weight_total = tf.reduce_sum(batch["masked_lm_weights"])
+        counts = losses.pretraining_counts(batch)
         inputs = {
             name: batch[name]
             for name in ("input_ids", "input_mask", "segment_ids")
@@ -213,7 +213,7 @@ class GoldenTrajectoryTest(tf.test.TestCase):
         def step():
             with tf.GradientTape() as tape:
                 sums = losses.pretraining_sums(model(inputs), batch)
-                loss = losses.normalize(sums, weight_total, 4)["loss"]
+                loss = losses.normalize(sums, counts)["loss"]
             variables = model.trainable_variables
             optimizer.apply(
                 tape.gradient(loss, [v.value for v in variables]), variables
