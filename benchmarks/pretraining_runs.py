@@ -1,0 +1,111 @@
+"""What benchmarks share that pretrain on made-up text, as users do.
+
+What is in a record does not change how long a step takes, nor what survives.
+"""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Sentences of 9 to 40 words: some 90 fill 20 sequences of 128.
+_SENTENCES, _WORDS = 30, (9, 40)
+
+
+def _write(path: str, lines: list[str]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def make_records(
+    folder: str, vocab_size: int, num_documents: int = 200, shards: int = 3
+) -> dict[str, str]:
+    """Writes records of length 128.
+
+    Args:
+      folder: Where they go.
+      vocab_size: Lines of the vocabulary.
+      num_documents: Each gives some 7 records.
+      shards: Files of records.
+
+    Returns:
+      The flags of run/pretrain.py that name them.
+    """
+    words = [f"word{number}" for number in range(vocab_size - len(_SPECIAL))]
+    vocab_file = os.path.join(folder, "vocab.txt")
+    _write(vocab_file, [*_SPECIAL, *words])
+    rng = random.Random(5)
+    lines = []
+    for _ in range(num_documents):
+        for _ in range(_SENTENCES):
+            lines.append(" ".join(rng.choices(words, k=rng.randint(*_WORDS))))
+        lines.append("")
+    text_file = os.path.join(folder, "text.txt")
+    _write(text_file, lines)
+    records = os.path.join(folder, "records")
+    os.makedirs(records, exist_ok=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "run/create_pretraining_data.py",
+            f"--input_file={text_file}",
+            f"--output_file={records}/part.tfrecord",
+            f"--vocab_file={vocab_file}",
+            f"--num_shards={shards}",
+            "--dupe_factor=1",
+            "--nosplit_sentences",
+        ],
+        cwd=ROOT,
+        env=environment(),
+        check=True,
+    )
+    return {
+        "input_file": f"{records}/*.tfrecord",
+        "vocab_file": vocab_file,
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of this machine that nobody listens at."""
+    listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def environment() -> dict[str, str]:
+    """Returns the variables for scripts of run/, which know no cluster."""
+    variables = os.environ | {
+        "PYTHONPATH": ROOT,
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    variables.pop("TF_CONFIG", None)
+    return variables
+
+
+def start(script: str, log_file: str, **flag_values) -> subprocess.Popen:
+    """Starts a script of run/.
+
+    Args:
+      script: Its name, without the ending.
+      log_file: Where what it prints is added.
+      **flag_values: Its flags; of a bool, --name or --noname.
+    """
+    command = [sys.executable, f"run/{script}.py"]
+    for name, value in flag_values.items():
+        if isinstance(value, bool):
+            command.append(f"--{'' if value else 'no'}{name}")
+        else:
+            command.append(f"--{name}={value}")
+    with open(log_file, "a", encoding="utf-8") as log:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )

@@ -1,0 +1,260 @@
+r"""Times two workers with a core each against one process with both cores.
+
+  python benchmarks/two_workers.py --model=base --precision=bfloat16
+
+All train the same model on the same batches of random pieces, length 128, and
+take turns, so that all see the machine in the same state. The two workers are
+those of --distribution_strategy=multi_worker_mirrored, on this machine. They do
+the step as training does it, then with gradients packed otherwise for the
+all-reduce, and without any: what is left of the time then is the computation,
+and the difference is what adding up over workers takes, waiting for each other
+included. The last line is the ratio of the rates, two workers / one process.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import time
+
+import pretraining_runs
+from absl import app
+from absl import flags
+
+_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
+_PRECISION = flags.DEFINE_enum(
+    "precision", "bfloat16", ["float32", "bfloat16"], "Of the arithmetic."
+)
+_BATCH = flags.DEFINE_integer("batch_size", 32, "Sequences of a step.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each.")
+_STEPS = flags.DEFINE_integer("steps", 2, "Steps in a turn.")
+_PACKS = flags.DEFINE_list(
+    "megabytes_per_pack", ["8", "32", "128"], "Further sizes of a pack to try."
+)
+
+_LENGTH, _PREDICTIONS = 128, 20
+_ALONE = "one process, 2 cores"
+_WORKERS = "2 workers, 1 core each"
+_LOCAL = "the same without all-reduce"
+# Everything in one.
+_ONE_PACK = "the same, gradients in one pack"
+
+
+def _packed(megabytes):
+    return f"the same, packs of {megabytes} MB"
+
+
+def _random_batch(vocab_size, batch_size):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(_LENGTH // 2, _LENGTH + 1, (batch_size, 1))
+    mask = (np.arange(_LENGTH) < lengths).astype("int32")
+    shape = (batch_size, _PREDICTIONS)
+    return {
+        "input_ids": rng.integers(1000, vocab_size, mask.shape, "int32") * mask,
+        "input_mask": mask,
+        "segment_ids": (np.arange(_LENGTH) > lengths // 2).astype("int32")
+        * mask,
+        "masked_lm_positions": np.sort(
+            rng.integers(1, _LENGTH // 2, shape, "int32"), 1
+        ),
+        "masked_lm_ids": rng.integers(1000, vocab_size, shape, "int32"),
+        "masked_lm_weights": np.ones(shape, "float32"),
+        "next_sentence_labels": rng.integers(0, 2, (batch_size, 1), "int32"),
+        "example_index": list(range(batch_size)),
+    }
+
+
+def _build_parts(device_flags, model_name, batch_size):
+    """Returns the strategy, and what makes a training loop and its input."""
+    import keras
+    import tensorflow as tf
+
+    from bert_tf import devices
+    from bert_tf import distribution
+    from bert_tf import files
+    from bert_tf.modeling.model import BertForPretraining
+    from bert_tf.run_config import DeviceConfig
+    from bert_tf.training import loop
+    from bert_tf.training.losses import PretrainingObjective
+    from bert_tf.training.optimization import build_optimizer
+
+    computing = devices.prepare(DeviceConfig(**device_flags))
+    strategy = computing.strategy
+    config = files.read_bert_config(f"configs/{model_name}/bert_config.json")
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = BertForPretraining(
+            config, fuse=computing.fuse, dtype=computing.precision.policy
+        )
+        optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
+        optimizer.build(model.trainable_variables)
+    plan = distribution.StepPlan(batch_size, strategy.num_replicas_in_sync)
+    batch = _random_batch(config.vocab_size, batch_size)
+    dataset = tf.data.Dataset.from_tensors(batch).repeat()
+    dataset = loop.add_dropout_seeds(dataset, seed=1)
+    iterator = distribution.deal(strategy, dataset, plan)
+
+    def make_loop():
+        return loop.TrainingLoop(
+            strategy, model, PretrainingObjective(), optimizer, plan
+        )
+
+    return strategy, make_loop, iterator
+
+
+@contextlib.contextmanager
+def _reduced_otherwise(strategy, how):
+    """Adds up over workers in another way in the graphs that are made here."""
+    import tensorflow as tf
+
+    extended = strategy.extended
+    reduce, batch_reduce_to = strategy.reduce, extended.batch_reduce_to
+    if how == _LOCAL:
+        strategy.reduce = lambda operation, value, axis: value
+        extended.batch_reduce_to = lambda operation, pairs: [
+            value for value, _ in pairs
+        ]
+    elif how != _WORKERS:
+        # 0 is what the strategy has anyway, so one pack is a large one.
+        megabytes = 2**20 if how == _ONE_PACK else int(how.split()[-2])
+        options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=megabytes << 20
+        )
+        extended.batch_reduce_to = lambda operation, pairs: batch_reduce_to(
+            operation, pairs, options
+        )
+    try:
+        yield
+    finally:
+        strategy.reduce, extended.batch_reduce_to = reduce, batch_reduce_to
+
+
+def _serve(cores, device_flags, variants, model_name, batch_size, pipe):
+    """Runs as many steps as the pipe says; answers with the seconds."""
+    # Before TensorFlow counts the cores.
+    os.sched_setaffinity(0, cores)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(len(cores))
+    strategy, make_loop, iterator = _build_parts(
+        device_flags, model_name, batch_size
+    )
+    loops = {}
+    for name in variants:
+        loops[name] = make_loop()
+        with _reduced_otherwise(strategy, name):
+            loops[name].run(iterator, 1)
+        loops[name].run(iterator, 1)
+    pipe.send(0.0)
+    while request := pipe.recv():
+        name, steps = request
+        start = time.perf_counter()
+        loops[name].run(iterator, steps)
+        pipe.send(time.perf_counter() - start)
+    pipe.send(0.0)
+    # Both leave at once, or one would miss the other.
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+    os._exit(0)
+
+
+class _Team:
+    """Processes that do the same at the same time."""
+
+    def __init__(self, cores, device_flags, variants):
+        context = multiprocessing.get_context("spawn")
+        self._pipes = []
+        for own_cores, own_flags in zip(cores, device_flags, strict=True):
+            ours, theirs = context.Pipe()
+            arguments = (
+                own_cores,
+                own_flags,
+                variants,
+                _MODEL.value,
+                _BATCH.value,
+                theirs,
+            )
+            context.Process(target=_serve, args=arguments, daemon=True).start()
+            theirs.close()
+            self._pipes.append(ours)
+
+    def wait(self):
+        """Returns the seconds that the slowest took."""
+        return max(pipe.recv() for pipe in self._pipes)
+
+    def run(self, name, steps):
+        for pipe in self._pipes:
+            pipe.send((name, steps))
+        return self.wait()
+
+    def end(self):
+        for pipe in self._pipes:
+            pipe.send(None)
+        self.wait()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _measure():
+    """Returns the seconds of a step, a list for each variant."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    packs = [_ONE_PACK, *map(_packed, _PACKS.value)]
+    hosts = ",".join(
+        f"localhost:{port}" for port in pretraining_runs.free_ports(2)
+    )
+    precision = {"mixed_precision": _PRECISION.value}
+    workers = [
+        precision
+        | {
+            "distribution_strategy": "multi_worker_mirrored",
+            "worker_hosts": hosts,
+            "task_index": index,
+        }
+        for index in range(2)
+    ]
+    variants = [_WORKERS, _LOCAL, *packs]
+    two = _Team([cores[:1], cores[1:]], workers, variants)
+    two.wait()
+    one = _Team([cores], [precision], [_ALONE])
+    one.wait()
+    seconds = {name: [] for name in (_ALONE, *variants)}
+    for turn in range(_ROUNDS.value):
+        # Who goes first changes, in case the turn before leaves heat behind.
+        for name in sorted(seconds, reverse=bool(turn % 2)):
+            team = one if name == _ALONE else two
+            taken = team.run(name, _STEPS.value) / _STEPS.value
+            seconds[name].append(taken)
+            print(f"round {turn + 1}: {taken:7.3f} s  {name}", flush=True)
+    one.end()
+    two.end()
+    return seconds
+
+
+def main(argv):
+    del argv
+    seconds = _measure()
+    tokens = _BATCH.value * _LENGTH
+    print(f"\n{_MODEL.value}, {_PRECISION.value}, {_BATCH.value} x {_LENGTH}")
+    for name, taken in seconds.items():
+        step = statistics.median(taken)
+        print(f"{step:7.3f} s a step, {tokens / step:6.0f} tokens/s: {name}")
+    paired = zip(seconds[_WORKERS], seconds[_LOCAL], strict=True)
+    adding = statistics.median(all_ - local for all_, local in paired)
+    share = adding / statistics.median(seconds[_WORKERS])
+    print(f"{adding:7.3f} s, {100 * share:.0f}% of a step: in the all-reduce")
+    ratios = [
+        one / two
+        for one, two in zip(seconds[_ALONE], seconds[_WORKERS], strict=True)
+    ]
+    print(
+        f"2 workers / one process, {_MODEL.value}, {_PRECISION.value}: median "
+        f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to "
+        f"{max(ratios):.2f})"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)
