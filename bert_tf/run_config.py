@@ -357,6 +357,14 @@ class DeviceConfig:
             f"{'tpu' if self.use_tpu else self.distribution_strategy}.",
         )
 
+    def common_flags(self) -> dict[str, Any]:
+        """Returns by name the flags that all workers must have alike."""
+        return {
+            f"--{name}": value
+            for name, value in dataclasses.asdict(self).items()
+            if name != "task_index"
+        }
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingDeviceConfig(DeviceConfig):
@@ -527,6 +535,54 @@ class PretrainConfig(TrainingDeviceConfig):
             "--init_optimizer_state needs --init_checkpoint, the checkpoint to "
             "take it from.",
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataServiceConfig:
+    """Flags of run/data_service.py."""
+
+    port: int = option(help_text="The port to listen at.")
+    worker_addresses: str | None = option(
+        None,
+        "Makes this the dispatcher: the host:port of each data worker, "
+        "separated by commas.",
+    )
+    dispatcher: str | None = option(
+        None, "Makes this a data worker: the host:port of the dispatcher."
+    )
+    worker_address: str | None = option(
+        None,
+        "Of a data worker: its own host:port, as the dispatcher has it "
+        "(default: this host's name and --port).",
+    )
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.port < 65536,
+            f"--port must lie between 1 and 65535. Received: {self.port}.",
+        )
+        require(
+            (self.worker_addresses is None) != (self.dispatcher is None),
+            "Give either --worker_addresses, for the dispatcher, or "
+            "--dispatcher, for a data worker.",
+        )
+        require(
+            self.worker_address is None or self.dispatcher is not None,
+            "--worker_address is of use with --dispatcher only. Received: "
+            f"{self.worker_address!r}.",
+        )
+        addresses = self.worker_address_list()
+        require(
+            all(addresses) and len(set(addresses)) == len(addresses),
+            "--worker_addresses must name different data workers, separated by "
+            f"commas. Received: {self.worker_addresses!r}.",
+        )
+
+    def worker_address_list(self) -> list[str]:
+        """Returns what --worker_addresses names."""
+        if self.worker_addresses is None:
+            return []
+        return [part.strip() for part in self.worker_addresses.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ is its `example_index`; order, masks and dropout are functions of (seed,
 example_index), so a run continues anywhere without having saved an iterator.
 """
 
+import tempfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,11 +16,16 @@ from bert_tf import features
 from bert_tf.data import record_checks
 from bert_tf.data import record_counts
 from bert_tf.data import record_order
+from bert_tf.data import record_repair
+from bert_tf.data.data_service import DataService
+from bert_tf.data.generation_result import FileCounts
+from bert_tf.data.record_repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
 # Large enough that remote file systems are asked rarely.
 _READ_BUFFER_BYTES = 1 << 20
+_ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 
 
 class PretrainingInput:
@@ -33,14 +39,15 @@ class PretrainingInput:
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
       counts_file: Keeps the counts of files that have no manifest.
+      budget: How many damaged records may be left out; None leaves none out.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
       record_counts: <int64>[num_files].
 
     Raises:
-      UserError: If there is no record, a file is cut short or records have
-        another length.
+      UserError: If there is no record, or if a file is cut short or records
+        have another length, and `budget` does not allow it.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class PretrainingInput:
         seed: int = 0,
         masking: DynamicMasking | None = None,
         counts_file: str | None = None,
+        budget: Budget | None = None,
         files_per_group: int = record_order.FILES_PER_GROUP,
         records_per_block: int = record_order.RECORDS_PER_BLOCK,
     ):
@@ -65,42 +73,93 @@ class PretrainingInput:
         }
         self._files_per_group = files_per_group
         self._records_per_block = records_per_block
-        self.record_counts = record_counts.count(self.record_files, counts_file)
+        self.budget = budget or Budget(0)
+        # What is read: the files, or copies without what is damaged.
+        self._read_from = list(self.record_files)
+        self._copies: tempfile.TemporaryDirectory | None = None
+        self.record_counts = self._count(counts_file)
         self.num_records = int(self.record_counts.sum())
         if not self.num_records:
             raise UserError(
                 "There is no record in the record files. Received: "
                 f"{', '.join(self.record_files)}."
             )
-        record_checks.check_first_records(self.record_files, self._sizes)
+        self._check_first_records()
 
-    def dataset(self, start_record: int = 0) -> tf.data.Dataset:
+    def dataset(
+        self,
+        start_record: int = 0,
+        rows: tuple[int, int] | None = None,
+        service: DataService | None = None,
+    ) -> tf.data.Dataset:
         """Returns the endless stream of training batches.
 
         Args:
           start_record: Number of the example to start with; the result equals
             `dataset(0)` without its first `start_record` examples.
+          rows: The first row of each batch to return, and how many; the others
+            are read, but not parsed. None returns all, B.
+          service: Where all this is done; None does it here. It knows the
+            trainer, and so the rows.
 
         Returns:
-          Batches of the pretraining features, [B, S], [B, P] or [B, 1], and
-          `example_index` <int64>[B].
+          Batches of the pretraining features, [rows, S], [rows, P] or [rows,
+          1], and `example_index` <int64>[rows].
         """
         stream = self._serialized(start_record)
         stream = stream.rebatch(self.batch_size, drop_remainder=True)
+        stream = stream.enumerate()
+        if service:
+            return self._from_service(service, stream, start_record, rows)
+        first_row, num_rows = rows or (0, self.batch_size)
 
         def parse(number, serialized):
-            index = start_record + number * self.batch_size
-            index += tf.range(self.batch_size, dtype=tf.int64)
-            serialized = tf.ensure_shape(serialized, [self.batch_size])
-            batch = self._parse(serialized)
-            if self.masking:
-                batch = self.masking.apply(batch, index, self.seed)
-            return batch | {"example_index": index}
+            first = start_record + number * self.batch_size + first_row
+            own = serialized[first_row : first_row + num_rows]
+            return self._features(first, tf.ensure_shape(own, [num_rows]))
 
-        stream = stream.enumerate().map(
-            parse, num_parallel_calls=tf.data.AUTOTUNE
+        stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+
+    def _from_service(
+        self,
+        service: DataService,
+        batches: tf.data.Dataset,
+        start_record: int,
+        rows: tuple[int, int] | None,
+    ) -> tf.data.Dataset:
+        """Returns the rows of this trainer, parsed elsewhere."""
+        own = service.rows(self.batch_size)
+        if rows not in (None, own):
+            raise ValueError(
+                f"The service's trainer has the rows {own}. Received: {rows}."
+            )
+
+        def parse(number, first_row, serialized):
+            first = start_record + number * self.batch_size + first_row
+            return number, self._features(first, serialized)
+
+        shares = service.split(batches, self.batch_size)
+        shares = shares.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+        stream = service.read(_with_options(shares.prefetch(tf.data.AUTOTUNE)))
+        stream = stream.map(
+            lambda batch: {
+                name: tf.ensure_shape(value, [own[1], *value.shape[1:]])
+                for name, value in batch.items()
+            }
         )
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+
+    def _features(
+        self, first: tf.Tensor, serialized: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Parses examples, the first of which has the number `first`."""
+        index = first + tf.range(tf.size(serialized, tf.int64))
+        batch = self._parse(serialized)
+        if self.masking:
+            batch = self.masking.apply(batch, index, self.seed)
+        index = tf.ensure_shape(index, serialized.shape)
+        return batch | {"example_index": index}
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
@@ -110,7 +169,7 @@ class PretrainingInput:
           up with blank rows, whose `example_index` is -1.
         """
         stream = tf.data.TFRecordDataset(
-            list(self.record_files), buffer_size=_READ_BUFFER_BYTES
+            self._read_from, buffer_size=_READ_BUFFER_BYTES
         )
         stream = stream.batch(self.batch_size).enumerate()
 
@@ -141,10 +200,71 @@ class PretrainingInput:
         Returns:
           The error to raise, or None if every record can be read.
         """
-        kinds = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
-        if not isinstance(error, kinds):
+        if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
         return record_checks.find_bad_record(self.record_files, self._sizes)
+
+    def repair(self, error: tf.errors.OpError) -> bool:
+        """Leaves out the records behind an error that came up while reading.
+
+        All other records keep their places. Datasets made before go on failing,
+        those made afterwards do not.
+
+        Returns:
+          Whether there is a damaged record that was not left out before.
+
+        Raises:
+          UserError: If `budget` does not allow it.
+        """
+        if not self.budget.most or not isinstance(error, _ERRORS_OF_RECORDS):
+            return False
+        return self._repair_damaged()
+
+    def _count(self, counts_file: str | None) -> np.ndarray:
+        """Returns <int64>[num_files], of damaged files after their repair."""
+        counts = {}
+        if self.budget.most:
+            known = record_counts.known(self.record_files, counts_file)
+            for index, path in enumerate(self.record_files):
+                if record_repair.is_out_of_step(path, known.get(path)):
+                    counts[path] = self._repair(index, known.get(path))
+        intact = [path for path in self.record_files if path not in counts]
+        for path, count in zip(
+            intact, record_counts.count(intact, counts_file), strict=True
+        ):
+            counts[path] = count
+        return np.array([counts[path] for path in self.record_files], np.int64)
+
+    def _check_first_records(self) -> None:
+        try:
+            record_checks.check_first_records(self._read_from, self._sizes)
+        except UserError:
+            if not self.budget.most or not self._repair_damaged():
+                raise
+
+    def _repair_damaged(self) -> bool:
+        """Repairs all files that need it; returns whether there is one."""
+        before = len(self.budget.left_out)
+        for path in record_repair.find_damaged(self._read_from, self._sizes):
+            index = self._read_from.index(path)
+            described = FileCounts(
+                int(self.record_counts[index]), tf.io.gfile.stat(path).length
+            )
+            self._repair(index, described)
+        return len(self.budget.left_out) > before
+
+    def _repair(self, index: int, described: FileCounts | None) -> int:
+        """Repairs a file; returns how many records it has."""
+        if self._copies is None:
+            self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
+        self._read_from[index], count = record_repair.repair(
+            self._read_from[index],
+            described,
+            self._sizes,
+            self._copies.name,
+            self.budget,
+        )
+        return count
 
     def _serialized(self, start_record: int) -> tf.data.Dataset:
         """Returns the stream of serialized records, in uneven batches."""
@@ -185,11 +305,11 @@ class PretrainingInput:
         order = record_order.file_order(
             len(self.record_files), self.seed, epoch
         )
-        paths = tf.gather(tf.constant(self.record_files), order)
+        paths = tf.gather(tf.constant(self._read_from), order)
         return self._blocks(self._groups(paths), epoch, 0)
 
     def _paths(self, order: np.ndarray) -> list[str]:
-        return [self.record_files[index] for index in order]
+        return [self._read_from[index] for index in order]
 
     def _groups(self, paths: tf.Tensor) -> tf.data.Dataset:
         """Returns the records of all files, group after group."""

@@ -15,7 +15,26 @@ from bert_tf import files
 from bert_tf import progress
 from bert_tf.data import manifest
 from bert_tf.data import tfrecords
+from bert_tf.data.generation_result import FileCounts
 from bert_tf.errors import UserError
+
+
+def known(
+    record_files: Sequence[str], cache_file: str | None = None
+) -> dict[str, FileCounts]:
+    """Returns what manifests and the cache say that files held, by path.
+
+    Files that neither knows are left out.
+    """
+    found = manifest.find(record_files)
+    entries = found.files if found else {}
+    if cache_file and tf.io.gfile.exists(cache_file):
+        entries = files.read_json(cache_file) | entries
+    return {
+        path: FileCounts(entries[path]["records"], entries[path]["bytes"])
+        for path in record_files
+        if path in entries
+    }
 
 
 def count(
