@@ -167,6 +167,11 @@ class DistillConfig(FinetuneConfig):
             "--unlabeled_file teaches nothing where --distillation_weight, "
             "--hidden_weight and --attention_weight are 0; drop it.",
         )
+        require(
+            not (self.remat and self.attention_weight),
+            "--remat keeps no attention, which --attention_weight compares; "
+            "drop one of the two.",
+        )
         self.layers_of_flag()
 
     def _check_start(self) -> None:

@@ -634,6 +634,7 @@ _ENCODER_FLAGS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "new_pooler",
+    "remat",
 )
 # The paper names none for its feature-based tagger; weights that begin at
 # random need more than those that are only fine-tuned.

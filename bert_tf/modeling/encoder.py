@@ -12,6 +12,7 @@ import keras
 from bert_tf.modeling import attention
 from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
+from bert_tf.modeling import remat as remats
 
 # Dropouts in one encoder layer: attention weights and the two outputs.
 _SALTS_PER_LAYER = 3
@@ -58,6 +59,14 @@ class EncoderLayer(layers.BertLayer):
 class Encoder(layers.BertLayer):
     """`num_hidden_layers` encoder layers, named layer_0, layer_1, ...
 
+    Args:
+      config: The model's `BertConfig`, or its dictionary.
+      salt: As for `BertLayer`.
+      fuse: As for `BertLayer`.
+      remat: Whether layers are computed again in the backward pass; then
+        training has no attention weights to return.
+      **kwargs: As for `BertLayer`.
+
     Call arguments:
       hidden_states: <float>[B, S, H].
       adder: <float32>[B, 1, 1 or S, S] from `attention.attention_adder`.
@@ -68,8 +77,9 @@ class Encoder(layers.BertLayer):
       attention weights <float>[B, N, S, S], all in the compute dtype.
     """
 
-    def __init__(self, config, salt=0, fuse=False, **kwargs):
+    def __init__(self, config, salt=0, fuse=False, remat=False, **kwargs):
         super().__init__(config, salt, fuse, **kwargs)
+        self.remat = remat
         self.encoder_layers = [
             self.add_layer(
                 EncoderLayer, f"layer_{index}", salt + index * _SALTS_PER_LAYER
@@ -82,6 +92,9 @@ class Encoder(layers.BertLayer):
             layer.build(hidden_states_shape)
 
     def call(self, hidden_states, adder, dropout_seeds=None):
+        # Without seeds, that is, without training, nothing is kept anyway.
+        if self.remat and dropout_seeds is not None:
+            return self._compute_twice(hidden_states, adder, dropout_seeds), []
         outputs, weights = [], []
         for layer in self.encoder_layers:
             hidden_states, probs = layer(
@@ -90,3 +103,18 @@ class Encoder(layers.BertLayer):
             outputs.append(hidden_states)
             weights.append(probs)
         return outputs, weights
+
+    def _compute_twice(self, hidden_states, adder, dropout_seeds):
+        """Returns the hidden states of all layers, of which no more is kept."""
+        outputs = []
+        for layer in self.encoder_layers:
+
+            def compute(inputs, layer=layer):
+                return layer(inputs, adder, dropout_seeds=dropout_seeds)[0]
+
+            hidden_states = remats.rematerialize(compute, hidden_states)
+            outputs.append(hidden_states)
+        return outputs
+
+    def get_config(self):
+        return super().get_config() | {"remat": self.remat}

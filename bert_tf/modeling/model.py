@@ -25,6 +25,7 @@ _FLAGS = (
     "return_embeddings",
     "return_attention_probs",
     "has_pooler",
+    "remat",
 )
 # The heads of pretraining, by what stands before "_logits" in their outputs.
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
@@ -106,6 +107,8 @@ class BertModel(_ConfiguredModel):
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
       has_pooler: Whether there is a pooler, and `pooled_output`.
+      remat: Whether training computes layers again in the backward pass, which
+        takes less memory and more time, and gives the same.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
 
@@ -127,7 +130,8 @@ class BertModel(_ConfiguredModel):
       <float>[B, N, S, S] per layer.
 
     Raises:
-      UserError: For an unknown input, or S above `max_position_embeddings`.
+      UserError: For an unknown input, or S above `max_position_embeddings`; if
+        attention is to be returned that `remat` does not keep.
 
     Example:
       >>> model = BertModel(BertConfig(vocab_size=30522))
@@ -144,16 +148,25 @@ class BertModel(_ConfiguredModel):
         return_embeddings=False,
         return_attention_probs=False,
         has_pooler=True,
+        remat=False,
         name="bert",
         **kwargs,
     ):
+        if remat and return_attention_probs:
+            raise UserError(
+                "`remat` keeps no attention probabilities, which "
+                "`return_attention_probs` asks for; drop one of the two."
+            )
         super().__init__(config, fuse, name=name, **kwargs)
         self.return_all_layers = return_all_layers
         self.return_embeddings = return_embeddings
         self.return_attention_probs = return_attention_probs
         self.has_pooler = has_pooler
+        self.remat = remat
         self.embeddings = self.add_layer(embeddings.Embeddings, "embeddings")
-        self.encoder = self.add_layer(encoder.Encoder, "encoder", salt=1)
+        self.encoder = self.add_layer(
+            encoder.Encoder, "encoder", salt=1, remat=remat
+        )
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
@@ -219,6 +232,7 @@ class BertWithHead(_ConfiguredModel):
       return_embeddings: As for `BertModel`.
       return_attention_probs: As for `BertModel`.
       has_pooler: As for `BertModel`.
+      remat: As for `BertModel`.
       **kwargs: As for `keras.Model`.
     """
 
@@ -230,6 +244,7 @@ class BertWithHead(_ConfiguredModel):
         return_embeddings=False,
         return_attention_probs=False,
         has_pooler=True,
+        remat=False,
         **kwargs,
     ):
         super().__init__(config, fuse, **kwargs)
@@ -241,6 +256,7 @@ class BertWithHead(_ConfiguredModel):
                 return_embeddings,
                 return_attention_probs,
                 has_pooler,
+                remat,
                 for_inference=self.for_inference,
                 dtype=self.dtype_policy,
             )

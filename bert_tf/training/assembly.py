@@ -11,6 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.devices import Devices
 from bert_tf.distribution import StepPlan
 from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import remat
 from bert_tf.run_config import PretrainConfig
 from bert_tf.training import losses
 from bert_tf.training import memory
@@ -70,10 +71,13 @@ def assemble(
     """
     strategy, precision = computing.strategy, computing.precision
     keras.utils.set_random_seed(config.seed)
+    if config.remat:
+        remat.keep_recomputation(len(strategy.extended.worker_devices))
     with strategy.scope():
         model = bert_model.BertForPretraining(
             bert_config,
             fuse=computing.fuse,
+            remat=config.remat,
             dtype=precision.policy,
         )
         variables = bert_model.named_variables(model)

@@ -1,0 +1,121 @@
+"""Tests for bert_tf.modeling.remat."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.distill_config import DistillConfig
+from bert_tf.errors import UserError
+from bert_tf.finetune_config import TaggerConfig
+from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import remat
+
+_CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=8,
+    type_vocab_size=2,
+)
+
+
+def _compute(dtype, **arguments):
+    """Returns outputs and gradients of a model, by name."""
+    model = bert_model.BertModel(_CONFIG, dtype=dtype, **arguments)
+    variables = bert_model.named_variables(model)
+    rng = np.random.default_rng(4)
+    for variable in variables.values():
+        variable.assign(rng.normal(size=variable.shape, scale=0.3))
+    ids = rng.integers(0, 20, [3, 8]).astype(np.int32)
+    mask = (np.arange(8) < [[8], [5], [1]]).astype(np.int32)
+
+    @tf.function(autograph=False)
+    def compute():
+        with tf.GradientTape() as tape:
+            outputs = model(
+                {"input_ids": ids, "input_mask": mask},
+                training=True,
+                dropout_seeds=tf.constant([7, 8, 9]),
+            )
+            outputs = tf.nest.flatten(outputs)
+            squares = [tf.cast(x, tf.float32) ** 2 for x in outputs]
+            loss = tf.add_n([tf.reduce_sum(x) for x in squares])
+        gradients = tape.gradient(loss, [v.value for v in variables.values()])
+        return outputs, [tf.convert_to_tensor(x) for x in gradients]
+
+    outputs, gradients = compute()
+    graph = compute.get_concrete_function().graph
+    products = [op for op in graph.get_operations() if "MatMul" in op.type]
+    return outputs, dict(zip(variables, gradients, strict=True)), len(products)
+
+
+class RematTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("float32", "mixed_bfloat16")
+    def test_outputs_and_gradients_are_the_same_to_the_bit(self, dtype):
+        outputs, gradients, products = _compute(dtype, fuse=True)
+        again, same, more = _compute(dtype, fuse=True, remat=True)
+        for one, other in zip(again, outputs, strict=True):
+            self.assertAllEqual(one, other)
+        for name, gradient in gradients.items():
+            self.assertAllEqual(same[name], gradient, name)
+            self.assertEqual(same[name].dtype, gradient.dtype)
+        # Two layers of six projections and two products of heads.
+        self.assertEqual(more - products, 2 * 8)
+
+    def test_plain_operations_give_the_same_but_for_rounding(self):
+        flags = {"return_all_layers": True}
+        outputs, gradients, _ = _compute("float32", **flags)
+        again, same, _ = _compute("float32", remat=True, **flags)
+        for one, other in zip(again, outputs, strict=True):
+            self.assertAllClose(one, other)
+        for name, gradient in gradients.items():
+            self.assertAllClose(same[name], gradient, msg=name)
+
+    def test_is_part_of_the_configuration(self):
+        model = bert_model.BertForPretraining(_CONFIG, remat=True)
+        self.assertTrue(model.get_config()["remat"])
+        self.assertTrue(model.bert.encoder.get_config()["remat"])
+
+    def test_refuses_what_it_does_not_keep(self):
+        with self.assertRaisesRegex(UserError, "return_attention_probs"):
+            bert_model.BertModel(
+                _CONFIG, remat=True, return_attention_probs=True
+            )
+        with self.assertRaisesRegex(UserError, "--attention_weight"):
+            DistillConfig(
+                teacher_dir="teacher",
+                output_dir="out",
+                do_train=True,
+                train_file="train.tsv",
+                num_hidden_layers=1,
+                attention_weight=1.0,
+                remat=True,
+            )
+        with self.assertRaisesRegex(UserError, "--remat has no effect"):
+            TaggerConfig(
+                output_dir="out",
+                pretrained_model_dir="model",
+                do_train=True,
+                data_dir="data",
+                approach="feature_based",
+                remat=True,
+            )
+
+    def test_several_devices_are_kept_from_undoing_it(self):
+        before = tf.config.optimizer.get_experimental_options()
+        self.addCleanup(
+            tf.config.optimizer.set_experimental_options,
+            {"dependency_optimization": True},
+        )
+        remat.keep_recomputation(1)
+        self.assertEqual(tf.config.optimizer.get_experimental_options(), before)
+        remat.keep_recomputation(2)
+        options = tf.config.optimizer.get_experimental_options()
+        self.assertIs(options["dependency_optimization"], False)
+
+
+if __name__ == "__main__":
+    tf.test.main()
