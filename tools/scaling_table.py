@@ -216,7 +216,8 @@ def published_cluster() -> Cluster:
     return Cluster(rates, fitted_network())
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def layout(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table in Markdown."""
     header = list(header)
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -247,7 +248,7 @@ def step_table() -> str:
                 f"{work / _LENGTH / 1e6:,.0f} MFLOP",
             ]
         )
-    return _table(
+    return layout(
         [
             "model",
             "weights",
@@ -275,7 +276,7 @@ def efficiency_table(cluster: Cluster, batch: int) -> str:
                 *(f"{100 * share:.1f}%" for share in shares),
             ]
         )
-    return _table(["accelerators", "sequences each", *_headings()], rows)
+    return layout(["accelerators", "sequences each", *_headings()], rows)
 
 
 def _networks(cluster: Cluster) -> dict[str, float]:
@@ -301,7 +302,7 @@ def network_table(cluster: Cluster) -> str:
             compute = cluster.compute_seconds(config, precision, 1)
             needed.append(f"{9 * reduce / compute:,.0f}")
         rows.append([name, f"{network:.1f} GB/s", *needed])
-    return _table(["network", "all-reduce", *_headings()], rows)
+    return layout(["network", "all-reduce", *_headings()], rows)
 
 
 def published_table(cluster: Cluster) -> str:
@@ -332,7 +333,7 @@ def published_table(cluster: Cluster) -> str:
         for name in columns
         for said in ("published", "predicted")
     ]
-    return _table(["hosts", "GPUs", *names], rows)
+    return layout(["hosts", "GPUs", *names], rows)
 
 
 def tables(cluster: Cluster) -> dict[str, str]:
