@@ -18,6 +18,7 @@ from absl import flags
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 
 flags.disclaim_key_flags()  # Lists the flags under the script in --help.
@@ -85,7 +86,7 @@ def run(main: Callable[[Any], None], config_cls: type) -> None:
     """Parses the command line into a `config_cls` and calls `main` with it.
 
     A `UserError` ends the process with its one sentence on standard error and
-    exit status 1.
+    exit status 1; `Preempted` with its sentence in the log and 0.
     """
     read_config = define_flags(config_cls)
     # TensorFlow's notes on the machine would drown what the script says.
@@ -102,5 +103,7 @@ def run(main: Callable[[Any], None], config_cls: type) -> None:
         except UserError as error:
             sys.stdout.flush()
             sys.exit(f"ERROR: {error}")
+        except Preempted as stop:
+            logging.info("%s", stop)
 
     app.run(absl_main)

@@ -1,4 +1,4 @@
-"""The error that a user can mend."""
+"""What ends a script early: a user's mistake, or a request to stop."""
 
 
 class UserError(ValueError):
@@ -7,4 +7,13 @@ class UserError(ValueError):
     Its message is one sentence for a person: what was expected, what was
     received, what to do. Scripts print it without a traceback and exit with 1;
     in Python it is a `ValueError` like any other.
+    """
+
+
+class Preempted(BaseException):
+    """The run was asked to stop (SIGTERM), and keeps what it has done.
+
+    Its message is a sentence on that. Scripts log it and exit with 0. Like
+    `KeyboardInterrupt` it is no `Exception`, as nothing is to catch it on the
+    way.
     """

@@ -9,7 +9,11 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def bar(
-    total: int | None, description: str, unit: str, initial: int = 0
+    total: int | None,
+    description: str,
+    unit: str,
+    initial: int = 0,
+    hidden: bool = False,
 ) -> tqdm.tqdm:
     """Returns a bar on standard error; call `update(n)` as work gets done.
 
@@ -18,6 +22,7 @@ def bar(
       description: What is being done, for instance "tokenizing".
       unit: The name of one unit of work, for instance "token".
       initial: Units that were done before.
+      hidden: Whether to show nothing, as another worker shows the same.
     """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
@@ -26,6 +31,7 @@ def bar(
         unit=f" {unit}",
         unit_scale=True,
         initial=initial,
+        disable=hidden,
         dynamic_ncols=terminal,
         mininterval=0.2 if terminal else _SECONDS_BETWEEN_LINES,
         maxinterval=_SECONDS_BETWEEN_LINES,

@@ -1,4 +1,4 @@
-"""Starts a script as a process, and kills it in the middle of training."""
+"""Starts a script as a process, and ends it in the middle of training."""
 
 import contextlib
 import os
@@ -44,6 +44,15 @@ def kill_after(process, output_dir, step):
     Returns:
       What it had printed.
     """
+    return end_after(process, output_dir, step, signal.SIGKILL)
+
+
+def end_after(process, output_dir, step, signal_number):
+    """Sends a process a signal once it has done that step.
+
+    Returns:
+      What it had printed at its end.
+    """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         # The file may just be written or replaced.
@@ -51,6 +60,6 @@ def kill_after(process, output_dir, step):
             if any(line["step"] >= step for line in read_metrics(output_dir)):
                 break
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    log, _ = process.communicate()
+    process.send_signal(signal_number)
+    log, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     return log

@@ -36,6 +36,7 @@ from bert_tf.training import task_evaluation
 from bert_tf.training import task_model
 from bert_tf.training.finetuning_run import FinetuningRun
 from bert_tf.training.finetuning_setting import Setting
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.supervision import Labels
 from bert_tf.training.supervision import Supervision
 from bert_tf.training.task_evaluation import Evaluator
@@ -67,14 +68,30 @@ def run(
       Split to metrics.
 
     Raises:
+      Preempted: If it was asked to stop; what is done is kept.
       UserError: For whatever the user can mend.
     """
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
-    if not config.do_train:
-        return _evaluate_only(config, build_task, supervise, computing)
+    with Preemption() as preemption:
+        if not config.do_train:
+            return _evaluate_only(config, build_task, supervise, computing)
+        return _train(
+            config, build_task, read_start, supervise, computing, preemption
+        )
+
+
+def _train(
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    read_start: Callable[[Any], StoredModel],
+    supervise: Supervise,
+    computing: Devices,
+    preemption: Preemption,
+) -> dict[str, Metrics]:
+    """Does all the runs that the flags ask for."""
     stored = read_start(config)
     task = build_task(config, None)
     _require_split(config, task)
@@ -89,6 +106,7 @@ def run(
         devices=computing,
         data_hashes=finetuning_setting.hash_data(task),
         supervision=supervise(task, reader, computing),
+        preemption=preemption,
     )
     runs = config.runs()
     if len(runs) == 1:

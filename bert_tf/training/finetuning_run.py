@@ -19,6 +19,8 @@ from bert_tf.training import optimization
 from bert_tf.training import task_model
 from bert_tf.training import trained_variables
 from bert_tf.training import training_state
+from bert_tf.training.async_checkpoints import AsyncCheckpoints
+from bert_tf.training.async_checkpoints import State
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.loop import TrainingLoop
@@ -52,11 +54,13 @@ class FinetuningRun:
         self._settings = settings
         self._output_dir = output_dir
         config = setting.config
+        is_chief = setting.devices.coordinator.is_chief
         self._store = checkpoints.CheckpointStore(
-            output_dir, config.keep_checkpoint_max
+            output_dir, config.keep_checkpoint_max, is_chief
         )
+        self._checkpoints = AsyncCheckpoints(self._store, self._read_state)
         self._best = checkpoints.CheckpointStore(
-            os.path.join(output_dir, BEST_FOLDER), 1
+            os.path.join(output_dir, BEST_FOLDER), 1, is_chief
         )
         self._identity = finetuning_setting.describe(setting, settings)
         checkpoint = self._store.restore_latest()
@@ -147,7 +151,9 @@ class FinetuningRun:
                 doing="fine-tuning",
             ),
             self._output_dir,
-            self._save,
+            self._checkpoints,
+            self._setting.devices.coordinator,
+            self._setting.preemption,
         )
         iterator = None
         evaluator = None
@@ -162,7 +168,8 @@ class FinetuningRun:
             if config.selects_evaluation:
                 evaluator = evaluator or self.evaluator(config.eval_batch_size)
                 run.write_summaries("eval", self._evaluate(evaluator))
-                self._save(self.step)
+                self._checkpoints.save(self.step)
+        self._checkpoints.wait()
         if config.selects_evaluation:
             self._take_best()
         return run
@@ -247,15 +254,16 @@ class FinetuningRun:
         if self._loop.loss_scale is not None:
             self._loop.loss_scale.restore(checkpoint.metadata)
 
-    def _save(self, step: int) -> bool:
+    def _read_state(self) -> State:
+        """Returns what a checkpoint holds, as it is now."""
         metadata = {
             "identity": self._identity,
             "evaluations": self._evaluations,
         }
         if self._loop.loss_scale is not None:
             metadata |= self._loop.loss_scale.state()
-        tensors = training_state.read(self._variables, self._optimizer)
-        return self._store.save(step, tensors, metadata)
+        tensors = training_state.snapshot(self._variables, self._optimizer)
+        return tensors, metadata
 
     # === Evaluations on the way ===
 

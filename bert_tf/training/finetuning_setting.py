@@ -16,6 +16,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import checkpoints
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.supervision import Supervision
 from bert_tf.training.task_evaluation import SplitReader
 
@@ -75,6 +76,7 @@ class Setting:
       devices: Where to compute.
       data_hashes: Split to SHA-256 of its file.
       supervision: What they learn from.
+      preemption: Whether to stop early.
     """
 
     config: FinetuneConfig
@@ -84,6 +86,7 @@ class Setting:
     devices: Devices
     data_hashes: Mapping[str, str]
     supervision: Supervision
+    preemption: Preemption
 
 
 def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:

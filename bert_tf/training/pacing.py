@@ -29,9 +29,10 @@ class Pacer:
         self._begin = 0.0
 
     def next_call(self, step: int) -> int:
-        """Returns how many steps to run after `step` steps."""
+        """Returns how many steps to run after `step` steps; 0 at the end."""
         if step == 0:
-            return 1  # The first step has a metrics line of its own.
+            # The first step has a metrics line of its own.
+            return min(1, self._last_step)
         ends = [(step // every + 1) * every for every in self._intervals]
         return min(self._most, min(ends) - step, self._last_step - step)
 

@@ -15,6 +15,7 @@ from bert_tf import keras_backend
 from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
 from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.interop import loading
@@ -29,6 +30,9 @@ from bert_tf.training import metrics_log
 from bert_tf.training import run_identity
 from bert_tf.training import training_data
 from bert_tf.training import training_state
+from bert_tf.training.async_checkpoints import AsyncCheckpoints
+from bert_tf.training.async_checkpoints import State
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
 
@@ -39,24 +43,35 @@ def train_and_evaluate(config: PretrainConfig) -> None:
     """Does what run/pretrain.py is asked for.
 
     Raises:
+      Preempted: If it was asked to stop; what is done is kept.
       UserError: For whatever the user can mend.
     """
     keras_backend.require_tensorflow()
-    _Pretraining(config).run()
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
+    with Preemption() as preemption:
+        _Pretraining(config, computing, preemption).run()
 
 
 class _Pretraining:
     """One process of a pretraining run."""
 
-    def __init__(self, config: PretrainConfig):
+    def __init__(
+        self,
+        config: PretrainConfig,
+        computing: Devices,
+        preemption: Preemption,
+    ):
         self._config = config
-        # First of all: workers must find each other before anything is
-        # computed.
-        self._devices = devices.prepare(config)
+        self._devices = computing
+        self._coordinator = computing.coordinator
+        self._preemption = preemption
         self._bert_config = read_model_config(config)
         self._record_files = training_data.find_records(config)
         self._store = checkpoints.CheckpointStore(
-            config.output_dir, config.keep_checkpoint_max
+            config.output_dir,
+            config.keep_checkpoint_max,
+            writable=self._coordinator.is_chief,
         )
         checkpoint = self._store.restore_latest()
         _say_where_it_starts(config, checkpoint)
@@ -201,7 +216,9 @@ class _Pretraining:
                 tokens_per_example=config.max_seq_length,
             ),
             config.output_dir,
-            self._save,
+            AsyncCheckpoints(self._store, self._read_state),
+            self._coordinator,
+            self._preemption,
         )
         if self._parts.step >= last_step:
             logging.info("All %d steps are done already.", last_step)
@@ -241,15 +258,16 @@ class _Pretraining:
             self._parts.strategy, dataset, self._parts.plan
         )
 
-    def _save(self, step: int) -> bool:
+    def _read_state(self) -> State:
+        """Returns what a checkpoint holds, as it is now."""
         parts = self._parts
         metadata = self._identity | {
             "micro_batch_size": parts.plan.micro_batch_size
         }
         if parts.loop.loss_scale is not None:
             metadata |= parts.loop.loss_scale.state()
-        tensors = training_state.read(parts.variables, parts.optimizer)
-        return self._store.save(step, tensors, metadata)
+        tensors = training_state.snapshot(parts.variables, parts.optimizer)
+        return tensors, metadata
 
     def _evaluate(self) -> dict[str, float]:
         config, parts = self._config, self._parts

@@ -13,10 +13,14 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf import progress
+from bert_tf.coordination import Coordinator
+from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.training import metrics_log
+from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.pacing import Pacer
+from bert_tf.training.preemption import Preemption
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
@@ -46,12 +50,15 @@ class Course:
 class TrainingRun:
     """Trains until the last step.
 
+    All workers train; the chief alone says so, and writes.
+
     Args:
       loop: The steps.
       course: Where to.
       output_dir: Where metrics and dumped batches go.
-      save: Writes a checkpoint of the current state, given the step, and
-        returns whether that succeeded.
+      checkpoints: Where checkpoints go.
+      coordinator: What all workers do together.
+      preemption: Whether to stop early.
     """
 
     def __init__(
@@ -59,12 +66,16 @@ class TrainingRun:
         loop: TrainingLoop,
         course: Course,
         output_dir: str,
-        save: Callable[[int], bool],
+        checkpoints: AsyncCheckpoints,
+        coordinator: Coordinator,
+        preemption: Preemption,
     ):
         self._loop = loop
         self._course = course
         self._output_dir = output_dir
-        self._save = save
+        self._checkpoints = checkpoints
+        self._coordinator = coordinator
+        self._preemption = preemption
         self._log: metrics_log.MetricsLog | None = None
         self._logged_step = loop.step
         self._compiles = True
@@ -87,18 +98,42 @@ class TrainingRun:
           stop_at: Step to stop at; by default the last one.
 
         Raises:
+          Preempted: If it was asked to stop; a checkpoint of the step it came
+            to is written then.
           UserError: If a loss or gradient is not finite.
         """
+        end = self._course.last_step if stop_at is None else stop_at
+        self._open_log()
+        try:
+            with self._preemption.deferred():
+                self._run_until(end, iterator, read_batch)
+        finally:
+            self._checkpoints.wait()
+        self._close_log()
+
+    def _run_until(
+        self, end: int, iterator, read_batch: Callable[[int], Any]
+    ) -> None:
+        """Trains, call after call into the graph, until a step."""
         course = self._course
         step = self._loop.step
-        end = course.last_step if stop_at is None else stop_at
         pacer = Pacer(end, (course.metrics_every, course.save_every))
-        self._open_log()
         with progress.bar(
-            course.last_step, course.doing, "step", initial=step
+            course.last_step,
+            course.doing,
+            "step",
+            initial=step,
+            hidden=not self._coordinator.is_chief,
         ) as bar:
-            while step < end:
-                count = pacer.next_call(step)
+            while True:
+                # Workers must call the graph with the same number of steps.
+                count, stop = self._coordinator.next_call(
+                    pacer.next_call(step), self._preemption.requested
+                )
+                if stop:
+                    self._stop(step)
+                if not count:
+                    return
                 pacer.start()
                 healthy, metrics = self._loop.run(iterator, count)
                 seconds = pacer.stop(count)
@@ -112,8 +147,25 @@ class TrainingRun:
                 if step == 1 or step % course.metrics_every == 0:
                     self._write_metrics(step, metrics)
                 if step % course.save_every == 0 or step == course.last_step:
-                    self._save(step)
+                    self._checkpoints.save(step)
+
+    def _stop(self, step: int) -> None:
+        """Keeps what is done, and ends the run."""
+        if self._checkpoints.step != step:
+            self._checkpoints.save(step)
+        # No worker ends before the chief has written.
+        written = self._coordinator.from_chief(self._checkpoints.wait())
         self._close_log()
+        if not written:
+            raise UserError(
+                f"Stopped at step {step} as asked (SIGTERM), but its "
+                "checkpoint could not be written; the same command goes on "
+                "from the one before it."
+            )
+        raise Preempted(
+            f"Stopped at step {step} as asked (SIGTERM); its checkpoint is "
+            "written, and the same command goes on from there."
+        )
 
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
         """Writes further TensorBoard summaries at the current step."""
@@ -128,6 +180,8 @@ class TrainingRun:
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a metrics line, and the speed to the log."""
+        if not self._coordinator.is_chief:
+            return
         steps_per_second = self._steps / self._seconds
         self._seconds, self._steps = 0.0, 0
         examples = steps_per_second * self._course.examples_per_step
@@ -159,7 +213,7 @@ class TrainingRun:
                 self._output_dir, self._logged_step
             )
 
-        if self._log is None:
+        if self._log is None and self._coordinator.is_chief:
             self._attempt(open_log)
 
     def _close_log(self) -> None:
@@ -189,13 +243,15 @@ class TrainingRun:
         path = os.path.join(
             self._output_dir, f"not_finite_batch_{step + 1}.npz"
         )
-        contents = io.BytesIO()
-        np.savez(contents, **read_batch(step))
-        if not self._attempt(
-            lambda: files.write_bytes(path, contents.getvalue())
-        ):
-            path = "no file, as the disk is full"
+        if self._coordinator.is_chief:
+            contents = io.BytesIO()
+            np.savez(contents, **read_batch(step))
+            if not self._attempt(
+                lambda: files.write_bytes(path, contents.getvalue())
+            ):
+                path = "no file, as the disk is full"
         self._close_log()
+        self._coordinator.barrier("a step that is not finite")
         raise UserError(
             f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
             f"norm {metrics['grad_norm']}), so training stops; its batch is in "

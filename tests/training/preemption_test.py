@@ -1,0 +1,138 @@
+"""Tests for bert_tf.training.preemption, and of runs that are asked to stop."""
+
+import os
+import signal
+import threading
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import Preempted
+from bert_tf.errors import UserError
+from bert_tf.interop import tf1_checkpoint
+from bert_tf.training import checkpoints
+from bert_tf.training import evaluate
+from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.preemption import Preemption
+from tests import killed_process
+from tests import pretrain_case
+from tests import tiny_pretraining
+
+
+def _ask_to_stop(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class PreemptionTest(tf.test.TestCase):
+    def test_stops_at_once_where_nothing_is_deferred(self):
+        before = signal.getsignal(signal.SIGTERM)
+        with self.assertRaisesRegex(Preempted, "start the same command"):
+            with Preemption() as preemption:
+                _ask_to_stop()
+                self.fail("It went on.")
+        self.assertTrue(preemption.requested)
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    def test_stops_at_the_end_of_what_is_deferred(self):
+        done = []
+        with self.assertRaises(Preempted), Preemption() as preemption:
+            with preemption.deferred():
+                self.assertFalse(preemption.requested)
+                _ask_to_stop()
+                self.assertTrue(preemption.requested)
+                done.append("all of it")
+            done.append("more")
+        self.assertEqual(done, ["all of it"])
+
+    def test_a_second_request_ends_the_process(self):
+        with self.assertRaises(Preempted), Preemption() as preemption:
+            with preemption.deferred():
+                _ask_to_stop()
+                self.assertEqual(
+                    signal.getsignal(signal.SIGTERM), signal.SIG_DFL
+                )
+
+    def test_does_nothing_in_another_thread(self):
+        requested = []
+
+        def work():
+            with Preemption() as preemption:
+                requested.append(preemption.requested)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        self.assertEqual(requested, [False])
+
+
+class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    def _pretrain_asked_to_stop(self, call, **flags):
+        """Pretrains; the request comes while a call into the graph runs."""
+        calls = []
+        run = TrainingLoop.run
+
+        def run_and_ask(*args):
+            calls.append(args)
+            if len(calls) == call:
+                _ask_to_stop()
+            return run(*args)
+
+        with mock.patch.object(TrainingLoop, "run", run_and_ask):
+            self.pretrain(**flags)
+
+    def test_goes_on_bit_for_bit(self):
+        self.pretrain(output_dir=self.path("through"), iterations_per_loop=1)
+        # After the second call, thus where no checkpoint is due.
+        with self.assertRaisesRegex(Preempted, "Stopped at step 3 as asked"):
+            self._pretrain_asked_to_stop(3, iterations_per_loop=1)
+        self.assertEqual(
+            checkpoints.CheckpointStore(self.path("out")).steps(), [3, 2]
+        )
+        self.assertEqual(self.metrics()[-1]["step"], 3)
+        self.assertFalse(os.path.exists(self.path("out", "model")))
+        self.pretrain(iterations_per_loop=1)
+        tensors = tf1_checkpoint.read(self.path("out"))
+        for name, value in tf1_checkpoint.read(self.path("through")).items():
+            self.assertAllEqual(tensors[name], value, name)
+        self.assertEqual(
+            killed_process.read_metrics(self.path("out")),
+            killed_process.read_metrics(self.path("through")),
+        )
+
+    def test_a_checkpoint_that_cannot_be_written_is_an_error(self):
+        full = mock.Mock(side_effect=OSError("no space"))
+        with mock.patch.object(tf1_checkpoint, "write", full):
+            with self.assertRaisesRegex(UserError, "could not be written"):
+                self._pretrain_asked_to_stop(1)
+
+    def test_stops_in_the_evaluation(self):
+        with mock.patch.object(evaluate, "evaluate", _ask_to_stop):
+            with self.assertRaisesRegex(Preempted, "start the same command"):
+                self.pretrain(do_eval=True)
+        self.assertFalse(os.path.exists(self.path("out", "model")))
+        log = self.pretrain(do_eval=True)
+        self.assertIn("All 6 steps are done already", "\n".join(log))
+        self.assertTrue(os.path.exists(self.path("out", "model")))
+
+    @pytest.mark.thorough
+    def test_the_process_ends_well(self):
+        flags = tiny_pretraining.write_flags(
+            self.folder, num_train_steps=100_000, iterations_per_loop=1
+        )
+        script = os.path.join("run", "pretrain.py")
+        process = killed_process.start(
+            tiny_pretraining.command_line(script, **flags)
+        )
+        log = killed_process.end_after(
+            process, flags["output_dir"], 5, signal.SIGTERM
+        )
+        self.assertEqual(process.returncode, 0, log)
+        step = self.metrics()[-1]["step"]
+        self.assertIn(f"Stopped at step {step} as asked", log.splitlines()[-1])
+        store = checkpoints.CheckpointStore(flags["output_dir"])
+        self.assertEqual(store.restore_latest().step, step)
+
+
+if __name__ == "__main__":
+    tf.test.main()
