@@ -7,129 +7,41 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import distribution
-from bert_tf.config import BertConfig
 from bert_tf.distribution import StepPlan
 from bert_tf.modeling import model as bert_model
-from bert_tf.training import loop as training_loop
-from bert_tf.training import optimization
 from bert_tf.training import training_state
 from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.losses import PretrainingObjective
 from tests import golden_training
 from tests import logical_devices
-from tests import record_files
+from tests import step_trainer
+from tests.step_trainer import StepTrainer
 
 logical_devices.make()
 
-_CONFIG = BertConfig(
-    vocab_size=64,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=8,
-    type_vocab_size=2,
-    initializer_range=0.3,
-)
 _BATCH = 8
 
 
-def _examples(count):
-    """Returns the features of `count` records, stacked."""
-    records = [record_files.make_features(number) for number in range(count)]
-    stacked = {
-        name: np.stack([record[name] for record in records])
-        for name in records[0]
-    }
-    return {
-        name: x.astype(np.float32 if x.dtype.kind == "f" else np.int32)
-        for name, x in stacked.items()
-    } | {"example_index": np.arange(count, dtype=np.int64)}
-
-
-def _dataset(examples, batch_size, seed=5):
-    """Returns the examples over and over, each time with its own number."""
-    dataset = tf.data.Dataset.from_tensor_slices(examples).repeat()
-    dataset = dataset.batch(batch_size, drop_remainder=True).enumerate()
-
-    def renumber(number, batch):
-        index = number * batch_size + tf.range(batch_size, dtype=tf.int64)
-        return batch | {"example_index": index}
-
-    dataset = dataset.map(renumber)
-    return training_loop.add_dropout_seeds(dataset, seed)
-
-
-class _Trained:
-    """A model trained for some steps in one of the ways there are."""
-
-    def __init__(
-        self,
-        num_steps,
-        devices=1,
-        micro_batch_size=0,
-        calls=None,
-        policy="float32",
-        **options,
-    ):
-        names = [f"CPU:{index}" for index in range(devices)]
-        self.strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-        if devices > 1:
-            self.strategy = tf.distribute.MirroredStrategy(names)
-        with self.strategy.scope():
-            model = bert_model.BertForPretraining(_CONFIG, dtype=policy)
-            self.variables = bert_model.named_variables(model)
-            rng = np.random.default_rng(4)
-            for variable in self.variables.values():
-                variable.assign(rng.normal(size=variable.shape, scale=0.3))
-            self.optimizer = optimization.build_optimizer(
-                "bert_adam", 0.01, 20, 2
-            )
-            self.optimizer.build(
-                [
-                    variable
-                    for name, variable in self.variables.items()
-                    if options.get("use_next_sentence", True)
-                    or not name.startswith(("bert/pooler", "cls/seq_rel"))
-                ]
-            )
-        plan = StepPlan(_BATCH, devices, micro_batch_size)
-        self.loop = TrainingLoop(
-            self.strategy,
-            model,
-            PretrainingObjective(options.pop("use_next_sentence", True)),
-            self.optimizer,
-            plan,
-            **options,
-        )
-        self.iterator = distribution.deal(
-            self.strategy, _dataset(_examples(24), _BATCH), plan
-        )
-        self.metrics = []
-        for count in calls or [1] * num_steps:
-            healthy, metrics = self.loop.run(self.iterator, count)
-            self.healthy = healthy
-            self.metrics.append(metrics)
-
-    def state(self):
-        return training_state.read(self.variables, self.optimizer)
+def _train(num_steps, **options):
+    """Returns a `StepTrainer` that has trained for some steps, one by one."""
+    return StepTrainer(batch_size=_BATCH, **options).train(*[1] * num_steps)
 
 
 @functools.cache
 def _baseline():
     """One device, everything at once, five steps."""
-    return _Trained(5)
+    return _train(5)
 
 
 class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"devices": 2},
-        {"micro_batch_size": 2},
-        {"devices": 2, "micro_batch_size": 2},
+        {"most_at_once": 2},
+        {"devices": 2, "most_at_once": 2},
     )
     def test_parts_change_nothing_with_dropout_on(self, **parts):
         expected = _baseline()
-        received = _Trained(5, **parts)
+        received = _train(5, **parts)
         self.assertAllClose(
             received.metrics, expected.metrics, rtol=1e-5, atol=1e-5
         )
@@ -142,11 +54,13 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_dropout_depends_on_seed_and_step(self):
         losses = {
-            seed: next(iter(_dataset(_examples(24), 8, seed)))["dropout_seeds"]
+            seed: next(
+                iter(step_trainer.dataset(step_trainer.examples(24), 8, seed))
+            )["dropout_seeds"]
             for seed in (5, 6)
         }
         self.assertFalse(np.any(losses[5] == losses[6]))
-        batches = iter(_dataset(_examples(8), 8))
+        batches = iter(step_trainer.dataset(step_trainer.examples(8), 8))
         # The same examples in two epochs.
         first, second = next(batches), next(batches)
         self.assertAllEqual(first["input_ids"], second["input_ids"])
@@ -157,7 +71,7 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_several_steps_in_a_call_are_the_same_steps(self):
         one_by_one = _baseline()
-        together = _Trained(5, calls=[1, 4])
+        together = StepTrainer(batch_size=_BATCH).train(1, 4)
         # The metrics of a call are those of its last step.
         self.assertEqual(together.metrics[1], one_by_one.metrics[4])
         self.assertEqual(together.loop.step, 5)
@@ -170,12 +84,12 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(rates, [0, 0.005, 0.009, 0.0085, 0.008])
 
     def test_without_next_sentence_its_weights_stay(self):
-        trained = _Trained(3, use_next_sentence=False)
+        trained = _train(3, use_next_sentence=False)
         self.assertNotIn("next_sentence_loss", trained.metrics[0])
         self.assertEqual(
             trained.metrics[0]["loss"], trained.metrics[0]["masked_lm_loss"]
         )
-        before, after = _Trained(0).state(), trained.state()
+        before, after = _train(0).state(), trained.state()
         for name in trained.variables:
             untouched = name.startswith(("bert/pooler", "cls/seq_rel"))
             self.assertEqual(
@@ -187,7 +101,7 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         {}, {"devices": 2}, {"policy": "mixed_float16", "scale_loss": True}
     )
     def test_a_snapshot_does_not_change_while_training_goes_on(self, **how):
-        trained = _Trained(2, **how)
+        trained = _train(2, **how)
         snapshot = training_state.snapshot(trained.variables, trained.optimizer)
         before = trained.state()
         trained.loop.run(trained.iterator, 3)
@@ -201,7 +115,7 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(after["global_step"], before["global_step"] + 3)
 
     def test_stops_before_an_update_that_is_not_finite(self):
-        trained = _Trained(1)
+        trained = _train(1)
         table = trained.variables["bert/embeddings/LayerNorm/gamma"]
         table.assign(np.full(table.shape, np.inf, np.float32))
         before = trained.state()
@@ -216,12 +130,12 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_bfloat16_stays_near_float32(self):
         expected = _baseline().metrics[:3]
-        received = _Trained(3, policy="mixed_bfloat16").metrics
+        received = _train(3, policy="mixed_bfloat16").metrics
         for one, other in zip(received, expected, strict=True):
             self.assertAllClose(one["loss"], other["loss"], rtol=2e-2)
 
     def test_float16_skips_an_overflow_and_goes_on(self):
-        trained = _Trained(1, policy="mixed_float16", scale_loss=True)
+        trained = _train(1, policy="mixed_float16")
         self.assertAllClose(
             trained.metrics[0]["loss"],
             _baseline().metrics[0]["loss"],
@@ -267,7 +181,9 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             optimizer,
             StepPlan(4, **parts),
         )
-        iterator = distribution.deal(strategy, _dataset(batch, 4), StepPlan(4))
+        iterator = distribution.deal(
+            strategy, step_trainer.dataset(batch, 4), StepPlan(4)
+        )
         losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
         return losses, training_state.read(variables, optimizer)
 
