@@ -1,0 +1,144 @@
+r"""Times pretraining steps with real input and with the same batch each time.
+
+  python benchmarks/input_share.py --model=base --steps=5
+  python benchmarks/input_share.py --model=tiny --steps=50
+
+Both train the same model and take turns; one reads made-up records (or those
+of --input_file) as run/pretrain.py does, the other has one batch in memory.
+What the input has made ahead in the other's turn is little beside a turn; to be
+sure, the input is also read alone, and its processor time given as a share of a
+step's. The last line is the median ratio of a step's time, real / same batch.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+
+import pretraining_runs
+from absl import app
+from absl import flags
+
+_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
+_PRECISION = flags.DEFINE_string(
+    "precision", "auto", "--mixed_precision of both."
+)
+_BATCH = flags.DEFINE_integer("batch_size", 32, "Sequences of a step.")
+_PAIRS = flags.DEFINE_integer("pairs", 10, "Turns of each.")
+_STEPS = flags.DEFINE_integer("steps", 5, "Steps in a turn.")
+_INPUT = flags.DEFINE_string(
+    "input_file", None, "Records of length 128 (default: made up)."
+)
+_VOCAB = flags.DEFINE_string("vocab_file", None, "Their vocabulary.")
+
+_REAL, _SAME = "real input", "same batch"
+_BATCHES_ALONE = 200
+
+
+def _build(config):
+    """Returns the training loop, and what makes an iterator of either input."""
+    import tensorflow as tf
+
+    from bert_tf import devices
+    from bert_tf import distribution
+    from bert_tf.training import assembly
+    from bert_tf.training import loop
+    from bert_tf.training import pretrain
+    from bert_tf.training import training_data
+
+    computing = devices.prepare(config)
+    bert_config = pretrain.read_model_config(config)
+    parts = assembly.assemble(config, bert_config, computing)
+    source = training_data.build_input(
+        config, training_data.find_records(config), None
+    )
+
+    def read(first_row=0, num_rows=config.train_batch_size):
+        dataset = source.dataset(0, (first_row, num_rows))
+        dataset = training_data.check_ids(dataset, bert_config.vocab_size)
+        return loop.add_dropout_seeds(dataset, config.seed)
+
+    def repeat():
+        return tf.data.Dataset.from_tensors(next(iter(read()))).repeat()
+
+    iterators = {
+        _REAL: distribution.deal(parts.strategy, read, parts.plan),
+        _SAME: distribution.deal(parts.strategy, repeat(), parts.plan),
+    }
+    return parts.loop, iterators, read
+
+
+def _time_input(read):
+    """Returns seconds of processor time for a batch, read alone."""
+    iterator = iter(read())
+    next(iterator)
+    begin = sum(os.times()[:2])
+    for _ in range(_BATCHES_ALONE):
+        next(iterator)
+    return (sum(os.times()[:2]) - begin) / _BATCHES_ALONE
+
+
+def _measure(config):
+    """Returns seconds of a step, a list for each input, and of a batch."""
+    training, iterators, read = _build(config)
+    for iterator in iterators.values():
+        training.run(iterator, 1)
+        training.run(iterator, 2)
+    seconds = {name: [] for name in iterators}
+    for pair in range(_PAIRS.value):
+        # Who goes first changes, in case the turn before leaves heat behind.
+        for name in sorted(iterators, reverse=bool(pair % 2)):
+            start = time.perf_counter()
+            training.run(iterators[name], _STEPS.value)
+            taken = (time.perf_counter() - start) / _STEPS.value
+            seconds[name].append(taken)
+        print(
+            f"pair {pair + 1}: {_REAL} {seconds[_REAL][-1]:.4f} s, {_SAME} "
+            f"{seconds[_SAME][-1]:.4f} s",
+            flush=True,
+        )
+    return seconds, _time_input(read)
+
+
+def _make_config(folder):
+    from bert_tf.run_config import PretrainConfig
+
+    data = {"input_file": _INPUT.value, "vocab_file": _VOCAB.value}
+    if not _INPUT.value:
+        data = pretraining_runs.make_records(folder, vocab_size=30522)
+    return PretrainConfig(
+        bert_config_file=os.path.join(
+            pretraining_runs.ROOT, f"configs/{_MODEL.value}/bert_config.json"
+        ),
+        output_dir=os.path.join(folder, "out"),
+        do_train=True,
+        train_batch_size=_BATCH.value,
+        mixed_precision=_PRECISION.value,
+        **data,
+    )
+
+
+def main(argv):
+    del argv
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with tempfile.TemporaryDirectory() as folder:
+        seconds, alone = _measure(_make_config(folder))
+    step = statistics.median(seconds[_REAL])
+    share = alone / (step * len(os.sched_getaffinity(0)))
+    print(
+        f"the input alone: {1000 * alone:.1f} ms of a processor for a batch, "
+        f"{100 * share:.2f}% of what a step of {step:.3f} s has"
+    )
+    ratios = [
+        real / same
+        for real, same in zip(seconds[_REAL], seconds[_SAME], strict=True)
+    ]
+    print(
+        f"{_REAL} / {_SAME}, {_MODEL.value}: median "
+        f"{statistics.median(ratios):.3f} (from {min(ratios):.3f} to "
+        f"{max(ratios):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)
