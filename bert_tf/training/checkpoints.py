@@ -36,12 +36,14 @@ class Checkpoint:
       tensors: Name to value, in the original's names.
       metadata: What `save` was given; empty for a checkpoint of another
         program, about which nothing can be checked.
+      sha256: The hashes of its files; empty as well then.
     """
 
     step: int
     prefix: str
     tensors: Mapping[str, np.ndarray]
     metadata: Mapping[str, Any]
+    sha256: Mapping[str, str]
 
 
 class CheckpointStore:
@@ -179,10 +181,11 @@ class CheckpointStore:
 
     def _read(self, step: int) -> Checkpoint:
         prefix = self._prefix(step)
-        metadata = {}
+        metadata, hashes = {}, {}
         if self._has_sidecar(step):
             written = files.read_json(_sidecar(prefix))
-            if written.get("sha256") != _hashes(prefix):
+            hashes = _hashes(prefix)
+            if written.get("sha256") != hashes:
                 raise UserError("its files are not what was written")
             metadata = written["metadata"]
         else:
@@ -192,7 +195,7 @@ class CheckpointStore:
                 prefix,
             )
         tensors = tf1_checkpoint.read(prefix)
-        return Checkpoint(step, prefix, tensors, metadata)
+        return Checkpoint(step, prefix, tensors, metadata, hashes)
 
     def _write_state_file(self) -> None:
         names = [

@@ -89,12 +89,24 @@ class _Pretraining:
             self._vocabulary.hash if self._vocabulary else None,
         )
         metadata = checkpoint.metadata if checkpoint else {}
+        # Before that nobody writes, so all have read the same checkpoints.
+        self._coordinator.agree(
+            run_identity.describe_for_workers(
+                config, self._identity, checkpoint
+            ),
+            "flags, records and checkpoints",
+        )
         if checkpoint is not None and config.do_train:
             run_identity.check_continuation(
                 metadata,
                 self._identity,
                 checkpoint.step,
                 config.allow_changed_data,
+            )
+            run_identity.log_devices(
+                metadata.get("devices", {}),
+                run_identity.describe_devices(self._devices),
+                checkpoint.step,
             )
         self._model_vocabulary_hash = (
             metadata.get("vocabulary_hash") or self._identity["vocabulary_hash"]
@@ -123,6 +135,19 @@ class _Pretraining:
             return
         if results is not None:
             run.write_summaries("eval", results)
+        if self._coordinator.is_chief:
+            self._write_deliverables(results, first_step)
+
+    def _write_deliverables(
+        self, results: Mapping[str, float] | None, first_step: int
+    ) -> None:
+        """Writes curves and model, unless they are there and no step was done.
+
+        Args:
+          results: Those of the evaluation, if there was one.
+          first_step: Steps done by earlier processes.
+        """
+        config = self._config
         deliverables.draw_learning_curves(
             config.output_dir, [results] if results else []
         )
@@ -199,11 +224,13 @@ class _Pretraining:
     def _train(self) -> TrainingRun:
         config = self._config
         self._store.clean()
-        deliverables.describe_checkpoints(
-            config.output_dir, self._bert_config, self._vocabulary
-        )
+        is_chief = self._coordinator.is_chief
+        if is_chief:
+            deliverables.describe_checkpoints(
+                config.output_dir, self._bert_config, self._vocabulary
+            )
         source = training_data.build_input(
-            config, self._record_files, self._vocabulary
+            config, self._record_files, self._vocabulary, is_chief
         )
         last_step = self._last_step()
         run = TrainingRun(
@@ -262,7 +289,8 @@ class _Pretraining:
         """Returns what a checkpoint holds, as it is now."""
         parts = self._parts
         metadata = self._identity | {
-            "micro_batch_size": parts.plan.micro_batch_size
+            "devices": run_identity.describe_devices(self._devices),
+            "micro_batch_size": parts.plan.micro_batch_size,
         }
         if parts.loop.loss_scale is not None:
             metadata |= parts.loop.loss_scale.state()
@@ -285,6 +313,12 @@ class _Pretraining:
             config.use_next_sentence,
         )
         logging.info("Evaluation: %s", metrics_log.describe(results))
+        if self._coordinator.is_chief:
+            self._write_results(results)
+        return results
+
+    def _write_results(self, results: Mapping[str, float]) -> None:
+        config = self._config
         path = os.path.join(config.output_dir, EVAL_RESULTS_FILE)
         try:
             evaluate.write_results(path, results)
@@ -295,7 +329,6 @@ class _Pretraining:
                 ) from error
             # The model matters more; it is written next.
             logging.error("%s could not be written: %s", path, error)
-        return results
 
 
 def read_model_config(config: PretrainConfig) -> BertConfig:

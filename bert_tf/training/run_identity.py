@@ -11,6 +11,7 @@ A run goes on where its last checkpoint is. Then
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -21,8 +22,10 @@ from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.data.manifest import Manifest
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.run_config import PretrainConfig
+from bert_tf.training.checkpoints import Checkpoint
 
 _FIXED = (
     "vocabulary_hash",
@@ -31,6 +34,10 @@ _FIXED = (
     "optimizer",
     "use_next_sentence",
 )
+# Bytes at either end of a record file that tell it from others of its size.
+_END_BYTES = 1 << 16
+# Most files that a message names.
+_MOST_NAMED = 20
 _PHASE_FLAGS = ("input_file", "max_seq_length", "max_predictions_per_seq")
 # Options on which no weight depends.
 _WITHOUT_EFFECT = frozenset(
@@ -93,13 +100,72 @@ def describe(
         "seed": config.seed,
         "optimizer": config.optimizer,
         "use_next_sentence": config.use_next_sentence,
-        # Names and sizes, so that records may move to another folder.
+        # By name, so that records may move to another folder.
         "record_files": {
-            os.path.basename(path): int(tf.io.gfile.stat(path).length)
+            os.path.basename(path): _describe_file(path)
             for path in record_files
         },
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }
+
+
+def describe_devices(computing: Devices) -> dict[str, Any]:
+    """Returns what a checkpoint keeps of where it was made; JSON values."""
+    return {
+        "the strategy": type(computing.strategy).__name__,
+        "the number of workers": computing.coordinator.num_workers,
+        "the number of replicas": computing.strategy.num_replicas_in_sync,
+        "the precision": computing.precision.name,
+    }
+
+
+def log_devices(
+    before: Mapping[str, Any], now: Mapping[str, Any], step: int
+) -> None:
+    """Says where a run goes on, if that is not where it was.
+
+    Args:
+      before: What `describe_devices` returned for the checkpoint; empty if
+        nobody knows.
+      now: What it returns for this process.
+      step: The checkpoint's step.
+    """
+    changes = [
+        _change(name, before[name], value)
+        for name, value in now.items()
+        if name in before and before[name] != value
+    ]
+    if changes:
+        logging.info("Changed at step %d: %s.", step, "; ".join(changes))
+
+
+def describe_for_workers(
+    config: PretrainConfig,
+    identity: Mapping[str, Any],
+    checkpoint: Checkpoint | None,
+) -> dict[str, Any]:
+    """Returns what all workers of a run must have alike; JSON values.
+
+    Args:
+      config: The flags.
+      identity: What `describe` returned.
+      checkpoint: The last one, if there is one.
+    """
+    last = "none"
+    if checkpoint is not None:
+        last = f"that of step {checkpoint.step}, {dict(checkpoint.sha256)}"
+    return (
+        config.common_flags()
+        | {
+            f"the record file {name}": value
+            for name, value in identity["record_files"].items()
+        }
+        | {
+            "the vocabulary": identity["vocabulary_hash"],
+            "the model": identity["bert_config"],
+            "the last checkpoint in --output_dir, which all share,": last,
+        }
+    )
 
 
 def check_continuation(
@@ -128,9 +194,12 @@ def check_continuation(
         for flag in _PHASE_FLAGS
         if before["flags"].get(flag) != now["flags"][flag]
     ]
-    data_changed = _data_changed(before, now)
-    if data_changed and not phase:
-        changed.append("the records behind --input_file are others than before")
+    data_changes = _data_changes(before, now)
+    if data_changes and not phase:
+        changed.append(
+            "the records behind --input_file are others than before: "
+            f"{', '.join(data_changes)}"
+        )
     if changed and not allow_changes:
         raise UserError(
             f"The run in --output_dir at step {step} cannot go on like this: "
@@ -140,7 +209,7 @@ def check_continuation(
     for change in changed:
         logging.warning("Changed at step %d, as allowed: %s.", step, change)
     # Other spellings of the same records are no new phase.
-    if data_changed and phase:
+    if data_changes and phase:
         logging.warning(
             "New phase from step %d on: %s. Step, optimizer slots and "
             "learning rate schedule go on.",
@@ -167,9 +236,41 @@ def _fixed_changes(before, now) -> list[str]:
     return changes
 
 
-def _data_changed(before, now) -> bool:
-    names = ("record_files", "data_fingerprint")
-    return any(before.get(name) != now[name] for name in names)
+def _data_changes(before, now) -> list[str]:
+    """Returns how the record files are others than before, one by one."""
+    old, new = before.get("record_files", {}), now["record_files"]
+    changes = [f"{name} is gone" for name in old if name not in new]
+    for name, entry in new.items():
+        if name not in old:
+            changes.append(f"{name} is new")
+            continue
+        # Older checkpoints know the size alone.
+        known = old[name] if isinstance(old[name], dict) else {}
+        num_bytes = known.get("bytes", old[name])
+        if num_bytes != entry["bytes"]:
+            changes.append(
+                f"{name} had {num_bytes} bytes and has {entry['bytes']} now"
+            )
+        elif known and known != entry:
+            changes.append(f"{name} has other contents")
+    fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
+    if not changes and None not in fingerprints and len({*fingerprints}) > 1:
+        changes.append("their manifest tells of other data")
+    if len(changes) > _MOST_NAMED:
+        left = len(changes) - _MOST_NAMED
+        changes[_MOST_NAMED:] = [f"and {left} further files"]
+    return changes
+
+
+def _describe_file(path: str) -> dict[str, Any]:
+    """Returns the size of a file, and a hash of its beginning and end."""
+    num_bytes = int(tf.io.gfile.stat(path).length)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        ends = file.read(_END_BYTES)
+        file.seek(max(0, num_bytes - _END_BYTES))
+        ends += file.read(_END_BYTES)
+    digest = hashlib.sha256(ends).hexdigest()
+    return {"bytes": num_bytes, "sha256_of_both_ends": digest}
 
 
 def _log_options(before, now, step: int) -> None:

@@ -129,8 +129,15 @@ def build_input(
     config: PretrainConfig,
     record_files: list[str],
     vocabulary: Vocabulary | None,
+    is_chief: bool = True,
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
+
+    Args:
+      config: The flags.
+      record_files: The records.
+      vocabulary: That of the records, if it is known.
+      is_chief: Whether to keep the counts of records for later runs.
 
     Raises:
       UserError: If the records do not have the length of the flags, or masks
@@ -153,7 +160,11 @@ def build_input(
         config.train_batch_size * config.gradient_accumulation_steps,
         seed=config.seed,
         masking=masking,
-        counts_file=os.path.join(config.output_dir, "record_counts.json"),
+        counts_file=(
+            os.path.join(config.output_dir, "record_counts.json")
+            if is_chief
+            else None
+        ),
     )
 
 
