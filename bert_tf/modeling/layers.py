@@ -141,8 +141,12 @@ class Projection(BasicLayer):
       column_scales: <float32>[width] or None: what `affine` divides columns by
         and then multiplies them with, for a form in between that has one scale
         for all of them.
-      on_rows: Called by `affine` with <float>[rows, width], what it computes
-        before the activation, or None.
+      input_scales: <float32>[input width]: what it divides the columns of
+        inputs by and multiplies the kernel's rows with, for the same reason;
+        None exactly where `column_scales` is.
+      on_rows: Called by `affine` with <float>[..., input width], its inputs,
+        and <float>[rows, width], what it computes before the activation; or
+        None.
     """
 
     def __init__(self, width, initializer_range=0.02, **kwargs):
@@ -150,6 +154,7 @@ class Projection(BasicLayer):
         self.width = width
         self.initializer_range = initializer_range
         self.column_scales = None
+        self.input_scales = None
         self.on_rows = None
 
     def build(self, input_shape):
@@ -182,29 +187,38 @@ class Projection(BasicLayer):
         """
         activate = activations.get(activation)
         if self.column_scales is not None:
-            scales = tf.constant(self.column_scales, self.compute_dtype)
-            rows = self._add_bias(inputs, self.bias / scales, scales)
-            # Behind the new shape: a factor that stands right behind the
-            # product (as here, where inputs are a matrix) TensorFlow Lite's
-            # converter takes back into the kernel.
-            return activate(self._with_width(rows, inputs) * scales)
+            return activate(self._scaled(inputs))
         rows = self._add_bias(inputs, self.bias)
         if self.on_rows is not None:
-            self.on_rows(rows)
+            self.on_rows(inputs, rows)
         return self._with_width(activate(rows), inputs)
 
-    def _add_bias(self, inputs, bias, divisor=None):
-        rows = self._multiply(inputs, divisor)
+    def _scaled(self, inputs):
+        """Returns inputs . kernel + bias, of scaled columns in between."""
+        columns = tf.constant(self.column_scales, self.compute_dtype)
+        of_inputs = tf.constant(self.input_scales, self.compute_dtype)
+        rows = self._add_bias(
+            tf.cast(inputs, self.compute_dtype) * (1.0 / of_inputs),
+            self.bias / columns,
+            of_inputs[:, tf.newaxis] / columns,
+        )
+        # Inputs before, and rows behind their new shape: a factor that stands
+        # right beside the product (as here, where inputs are a matrix)
+        # TensorFlow Lite's converter takes back into the kernel.
+        return self._with_width(rows, inputs) * columns
+
+    def _add_bias(self, inputs, bias, factor=None):
+        rows = self._multiply(inputs, factor)
         return tf.nn.bias_add(rows, tf.cast(bias, self.compute_dtype))
 
-    def _multiply(self, inputs, divisor=None):
-        """Returns <float>[rows, width], divided by what columns are to be."""
+    def _multiply(self, inputs, factor=None):
+        """Returns <float>[rows, width], of the kernel times a factor."""
         # One product of two matrices: a batch of products with the same
         # kernel is slower, and its gradient sums over the batch afterwards.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
         kernel = tf.cast(self.kernel, self.compute_dtype)
-        if divisor is not None:
-            kernel /= divisor
+        if factor is not None:
+            kernel *= factor
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):

@@ -36,6 +36,11 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_file_scores_as_its_model(self, name):
         found = _score(name).accuracy
         self.assertAllClose(found.score, found.model_score)
+        # SQuAD's own evaluator has points already.
+        points = 1.0 if name == "question_answering" else 100.0
+        if name != "tagging":  # Which finds nothing in these rows.
+            self.assertGreater(found.score, 0.0)
+        self.assertAllClose(found.score, points * found.scores[found.metric])
         self.assertAllClose(found.drop, 0.0, atol=1e-3)
         self.assertAllClose(found.scores, found.model_scores, atol=1e-5)
         self.assertEqual(found.agreement, 1.0)
@@ -113,6 +118,19 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         nan = dataclasses.replace(report.accuracy, drop=float("nan"))
         report = dataclasses.replace(report, accuracy=nan)
         self.assertFalse(accuracy.is_good_enough(report, 100.0))
+
+    def test_calls_are_timed_with_the_median_row_and_the_longest(self):
+        free = eval_files.prepare("classification")
+        rows = eval_set.read(free)
+        median = int(np.median(rows.features.lengths))
+        longest = free.head.max_seq_length
+        self.assertLess(median, longest)
+        self.assertEqual(accuracy._lengths(free, rows), (median, longest))
+        self.assertEqual(accuracy._lengths(free, None), (longest,))
+        fixed = eval_files.prepare(
+            "classification", batch_size=4, max_seq_length=10
+        )
+        self.assertEqual(accuracy._lengths(fixed, rows), (10,))
 
     def test_without_rows_there_is_no_score(self):
         self.assertIsNone(

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from export.on_device import accuracy
 from export.on_device import building
 from export.on_device import conversion
 from export.on_device import costs
@@ -90,6 +91,19 @@ class GateTest(tf.test.TestCase):
             ):
                 self._run(quantization="none")
             self.assertEmpty(os.listdir(self.folder))
+
+    @pytest.mark.slow
+    def test_if_some_do_the_others_appear(self):
+        def is_good_enough(report, _):
+            return report.quantization != "float16"
+
+        with mock.patch.object(accuracy, "is_good_enough", is_good_enough):
+            said = self._run(quantization="all")
+        self.assertRegex(said, r"(?m)^float16 \(refused\) ")
+        self.assertCountEqual(
+            [x for x in os.listdir(self.folder) if x.endswith(".tflite")],
+            ["tiny.none.tflite", "tiny.dynamic.tflite"],
+        )
 
     @pytest.mark.slow
     def test_if_all_do_only_the_comparison_appears(self):
