@@ -1,6 +1,7 @@
 """A model as it lies on disk, whatever the format."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,13 @@ class StoredModel:
                 (size,) = self.weights.shapes[row.name]
                 return size
         return None
+
+    def hash_weights(self) -> str:
+        """Returns the SHA-256 of names and values, in hexadecimal."""
+        digest = hashlib.sha256()
+        for name in sorted(self.weights):
+            digest.update(name.encode() + self.weights[name].tobytes())
+        return digest.hexdigest()
 
     def build_tokenizer(
         self, preserve_special_tokens: bool | None = None

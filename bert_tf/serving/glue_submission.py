@@ -89,6 +89,8 @@ class _Part:
 def run(config: GlueSubmissionConfig) -> None:
     """Does what run/glue_submission.py is asked for.
 
+    Of several workers all compute, and the chief writes.
+
     Raises:
       UserError: If a model or a file is missing, or they do not fit.
     """
@@ -98,6 +100,17 @@ def run(config: GlueSubmissionConfig) -> None:
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     _report_missing(missing, config.allow_missing_tasks)
+    coordinator = computing.coordinator
+    if coordinator.num_workers > 1:
+        coordinator.agree(
+            config.common_flags()
+            | {f"the data for {x.name}": files.sha256(x.path) for x in parts}
+            | {
+                f"the model for {name}": stored.hash_weights()
+                for name, stored in models.items()
+            },
+            "flags, models and data",
+        )
     texts = {
         part.name: _answer_majority(part)
         for part in parts
@@ -113,9 +126,15 @@ def run(config: GlueSubmissionConfig) -> None:
         )
         for part in parts:
             if _model_of(part.task) == name:
-                texts[part.name] = _answer(predictor, part)
-    files.write_bytes(config.output_file, _zip(texts))
-    logging.info("Wrote %s: %s.", config.output_file, ", ".join(sorted(texts)))
+                texts[part.name] = _answer(
+                    predictor, part, coordinator.is_chief
+                )
+    if coordinator.is_chief:
+        files.write_bytes(config.output_file, _zip(texts))
+        logging.info(
+            "Wrote %s: %s.", config.output_file, ", ".join(sorted(texts))
+        )
+    coordinator.barrier("the end")
 
 
 def _model_of(task: GlueTask) -> str | None:
@@ -230,12 +249,14 @@ def _answer_majority(part: _Part) -> str:
     return glue.submission_text(part.task, [label] * len(part.read()))
 
 
-def _answer(predictor: Predictor, part: _Part) -> str:
+def _answer(predictor: Predictor, part: _Part, show_progress: bool) -> str:
     """Answers every row with what the model says."""
     answer = _reader_of(predictor.task)
     examples = part.read()
     answers = []
-    with progress.bar(len(examples), part.name, "example") as bar:
+    with progress.bar(
+        len(examples), part.name, "example", hidden=not show_progress
+    ) as bar:
         for chunk in predictors.chunks(predictor.task, examples):
             predictions = predictor.predict(chunk, bar.update)
             answers += map(answer, predictions)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -27,6 +28,8 @@ from bert_tf.tasks.task import Task
 def run(config: PredictConfig) -> None:
     """Does what run/predict.py is asked for.
 
+    Of several workers all compute, and the chief writes.
+
     Raises:
       UserError: For whatever the user can mend.
     """
@@ -34,7 +37,17 @@ def run(config: PredictConfig) -> None:
     _check_paths(config)
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
+    coordinator = computing.coordinator
     stored = initialization.read(config.model_dir, flag="--model_dir")
+    if coordinator.num_workers > 1:
+        coordinator.agree(
+            config.common_flags()
+            | {
+                "the file of --input_file": files.sha256(config.input_file),
+                "the model": stored.hash_weights(),
+            },
+            "flags, model and data",
+        )
     predictor = build_predictor(
         stored,
         registry.from_stored(stored),
@@ -45,18 +58,22 @@ def run(config: PredictConfig) -> None:
     # The whole file is read before the first row is computed, so that what is
     # wrong with the last one is not found out hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
-    with (
-        files.atomic_file(config.output_file) as temporary,
-        tf.io.gfile.GFile(temporary, "w") as output,
-        progress.bar(total, "predicting", "example") as bar,
-    ):
-        for row in predict_rows(predictor, config.input_file, bar.update):
-            output.write(row)
-    logging.info(
-        "Wrote the predictions for %d examples to %s.",
-        total,
-        config.output_file,
-    )
+    with progress.bar(
+        total, "predicting", "example", hidden=not coordinator.is_chief
+    ) as bar:
+        rows = predict_rows(predictor, config.input_file, bar.update)
+        if coordinator.is_chief:
+            _write(config.output_file, rows)
+        else:
+            for _ in rows:
+                pass
+    if coordinator.is_chief:
+        logging.info(
+            "Wrote the predictions for %d examples to %s.",
+            total,
+            config.output_file,
+        )
+    coordinator.barrier("the end")
 
 
 def build_predictor(
@@ -120,6 +137,16 @@ def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
                     f"{described}."
                 ) from error
             yield f"{line}\n"
+
+
+def _write(path: str, rows: Iterable[str]) -> None:
+    """Writes rows as they come, atomically."""
+    with (
+        files.atomic_file(path) as temporary,
+        tf.io.gfile.GFile(temporary, "w") as output,
+    ):
+        for row in rows:
+            output.write(row)
 
 
 def _check_paths(config: PredictConfig) -> None:

@@ -6,13 +6,13 @@ from (`Teacher`).
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 from absl import logging
 
+from bert_tf import devices
 from bert_tf import files
 from bert_tf import pretrained
 from bert_tf.devices import Devices
@@ -51,6 +51,8 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     Raises:
       UserError: For whatever the user can mend.
     """
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
     stored = formats.read(config.teacher_dir)
     task = registry.from_stored(stored, _FLAG)
     if config.max_seq_length is None:
@@ -58,6 +60,11 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     stored.build_tokenizer()  # Without a vocabulary it can read nothing.
     start_model.check_length(stored, config)
     task = distilled_task.with_files(task, config)
+    if computing.coordinator.num_workers > 1:
+        # Teachers that differ would have learnt something else of each step.
+        computing.coordinator.agree(
+            {"the teacher": stored.hash_weights()}, "teacher"
+        )
 
     def build_task(
         config: DistillConfig, stored_task: Mapping[str, Any] | None
@@ -74,6 +81,7 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
         lambda own, reader, devices: Teacher(
             config, stored, task, own, reader, devices
         ),
+        computing,
     )
 
 
@@ -140,10 +148,7 @@ class Teacher:
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
         """The teacher's weights and the unlabeled data, by their hashes."""
-        digest = hashlib.sha256()
-        for name in sorted(self._stored.weights):
-            digest.update(name.encode() + self._stored.weights[name].tobytes())
-        identity = {"the teacher": digest.hexdigest()}
+        identity = {"the teacher": self._stored.hash_weights()}
         if self._config.unlabeled_file:
             path = self._config.unlabeled_file
             identity["the file of the unlabeled data"] = files.sha256(path)
@@ -229,6 +234,7 @@ class Teacher:
                 self._config.eval_batch_size,
                 self._config.num_length_buckets,
                 self._devices.strategy,
+                self._devices.coordinator.is_chief,
             )
             evaluated = evaluator.evaluate(split, self._task, tune=True)
             self._metrics[split] = {

@@ -55,14 +55,18 @@ def run(
     build_task: BuildTask,
     read_start: Callable[[Any], StoredModel] = start_model.read,
     supervise: Supervise = Labels,
+    computing: Devices | None = None,
 ) -> dict[str, Metrics]:
     """Does what a fine-tuning script is asked for.
+
+    Of several workers each computes and gets the same; the chief alone writes.
 
     Args:
       config: The flags.
       build_task: Makes the task.
       read_start: Returns the model that training begins with, of the flags.
       supervise: Makes what it learns from.
+      computing: Where to compute, if that is prepared already.
 
     Returns:
       Split to metrics.
@@ -74,13 +78,17 @@ def run(
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
     # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
+    computing = computing or devices.prepare(config)
     with Preemption() as preemption:
-        if not config.do_train:
-            return _evaluate_only(config, build_task, supervise, computing)
-        return _train(
-            config, build_task, read_start, supervise, computing, preemption
-        )
+        if config.do_train:
+            results = _train(
+                config, build_task, read_start, supervise, computing, preemption
+            )
+        else:
+            results = _evaluate_only(config, build_task, supervise, computing)
+        # Nobody goes before the chief has written.
+        computing.coordinator.barrier("the end")
+    return results
 
 
 def _train(
@@ -98,13 +106,15 @@ def _train(
     reader = SplitReader(task, stored.build_tokenizer())
     for split in task.files:
         reader.examples(split)  # What is wrong there is said before training.
+    data_hashes = finetuning_setting.hash_data(task)
+    finetuning_setting.agree(computing.coordinator, config, stored, data_hashes)
     setting = Setting(
         config=config,
         task=task,
         stored=stored,
         reader=reader,
         devices=computing,
-        data_hashes=finetuning_setting.hash_data(task),
+        data_hashes=data_hashes,
         supervision=supervise(task, reader, computing),
         preemption=preemption,
     )
@@ -136,12 +146,13 @@ def _run_once(
     tf.io.gfile.makedirs(output_dir)
     run = FinetuningRun(setting, settings, output_dir)
     course = run.train()
+    is_chief = setting.devices.coordinator.is_chief
     task, results = _evaluate(
         config,
         setting.task,
         run.evaluator,
         setting.supervision,
-        output_dir,
+        output_dir if is_chief else None,
         run.step,
     )
     evaluations = run.evaluations
@@ -149,13 +160,14 @@ def _run_once(
     if scored and not evaluations:
         course.write_summaries("eval", results[scored[0]])
         evaluations = [{"global_step": run.step} | results[scored[0]]]
-    deliverables.draw_learning_curves(
-        output_dir,
-        evaluations,
-        learning_curves.draw_finetuning,
-        f"Fine-tuning for {task.name}",
-    )
-    _write_model(setting, settings, task, run, results, output_dir)
+    if is_chief:
+        deliverables.draw_learning_curves(
+            output_dir,
+            evaluations,
+            learning_curves.draw_finetuning,
+            f"Fine-tuning for {task.name}",
+        )
+        _write_model(setting, settings, task, run, results, output_dir)
     run.release()
     return results
 
@@ -181,6 +193,10 @@ def _evaluate_only(
         )
     task = build_task(config, stored.task)
     _require_split(config, task)
+    coordinator = computing.coordinator
+    finetuning_setting.agree(
+        coordinator, config, stored, finetuning_setting.hash_data(task)
+    )
     model = task_model.build_model(stored, task, computing, keep_head=True)
     reader = SplitReader(task, stored.build_tokenizer())
     _, results = _evaluate(
@@ -192,9 +208,10 @@ def _evaluate_only(
             batch_size,
             config.num_length_buckets,
             computing.strategy,
+            coordinator.is_chief,
         ),
         supervise(task, reader, computing),
-        config.output_dir,
+        config.output_dir if coordinator.is_chief else None,
         int(stored.task.get("global_step", 0)),
     )
     return results
@@ -205,10 +222,12 @@ def _evaluate(
     task: Task,
     build_evaluator: Callable[[int], Evaluator],
     supervision: Supervision,
-    output_dir: str,
+    output_dir: str | None,
     global_step: int,
 ) -> tuple[Task, dict[str, Metrics]]:
     """Scores dev and predicts test, as far as asked for, and writes both.
+
+    Without `output_dir` nothing is written, as another worker does.
 
     Returns:
       The task as dev tuned it, and split to metrics.
@@ -230,8 +249,9 @@ def _evaluate(
             if evaluated.metrics:
                 compared = supervision.compare(split)
                 results[split] = evaluated.metrics | compared
-            task_evaluation.write_predictions(output_dir, evaluated)
-    if results:
+            if output_dir is not None:
+                task_evaluation.write_predictions(output_dir, evaluated)
+    if results and output_dir is not None:
         task_evaluation.write_results(output_dir, global_step, results)
     return task, results
 

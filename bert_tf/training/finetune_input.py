@@ -13,10 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.data import length_buckets
+from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
+from bert_tf.finetune_config import RunSettings
 from bert_tf.tasks.task import Features
+from bert_tf.tasks.task import Task
 from bert_tf.training import loop as training_loop
 
 # Enough to know how long examples are.
@@ -56,18 +60,20 @@ class FinetuneInput:
         if most_lengths:
             self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
 
-    def read(self, step: int) -> Mapping[str, np.ndarray]:
-        """Returns the batch of a step, counted from 0.
+    def read(
+        self, step: int, rows: slice = slice(None)
+    ) -> Mapping[str, np.ndarray]:
+        """Returns the batch of a step, counted from 0, or some of its rows.
 
         It has what `Features.batch` returns and `example_index` <int64>[B],
         the number of each example in the stream.
         """
         # A pipeline reads ahead of the last step.
         planned = self._plan[step % len(self._plan)]
-        batch = self._features.batch(planned.indices, planned.length)
+        batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size
         index = np.arange(first, first + self._batch_size, dtype=np.int64)
-        return batch | {"example_index": index}
+        return batch | {"example_index": index[rows]}
 
     def pieces_per_example(self) -> float:
         """Returns how many pieces an example has, all of its choices counted.
@@ -90,18 +96,28 @@ class FinetuneInput:
         ]
         return [{name: x.shape[1:] for name, x in row.items()} for row in rows]
 
-    def dataset(self, step: int) -> tf.data.Dataset:
-        """Returns endless batches with `dropout_seeds`, from a step on."""
+    def dataset(
+        self, step: int, first_row: int = 0, num_rows: int | None = None
+    ) -> tf.data.Dataset:
+        """Returns endless batches with `dropout_seeds`.
+
+        Args:
+          step: That of the first one.
+          first_row: The first row to read of each batch.
+          num_rows: How many to read; by default all.
+        """
+        end = self._batch_size if num_rows is None else first_row + num_rows
+        rows = slice(first_row, end)
 
         def generate() -> Iterator[Mapping[str, np.ndarray]]:
             for number in itertools.count(step):
-                yield self.read(number)
+                yield self.read(number, rows)
 
         dataset = tf.data.Dataset.from_generator(
             generate,
             output_signature={
                 name: tf.TensorSpec(self._shape(value), value.dtype)
-                for name, value in self.read(step).items()
+                for name, value in self.read(step, rows).items()
             },
         )
         return training_loop.add_dropout_seeds(dataset, self._seed)
@@ -126,3 +142,35 @@ def _with_few_lengths(
         dataclasses.replace(batch, length=int(length))
         for batch, length in zip(plan, padded, strict=True)
     ]
+
+
+def rows_per_step(
+    task: Task, batch_size: int, num_examples: int, num_rows: int
+) -> int:
+    """Returns the rows of a step."""
+    rows = task.rows_per_step(batch_size, num_examples, num_rows)
+    if rows == batch_size:
+        return rows
+    logging.info(
+        "A step takes %d rows, which hold about --train_batch_size=%d "
+        "examples.",
+        rows,
+        batch_size,
+    )
+    return rows
+
+
+def count_steps(num_rows: int, batch_size: int, settings: RunSettings) -> int:
+    """Returns the steps of a run (run_classifier.py:843-845 of the original).
+
+    Raises:
+      UserError: If there is not one.
+    """
+    steps = int(num_rows / batch_size * settings.num_train_epochs)
+    if not steps:
+        raise UserError(
+            f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "
+            f"and --num_train_epochs={settings.num_train_epochs:g} make less "
+            "than one step; take a smaller batch or more epochs."
+        )
+    return steps

@@ -8,8 +8,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import devices
 from bert_tf import files
 from bert_tf import model_directory
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import SquadConfig
 from bert_tf.tasks import squad_ensemble
@@ -67,9 +69,11 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
     config = _choose_scoring(config)
     if config.ensemble_nbest_files:
         return _combine(config)
+    # Once for both trainings: workers find each other only once.
+    computing = devices.prepare(config)
     if config.triviaqa_file:
-        config = _train_on_triviaqa(config)
-    return finetune.run(config, build_task)
+        config = _train_on_triviaqa(config, computing)
+    return finetune.run(config, build_task, computing=computing)
 
 
 def build_task(
@@ -165,7 +169,7 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
 # === TriviaQA ===
 
 
-def _train_on_triviaqa(config: SquadConfig) -> SquadConfig:
+def _train_on_triviaqa(config: SquadConfig, computing: Devices) -> SquadConfig:
     """Fine-tunes on TriviaQA and returns the flags to go on with.
 
     Source: section 4.2 of the paper, which does not say with which
@@ -180,20 +184,23 @@ def _train_on_triviaqa(config: SquadConfig) -> SquadConfig:
             "train_file": os.path.join(folder, _CONVERTED_FILE),
         },
     )
-    is_new = _convert(config, folder, first.train_file)
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
     flags = dataclasses.asdict(first)
-    if (
-        not is_new
+    coordinator = computing.coordinator
+    is_done = coordinator.from_chief(
+        coordinator.is_chief
+        and not _convert(config, folder, first.train_file)
         and model_directory.recognizes(model_dir)
         and _read_if_there(done_file) == flags
-    ):
+    )
+    if is_done:
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        finetune.run(first, build_task)
-        files.write_json(done_file, flags)
+        finetune.run(first, build_task, computing=computing)
+        if coordinator.is_chief:
+            files.write_json(done_file, flags)
     logging.info("Fine-tuning on SQuAD.")
     return dataclasses.replace(
         config,

@@ -1,5 +1,6 @@
 """One fine-tuning run: from the pretrained model to the best of its steps."""
 
+import functools
 import os
 
 import keras
@@ -11,14 +12,17 @@ from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
+from bert_tf.modeling import remat
 from bert_tf.tasks import prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.training import checkpoints
+from bert_tf.training import finetune_input
 from bert_tf.training import finetuning_setting
 from bert_tf.training import optimization
 from bert_tf.training import task_model
 from bert_tf.training import trained_variables
 from bert_tf.training import training_state
+from bert_tf.training import xla
 from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.async_checkpoints import State
 from bert_tf.training.finetune_input import FinetuneInput
@@ -27,6 +31,7 @@ from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
+from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
 
@@ -63,14 +68,24 @@ class FinetuningRun:
             os.path.join(output_dir, BEST_FOLDER), 1, is_chief
         )
         self._identity = finetuning_setting.describe(setting, settings)
+        self._devices = finetuning_setting.describe_devices(setting.devices)
         checkpoint = self._store.restore_latest()
+        # Until all have read it nobody writes there.
+        setting.devices.coordinator.agree(
+            {"the step of its checkpoint": checkpoint and checkpoint.step},
+            f"view of {output_dir}, a folder that they share",
+        )
         if checkpoint is not None:
             finetuning_setting.check_continuation(
-                checkpoint, self._identity, output_dir
+                checkpoint,
+                self._identity,
+                self._devices,
+                output_dir,
+                config.allow_changed_data,
             )
         num_examples, self._features = setting.supervision.read()
-        self._batch_size = _rows_per_step(
-            setting,
+        self._batch_size = finetune_input.rows_per_step(
+            setting.task,
             settings.train_batch_size,
             num_examples,
             len(self._features),
@@ -80,16 +95,21 @@ class FinetuningRun:
             setting.devices.strategy.num_replicas_in_sync,
             config.micro_batch_size,
         )
-        self._last_step = _count_steps(
+        self._last_step = finetune_input.count_steps(
             len(self._features), self._batch_size, settings
         )
         self._evaluations: list[dict[str, float]] = []
         keras.utils.set_random_seed(settings.seed)
+        if config.remat:
+            remat.keep_recomputation(
+                len(setting.devices.strategy.extended.worker_devices)
+            )
         self.model = task_model.build_model(
             setting.stored,
             setting.task,
             setting.devices,
             config.new_pooler,
+            remat=config.remat,
             **setting.supervision.model_arguments,
         )
         self._objective = setting.supervision.build_objective(self.model)
@@ -105,6 +125,9 @@ class FinetuningRun:
                 self._features.lengths,
                 setting.task.max_seq_length,
                 config.num_length_buckets,
+            ),
+            xla.most_lengths(
+                config.xla, setting.devices.kind, config.num_length_buckets
             ),
         )
         self._optimizer, self._loop = self._build_loop()
@@ -161,7 +184,7 @@ class FinetuningRun:
             if iterator is None:
                 iterator = distribution.deal(
                     self._setting.devices.strategy,
-                    self._input.dataset(self.step),
+                    functools.partial(self._input.dataset, self.step),
                     self._plan,
                 )
             run.train(iterator, self._input.read, self._next_stop())
@@ -182,6 +205,7 @@ class FinetuningRun:
             batch_size,
             self._setting.config.num_length_buckets,
             self._setting.devices.strategy,
+            self._setting.devices.coordinator.is_chief,
         )
 
     def release(self) -> None:
@@ -237,6 +261,7 @@ class FinetuningRun:
             optimizer,
             self._plan,
             devices.precision.needs_loss_scale,
+            Compilation(config.xla, devices.kind, self._input.row_shapes()),
         )
         return optimizer, loop
 
@@ -258,6 +283,7 @@ class FinetuningRun:
         """Returns what a checkpoint holds, as it is now."""
         metadata = {
             "identity": self._identity,
+            "devices": self._devices,
             "evaluations": self._evaluations,
         }
         if self._loop.loss_scale is not None:
@@ -287,17 +313,22 @@ class FinetuningRun:
         task = self._setting.task
         (split, *_) = task.splits(DEV)
         evaluated = evaluator.evaluate(split, task, tune=True)
-        values = {"step": self.step} | evaluated.metrics
+        coordinator = self._setting.devices.coordinator
+        # All choose by the same numbers.
+        metrics = coordinator.from_chief(evaluated.metrics)
+        values = {"step": self.step} | metrics
         self._evaluations.append(values)
         if self._best_step() == self.step:
             metadata = {"evaluation": values}
-            if not self._best.save(self.step, self.weights(), metadata):
+            if not coordinator.from_chief(
+                self._best.save(self.step, self.weights(), metadata)
+            ):
                 raise UserError(
                     "The best model so far could not be written to "
                     f"{self._output_dir}; make room and start the same command "
                     "again."
                 )
-        return evaluated.metrics
+        return metrics
 
     def _best_step(self) -> int:
         """Returns the step of the best evaluation, of equals the first."""
@@ -337,35 +368,3 @@ class FinetuningRun:
         logging.info(
             "The model is that of step %d, the best on dev.", best.step
         )
-
-
-def _rows_per_step(
-    setting: Setting, batch_size: int, num_examples: int, num_rows: int
-) -> int:
-    """Returns the rows of a step."""
-    rows = setting.task.rows_per_step(batch_size, num_examples, num_rows)
-    if rows == batch_size:
-        return rows
-    logging.info(
-        "A step takes %d rows, which hold about --train_batch_size=%d "
-        "examples.",
-        rows,
-        batch_size,
-    )
-    return rows
-
-
-def _count_steps(num_rows: int, batch_size: int, settings: RunSettings) -> int:
-    """Returns the steps of a run (run_classifier.py:843-845 of the original).
-
-    Raises:
-      UserError: If there is not one.
-    """
-    steps = int(num_rows / batch_size * settings.num_train_epochs)
-    if not steps:
-        raise UserError(
-            f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "
-            f"and --num_train_epochs={settings.num_train_epochs:g} make less "
-            "than one step; take a smaller batch or more epochs."
-        )
-    return steps

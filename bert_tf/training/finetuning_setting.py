@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import files
+from bert_tf.coordination import Coordinator
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import FinetuneConfig
@@ -104,35 +106,69 @@ def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
             for name, value in dataclasses.asdict(settings).items()
             if name != "name"
         }
-        | {
-            f"the file of the {split} data": value
-            for split, value in setting.data_hashes.items()
-            if split.split("_")[0] in kinds
-        }
+        | _name_data(
+            {
+                split: value
+                for split, value in setting.data_hashes.items()
+                if split.split("_")[0] in kinds
+            }
+        )
         | {"the vocabulary": setting.stored.vocabulary.hash}
         | dict(setting.supervision.identity)
     )
 
 
+def describe_devices(devices: Devices) -> dict[str, Any]:
+    """Returns what may change while a run goes on; JSON values."""
+    return {
+        "the strategy": type(devices.strategy).__name__,
+        "the number of workers": devices.coordinator.num_workers,
+        "the number of replicas": devices.strategy.num_replicas_in_sync,
+        "the precision": devices.precision.name,
+    }
+
+
 def check_continuation(
     checkpoint: checkpoints.Checkpoint,
     identity: Mapping[str, Any],
+    devices: Mapping[str, Any],
     output_dir: str,
+    allow_changes: bool = False,
 ) -> None:
-    """Compares a run with its checkpoint.
+    """Compares a run with its checkpoint, and says what has changed.
+
+    Args:
+      checkpoint: Where it is to go on.
+      identity: What `describe` returns now.
+      devices: What `describe_devices` returns now.
+      output_dir: Where the checkpoint is.
+      allow_changes: Whether --allow_changed_data is set.
 
     Raises:
       UserError: If the checkpoint is that of another run.
     """
+    step = checkpoint.step
     check_identity(
         checkpoint.metadata.get("identity"),
         identity,
-        f"{output_dir} (step {checkpoint.step})",
+        f"{output_dir} (step {step})",
+        allow_changes,
     )
+    before = checkpoint.metadata.get("devices", {})
+    changes = [
+        _change(name, before[name], devices[name])
+        for name in devices
+        if name in before and before[name] != devices[name]
+    ]
+    if changes:
+        logging.info("Changed at step %d: %s.", step, "; ".join(changes))
 
 
 def check_identity(
-    before: Mapping[str, Any] | None, now: Mapping[str, Any], where: str
+    before: Mapping[str, Any] | None,
+    now: Mapping[str, Any],
+    where: str,
+    allow_changes: bool = False,
 ) -> None:
     """Compares a run with what is left of one.
 
@@ -140,6 +176,7 @@ def check_identity(
       before: What `describe` returned when it was begun.
       now: What it returns now.
       where: The run's folder.
+      allow_changes: Whether they may differ, which is logged then.
 
     Raises:
       UserError: If they differ, naming how.
@@ -150,16 +187,60 @@ def check_identity(
             "--output_dir."
         )
     changes = [
-        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
+        _change(name, before.get(name), now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
-    if changes:
+    if changes and not allow_changes:
         raise UserError(
             f"The run in {where} cannot go on like this: "
-            f"{'; '.join(changes)}. Use what it was begun with, or another "
-            "--output_dir."
+            f"{'; '.join(changes)}. Use what it was begun with, another "
+            "--output_dir, or --allow_changed_data."
         )
+    for change in changes:
+        logging.warning("Changed in %s, as allowed: %s.", where, change)
+
+
+def _change(name: str, old: Any, new: Any) -> str:
+    return f"{name} was {old!r} and is {new!r} now"
+
+
+def agree(
+    coordinator: Coordinator,
+    config: FinetuneConfig,
+    stored: StoredModel,
+    data_hashes: Mapping[str, str],
+) -> None:
+    """Makes sure that all workers do the same with the same.
+
+    Args:
+      coordinator: What they do together.
+      config: The flags.
+      stored: The model that they begin with.
+      data_hashes: What `hash_data` returned.
+
+    Raises:
+      UserError: If they differ, naming how.
+    """
+    if coordinator.num_workers == 1:
+        return  # Who is alone need not compute hashes of large models.
+    vocabulary = stored.vocabulary
+    coordinator.agree(
+        config.common_flags()
+        | _name_data(data_hashes)
+        | {
+            "the vocabulary": vocabulary.hash if vocabulary else None,
+            "the model": stored.hash_weights(),
+        },
+        "flags, model and data",
+    )
+
+
+def _name_data(data_hashes: Mapping[str, str]) -> dict[str, str]:
+    return {
+        f"the file of the {split} data": value
+        for split, value in data_hashes.items()
+    }
 
 
 def hash_data(task: Task) -> dict[str, str]:

@@ -57,6 +57,8 @@ def run_all(
 ) -> dict[str, Metrics]:
     """Does all runs that are not done, and keeps the best.
 
+    Of several workers all do each run together, and the chief keeps the books.
+
     Args:
       setting: What they share.
       runs: What each has for itself.
@@ -66,19 +68,22 @@ def run_all(
       The results of the best.
     """
     output_dir = setting.config.output_dir
+    coordinator = setting.devices.coordinator
     finished = []
     for number, settings in enumerate(runs, start=1):
         folder = os.path.join(output_dir, RUNS_FOLDER, settings.name)
         identity = finetuning_setting.describe(setting, settings)
-        results = _read_finished(folder, identity)
+        results = _read_finished(setting, folder, identity)
         if results is None:
             logging.info("Run %d of %d: %s.", number, len(runs), settings.name)
-            results = run_once(settings, folder)
-            files.write_json(
-                os.path.join(folder, _RUN_FILE),
-                {"identity": identity, "results": dict(results)},
-            )
-            _remove_checkpoints(folder)
+            # All choose by the same numbers.
+            results = coordinator.from_chief(dict(run_once(settings, folder)))
+            if coordinator.is_chief:
+                files.write_json(
+                    os.path.join(folder, _RUN_FILE),
+                    {"identity": identity, "results": results},
+                )
+                _remove_checkpoints(folder)
             gc.collect()  # The model and its graphs refer to each other.
         else:
             logging.info(
@@ -86,10 +91,13 @@ def run_all(
             )
         finished.append(FinishedRun(settings, folder, results))
     best = _choose(setting, finished)
-    table = format_table(finished, best, setting.task.metric, _split(setting))
-    files.write_text(os.path.join(output_dir, TABLE_FILE), table)
-    logging.info("The runs:\n%s", table)
-    _copy_up(best.folder, output_dir)
+    if coordinator.is_chief:
+        table = format_table(
+            finished, best, setting.task.metric, _split(setting)
+        )
+        files.write_text(os.path.join(output_dir, TABLE_FILE), table)
+        logging.info("The runs:\n%s", table)
+        _copy_up(best.folder, output_dir)
     logging.info(
         "The best is %s, copied to %s.", best.settings.name, output_dir
     )
@@ -101,18 +109,28 @@ def _split(setting: Setting) -> str:
 
 
 def _read_finished(
-    folder: str, identity: Mapping[str, Any]
+    setting: Setting, folder: str, identity: Mapping[str, Any]
 ) -> dict[str, Metrics] | None:
     """Returns the results of a run if it is done.
 
     Raises:
       UserError: If it was another run.
     """
+    coordinator = setting.devices.coordinator
     path = os.path.join(folder, _RUN_FILE)
-    if not tf.io.gfile.exists(path):
+    written = None
+    if coordinator.is_chief and tf.io.gfile.exists(path):
+        written = files.read_json_object(path)
+    # Others may not see yet what the chief has just written.
+    written = coordinator.from_chief(written)
+    if written is None:
         return None
-    written = files.read_json_object(path)
-    finetuning_setting.check_identity(written.get("identity"), identity, folder)
+    finetuning_setting.check_identity(
+        written.get("identity"),
+        identity,
+        folder,
+        setting.config.allow_changed_data,
+    )
     return written["results"]
 
 

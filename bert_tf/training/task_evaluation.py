@@ -94,6 +94,7 @@ class Evaluator:
       batch_size: Rows computed at once.
       num_length_buckets: As `prediction.allowed_lengths` has it.
       strategy: Where the model lives.
+      show_progress: Whether to show a progress bar.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class Evaluator:
         batch_size: int,
         num_length_buckets: int,
         strategy: tf.distribute.Strategy,
+        show_progress: bool = True,
     ) -> None:
         self._reader = reader
+        self._show_progress = show_progress
         self._num_length_buckets = num_length_buckets
         self._computer = prediction.OutputComputer(
             model, reader.task, batch_size, strategy
@@ -123,7 +126,9 @@ class Evaluator:
             features.lengths, task.max_seq_length, self._num_length_buckets
         )
         doing = "predicting" if split.startswith(TEST) else "evaluating"
-        with progress.bar(len(features), doing, "row") as bar:
+        with progress.bar(
+            len(features), doing, "row", hidden=not self._show_progress
+        ) as bar:
             computed = self._computer.compute(features, lengths, bar.update)
 
         def predict(task: Task) -> list[Any]:

@@ -191,8 +191,8 @@ class OneRunTest(_TestCase):
         shapes = set()
         read = FinetuneInput.read
 
-        def note(source, step):
-            batch = read(source, step)
+        def note(source, step, *rows):
+            batch = read(source, step, *rows)
             shapes.add(batch["input_ids"].shape)
             return batch
 
