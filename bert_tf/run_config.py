@@ -475,8 +475,8 @@ class PretrainConfig(TrainingDeviceConfig):
     schedule_start_step: int = option(
         0,
         "The step at which the schedule of the learning rate begins, for a "
-        "further phase; --num_train_steps and --num_warmup_steps are the "
-        "phase's then.",
+        "further phase: --num_warmup_steps counts from there, "
+        "--num_train_steps, where it ends, as ever from the first step.",
     )
     max_corrupt_records: int = option(
         0, "Damaged records that are left out before the run ends."
@@ -517,6 +517,12 @@ class PretrainConfig(TrainingDeviceConfig):
             "num_warmup_steps",
             "schedule_start_step",
             "max_corrupt_records",
+        )
+        require(
+            self.schedule_start_step < self.num_train_steps,
+            "--schedule_start_step must be below --num_train_steps="
+            f"{self.num_train_steps}, where the schedule ends. Received: "
+            f"{self.schedule_start_step}.",
         )
         require_at_least(self, 1, "tf_data_service_workers")
         require_rate(self, "masked_lm_prob")

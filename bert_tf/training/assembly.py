@@ -134,6 +134,7 @@ def _build_optimizer(
         config.num_train_steps,
         config.num_warmup_steps,
         config.weight_decay_rate,
+        config.schedule_start_step,
     )
     optimizer.build(
         [

@@ -29,6 +29,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       learning_rate: The rate that the warm-up aims at.
       num_train_steps: The step at which the rate gets 0.
       num_warmup_steps: Steps of the warm-up.
+      first_step: The step at which the schedule begins, as for the second
+        phase of a run that counts on from the first; all of the above count
+        from there.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -42,13 +45,17 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: float,
         num_train_steps: int,
         num_warmup_steps: int = 0,
+        first_step: int = 0,
     ):
         super().__init__()
         self.learning_rate = learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
+        self.first_step = first_step
 
     def __call__(self, step):
+        if self.first_step:
+            step = tf.maximum(step - self.first_step, 0)
         step = tf.cast(step, tf.float32)
         last = tf.cast(self.num_train_steps, tf.float32)
         rate = self.learning_rate * (1.0 - tf.minimum(step, last) / last)
@@ -62,6 +69,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "learning_rate": self.learning_rate,
             "num_train_steps": self.num_train_steps,
             "num_warmup_steps": self.num_warmup_steps,
+            "first_step": self.first_step,
         }
 
 
@@ -238,6 +246,7 @@ def build_optimizer(
     num_train_steps: int | None = None,
     num_warmup_steps: int = 0,
     weight_decay_rate: float = 0.01,
+    schedule_start_step: int = 0,
     **kwargs: Any,
 ) -> BertOptimizer:
     """Returns an optimizer for `compile` and `fit`, or for the training loop.
@@ -245,9 +254,11 @@ def build_optimizer(
     Args:
       name: "bert_adam", the original's; "adamw", with bias correction; "lamb".
       learning_rate: The peak rate.
-      num_train_steps: Length of the schedule; None keeps the rate constant.
+      num_train_steps: The step at which the schedule ends; None keeps the rate
+        constant.
       num_warmup_steps: Steps of linear warm-up.
       weight_decay_rate: Decoupled weight decay.
+      schedule_start_step: The step at which the schedule begins.
       **kwargs: Further arguments of `BertOptimizer`.
 
     Raises:
@@ -266,7 +277,10 @@ def build_optimizer(
     rate: Any = learning_rate
     if num_train_steps is not None:
         rate = WarmupLinearDecay(
-            learning_rate, num_train_steps, num_warmup_steps
+            learning_rate,
+            num_train_steps - schedule_start_step,
+            num_warmup_steps,
+            schedule_start_step,
         )
     settings = _PRESETS[name] | {"weight_decay_rate": weight_decay_rate}
     return BertOptimizer(rate, name=name, **(settings | kwargs))

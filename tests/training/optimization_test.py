@@ -51,8 +51,18 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         schedule = optimization.WarmupLinearDecay(2.0, 100)
         self.assertAllClose(schedule(tf.constant(0)), 2.0)
 
+    @parameterized.parameters(
+        (90, 0.0), (100, 0.0), (101, 0.2), (110, 1.8), (155, 0.9), (200, 0.0)
+    )
+    def test_schedule_of_a_further_phase(self, step, expected):
+        optimizer = optimization.build_optimizer(
+            "lamb", 2.0, 200, 10, schedule_start_step=100
+        )
+        rate = optimizer.learning_rate_at(tf.constant(step, tf.int64))
+        self.assertAllClose(rate, expected)
+
     def test_round_trip(self):
-        schedule = optimization.WarmupLinearDecay(0.3, 70, 5)
+        schedule = optimization.WarmupLinearDecay(0.3, 70, 5, 20)
         schedules = keras.optimizers.schedules
         again = schedules.deserialize(schedules.serialize(schedule))
         self.assertEqual(again.get_config(), schedule.get_config())
