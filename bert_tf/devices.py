@@ -1,11 +1,13 @@
 """The devices of a run, its workers, and the precision that suits them."""
 
+import contextlib
 import dataclasses
 
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import cluster as clusters
+from bert_tf import peers
 from bert_tf import precision as precisions
 from bert_tf import strategies
 from bert_tf.cluster import Cluster
@@ -39,6 +41,10 @@ class Devices:
         # TPUs compile the whole step by themselves.
         return self.kind != "TPU" and self.xla != "off"
 
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Lets all workers end together; see `peers.together`."""
+        return peers.together(self.cluster, self.coordinator)
+
 
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses devices and precision, says which, and makes runs repeatable.
@@ -53,6 +59,8 @@ def prepare(flags: DeviceConfig) -> Devices:
     cluster = clusters.find(flags)
     if cluster is not None:
         _sign_log(cluster)
+        # It describes every collective, each time that it builds one.
+        tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         clusters.wait_for_all(cluster)
         clusters.export(cluster)
     strategy = strategies.build(

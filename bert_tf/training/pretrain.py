@@ -4,17 +4,15 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import devices
-from bert_tf import distribution
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
-from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.data.record_repair import LeftOut
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
@@ -25,14 +23,15 @@ from bert_tf.training import assembly
 from bert_tf.training import checkpoints
 from bert_tf.training import deliverables
 from bert_tf.training import evaluate
-from bert_tf.training import loop as training_loop
 from bert_tf.training import metrics_log
 from bert_tf.training import run_identity
 from bert_tf.training import training_data
+from bert_tf.training import training_reader
 from bert_tf.training import training_state
 from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.async_checkpoints import State
 from bert_tf.training.preemption import Preemption
+from bert_tf.training.training_reader import TrainingReader
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
 
@@ -49,7 +48,7 @@ def train_and_evaluate(config: PretrainConfig) -> None:
     keras_backend.require_tensorflow()
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
-    with Preemption() as preemption:
+    with computing.together(), Preemption() as preemption:
         _Pretraining(config, computing, preemption).run()
 
 
@@ -66,6 +65,7 @@ class _Pretraining:
         self._devices = computing
         self._coordinator = computing.coordinator
         self._preemption = preemption
+        self._left_out: list[LeftOut] = []
         self._bert_config = read_model_config(config)
         self._record_files = training_data.find_records(config)
         self._store = checkpoints.CheckpointStore(
@@ -255,18 +255,23 @@ class _Pretraining:
             source.num_records,
             source.batch_size,
         )
-        try:
-            run.train(
-                self._read_from(source, self._parts.step),
-                lambda step: _read_batch(source, step),
-            )
-        except tf.errors.OpError as error:
-            explanation = training_data.explain_ids(
-                error, self._bert_config.vocab_size
-            ) or source.explain(error)
-            if explanation is None:
-                raise
-            raise explanation from error
+        reader = TrainingReader(
+            config,
+            source,
+            self._devices,
+            self._parts.plan,
+            self._bert_config.vocab_size,
+        )
+        self._left_out = source.budget.left_out
+        training_reader.leave_out_damaged(
+            lambda: run.train(
+                reader.read_from(self._parts.step), reader.read_batch
+            ),
+            source,
+            self._coordinator,
+            self._bert_config.vocab_size,
+            reader.explain,
+        )
         return run
 
     def _last_step(self) -> int:
@@ -276,21 +281,13 @@ class _Pretraining:
             config.num_train_steps,
         )
 
-    def _read_from(self, source: PretrainingInput, step: int):
-        """Returns what the loop reads from a step on."""
-        dataset = source.dataset(step * source.batch_size)
-        dataset = training_data.check_ids(dataset, self._bert_config.vocab_size)
-        dataset = training_loop.add_dropout_seeds(dataset, self._config.seed)
-        return distribution.deal(
-            self._parts.strategy, dataset, self._parts.plan
-        )
-
     def _read_state(self) -> State:
         """Returns what a checkpoint holds, as it is now."""
         parts = self._parts
         metadata = self._identity | {
             "devices": run_identity.describe_devices(self._devices),
             "micro_batch_size": parts.plan.micro_batch_size,
+            "corrupt_records": [dataclasses.asdict(x) for x in self._left_out],
         }
         if parts.loop.loss_scale is not None:
             metadata |= parts.loop.loss_scale.state()
@@ -304,13 +301,18 @@ class _Pretraining:
         )
         if not parts.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and has learnt nothing.")
-        results = evaluate.evaluate(
-            parts.model,
-            source.evaluation_dataset(),
-            parts.step,
-            config.max_eval_steps,
-            parts.strategy,
-            config.use_next_sentence,
+        results = training_reader.leave_out_damaged(
+            lambda: evaluate.evaluate(
+                parts.model,
+                source.evaluation_dataset(),
+                parts.step,
+                config.max_eval_steps,
+                parts.strategy,
+                config.use_next_sentence,
+            ),
+            source,
+            self._coordinator,
+            self._bert_config.vocab_size,
         )
         logging.info("Evaluation: %s", metrics_log.describe(results))
         if self._coordinator.is_chief:
@@ -377,11 +379,3 @@ def _say_where_it_starts(
         logging.info(
             "A fresh start: %s holds no checkpoint.", config.output_dir
         )
-
-
-def _read_batch(
-    source: PretrainingInput, step: int
-) -> Mapping[str, np.ndarray]:
-    """Returns the batch that a step, counted from 0, trains on."""
-    dataset = source.dataset(step * source.batch_size)
-    return next(dataset.as_numpy_iterator())
