@@ -483,11 +483,8 @@ class PretrainConfig(TrainingDeviceConfig):
     )
     tf_data_service: str | None = option(
         None,
-        "Address of a tf.data service (run/data_service.py) that reads the "
-        "records, as grpc://host:port.",
-    )
-    tf_data_service_workers: int = option(
-        1, "How many workers the tf.data service has."
+        "Machines that read the records (run/data_service.py): "
+        "grpc://host:port of each, separated by commas.",
     )
 
     def __post_init__(self) -> None:
@@ -524,7 +521,6 @@ class PretrainConfig(TrainingDeviceConfig):
             f"{self.num_train_steps}, where the schedule ends. Received: "
             f"{self.schedule_start_step}.",
         )
-        require_at_least(self, 1, "tf_data_service_workers")
         require_rate(self, "masked_lm_prob")
         require(
             self.learning_rate > 0,
@@ -547,48 +543,26 @@ class PretrainConfig(TrainingDeviceConfig):
 class DataServiceConfig:
     """Flags of run/data_service.py."""
 
-    port: int = option(help_text="The port to listen at.")
-    worker_addresses: str | None = option(
-        None,
-        "Makes this the dispatcher: the host:port of each data worker, "
-        "separated by commas.",
+    port: int = option(help_text="The port that --tf_data_service names.")
+    worker_port: int = option(
+        0, "The port that batches are fetched from; 0 means --port + 1."
     )
-    dispatcher: str | None = option(
-        None, "Makes this a data worker: the host:port of the dispatcher."
-    )
-    worker_address: str | None = option(
-        None,
-        "Of a data worker: its own host:port, as the dispatcher has it "
-        "(default: this host's name and --port).",
+    host: str | None = option(
+        None, "What the trainers call this machine (default: its name)."
     )
 
     def __post_init__(self) -> None:
+        for name, least in (("port", 1), ("worker_port", 0)):
+            value = getattr(self, name)
+            require(
+                least <= value < 65536,
+                f"--{name} must lie between {least} and 65535. Received: "
+                f"{value}.",
+            )
         require(
-            0 < self.port < 65536,
-            f"--port must lie between 1 and 65535. Received: {self.port}.",
+            self.port != self.worker_port,
+            f"--port and --worker_port must differ. Received: {self.port}.",
         )
-        require(
-            (self.worker_addresses is None) != (self.dispatcher is None),
-            "Give either --worker_addresses, for the dispatcher, or "
-            "--dispatcher, for a data worker.",
-        )
-        require(
-            self.worker_address is None or self.dispatcher is not None,
-            "--worker_address is of use with --dispatcher only. Received: "
-            f"{self.worker_address!r}.",
-        )
-        addresses = self.worker_address_list()
-        require(
-            all(addresses) and len(set(addresses)) == len(addresses),
-            "--worker_addresses must name different data workers, separated by "
-            f"commas. Received: {self.worker_addresses!r}.",
-        )
-
-    def worker_address_list(self) -> list[str]:
-        """Returns what --worker_addresses names."""
-        if self.worker_addresses is None:
-            return []
-        return [part.strip() for part in self.worker_addresses.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)
