@@ -1,11 +1,10 @@
-r"""Runs a part of a tf.data service, which reads records for run/pretrain.py.
+r"""Reads records for run/pretrain.py, on another machine: a tf.data service.
 
-One dispatcher, and a data worker on each of the machines that read; all of them
-must find the records under the paths that run/pretrain.py is given.
+Started on each of the machines that read, all of which must find the records
+under the paths that run/pretrain.py is given. That is then told of them all,
+with --tf_data_service=grpc://a:5000,grpc://b:5000.
 
-  python run/data_service.py --port=5000 --worker_addresses=a:5001,b:5001
-  python run/data_service.py --port=5001 --dispatcher=host:5000 \
-      --worker_address=a:5001
+  python run/data_service.py --port=5000
 """
 
 from bert_tf import cli

@@ -1,15 +1,16 @@
-"""Input made by other machines: tf.data service, in an order that is checked.
+"""Input made by other machines: tf.data service, in the same order as here.
 
-A dispatcher and data workers (run/data_service.py) make the batches of a run.
-Batch after batch is dealt out to the data workers in turn, each of which cuts
-its batches into the shares of all trainers. A trainer reads its shares in
-rounds, one from each data worker. What the service promises is that a round
-goes to all trainers alike, not in which order the data workers take turns, so
-each share carries its number: a trainer reads as many as there are data
-workers, sorts them, and checks that they are the next ones.
+A tf.data service with several data workers takes turns between them in an order
+that nobody can tell beforehand. So each machine that reads is a service of its
+own, with one data worker (run/data_service.py), and takes every n-th batch,
+which it cuts into the shares of all trainers. All trainers read the same
+batches, each its share ("coordinated reads"), from one service after the other.
+Each share carries its number, so that order is not a matter of trust.
 """
 
 import dataclasses
+import socket
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -17,16 +18,21 @@ from bert_tf.errors import UserError
 from bert_tf.run_config import DataServiceConfig
 
 _service = tf.data.experimental.service
-_OUT_OF_ORDER = "The data workers gave other batches than the next ones:"
+_PROTOCOL = "grpc://"
+_OUT_OF_ORDER = "The data service gave another batch than the next one:"
+_SECONDS_TO_ANSWER = 10
+
+# From the number of a batch <int64>[], its first row <int64>[] and serialized
+# examples <string>[rows] from there on to features.
+Parse = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class DataService:
-    """A data service, as one trainer sees it.
+    """Machines that read, as one trainer sees them.
 
     Attributes:
-      address: "grpc://host:port" of the dispatcher.
-      num_data_workers: Data workers that the dispatcher knows.
+      addresses: "grpc://host:port" of each.
       token: Text that no other run or restart has, the same for all trainers.
       trainer: Number of this trainer.
       num_trainers: How many there are.
@@ -34,12 +40,32 @@ class DataService:
         may get fewer; None, for one trainer, means all.
     """
 
-    address: str
-    num_data_workers: int
+    addresses: tuple[str, ...]
     token: str
     trainer: int = 0
     num_trainers: int = 1
     rows_per_trainer: int | None = None
+
+    @classmethod
+    def find(cls, addresses: str, **attributes) -> "DataService":
+        """Returns the services of --tf_data_service, if they answer.
+
+        Args:
+          addresses: As the flag has them, separated by commas.
+          **attributes: The others.
+
+        Raises:
+          UserError: If one is none, or does not answer.
+        """
+        names = tuple(name.strip() for name in addresses.split(","))
+        if len(set(names)) < len(names):
+            raise UserError(
+                "--tf_data_service must name different machines. Received: "
+                f"{addresses!r}."
+            )
+        for name in names:
+            _require_answer(name)
+        return cls(names, **attributes)
 
     def rows(self, batch_size: int) -> tuple[int, int]:
         """Returns the first row of a batch for this trainer, and how many."""
@@ -47,22 +73,46 @@ class DataService:
         first = min(self.trainer * each, batch_size)
         return first, min(each, batch_size - first)
 
-    def split(
-        self, batches: tf.data.Dataset, batch_size: int
+    def read(
+        self, batches: tf.data.Dataset, batch_size: int, parse: Parse
     ) -> tf.data.Dataset:
-        """Cuts batches into shares; to be done by the data workers.
+        """Has batches cut and parsed by the services.
 
         Args:
           batches: Number <int64>[] and serialized examples <string>[B] of each
             batch, without an end.
           batch_size: B.
+          parse: What to do with the examples of a trainer.
 
         Returns:
-          Number <int64>[], first row <int64>[] and examples <string>[rows] of
-          each share: of a batch those of all trainers, one after the other.
+          What `parse` returns for the rows of this trainer, in order.
         """
+        size = len(self.addresses)
+        parts = [
+            self._read_one(
+                address,
+                self._split(batches.shard(size, index), batch_size, parse),
+            )
+            for index, address in enumerate(self.addresses)
+        ]
+        turns = tf.data.Dataset.range(size).repeat()
+        numbered = tf.data.Dataset.choose_from_datasets(parts, turns)
+
+        def check(expected, share):
+            number, features = share
+            check = tf.debugging.Assert(
+                number == expected, [_OUT_OF_ORDER, number, expected]
+            )
+            with tf.control_dependencies([check]):
+                return {name: tf.identity(x) for name, x in features.items()}
+
+        return numbered.enumerate().map(check)
+
+    def _split(
+        self, batches: tf.data.Dataset, batch_size: int, parse: Parse
+    ) -> tf.data.Dataset:
+        """Cuts batches into shares: of each those of all trainers in turn."""
         each = self.rows_per_trainer or batch_size
-        hint = tf.data.experimental.SHARD_HINT
 
         def cut(number, serialized):
             def take(trainer):
@@ -71,106 +121,101 @@ class DataService:
 
             return tf.data.Dataset.range(self.num_trainers).map(take)
 
-        # Whoever makes a share reads all batches, but parses only its own.
-        return batches.shard(hint, hint).flat_map(cut)
-
-    def read(self, shares: tf.data.Dataset) -> tf.data.Dataset:
-        """Has shares made by the service; returns those of this trainer.
-
-        Args:
-          shares: Number <int64>[] and features of each share, made of what
-            `split` gives.
-
-        Returns:
-          The features, in the order of their numbers, from 0 on.
-        """
-        # Only of an endless dataset may trainers read the same rounds.
-        shares = shares.apply(
-            tf.data.experimental.assert_cardinality(
-                tf.data.INFINITE_CARDINALITY
-            )
+        shares = batches.flat_map(cut).map(
+            lambda number, *rest: (number, parse(number, *rest)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
         )
+        # Only of an endless dataset can trainers read the same batches.
+        endless = tf.data.experimental.assert_cardinality(
+            tf.data.INFINITE_CARDINALITY
+        )
+        return shares.prefetch(tf.data.AUTOTUNE).apply(endless)
+
+    def _read_one(
+        self, address: str, shares: tf.data.Dataset
+    ) -> tf.data.Dataset:
+        """Returns this trainer's shares from one service."""
         # All trainers give the same name, since their graphs differ in names
         # of functions, by which the service would tell them apart.
         dataset_id = _service.register_dataset(
-            self.address, shares, dataset_id=self.token
+            address, shares, dataset_id=self.token
         )
         own = _service.from_dataset_id(
-            _service.ShardingPolicy.HINT,
-            self.address,
+            _service.ShardingPolicy.OFF,
+            address,
             dataset_id,
             element_spec=shares.element_spec,
             job_name=self.token,
             consumer_index=self.trainer,
             num_consumers=self.num_trainers,
         )
-        size = self.num_data_workers
-
-        def sort(turn, rounds):
-            numbers, features = rounds
-            order = tf.argsort(numbers)
-            numbers = tf.gather(numbers, order)
-            expected = turn * size + tf.range(size, dtype=tf.int64)
-            check = tf.debugging.Assert(
-                tf.reduce_all(numbers == expected),
-                [_OUT_OF_ORDER, numbers, expected],
-            )
-            with tf.control_dependencies([check]):
-                return {
-                    name: tf.gather(value, order)
-                    for name, value in features.items()
-                }
-
-        turns = own.batch(size, drop_remainder=True).enumerate()
-        return turns.map(sort).unbatch()
+        return own.prefetch(1)
 
 
-def explain(error: tf.errors.OpError, service: DataService) -> UserError | None:
+def _require_answer(address: str) -> None:
+    """Raises `UserError` unless somebody listens; TensorFlow would wait."""
+    host, _, port = address.removeprefix(_PROTOCOL).rpartition(":")
+    if not address.startswith(_PROTOCOL) or not host or not port.isdigit():
+        raise UserError(
+            "--tf_data_service must be grpc://host:port, or several of them "
+            f"separated by commas. Received: {address!r}."
+        )
+    try:
+        socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise UserError(
+            f"No data service answers at {address} ({error}); start "
+            "run/data_service.py there."
+        ) from error
+
+
+def explain(error: tf.errors.OpError) -> UserError | None:
     """Returns the error to raise if it was the order that was wrong."""
     if _OUT_OF_ORDER not in str(error):
         return None
     return UserError(
-        f"The data service at {service.address} does not have "
-        f"--tf_data_service_workers={service.num_data_workers} data workers; "
-        "give their number, which is that of the dispatcher's "
-        "--worker_addresses."
+        "A data service of --tf_data_service has several data workers, whose "
+        "order is not that of the run; start run/data_service.py on each "
+        "machine that reads, and name all of them."
     )
 
 
 def serve(config: DataServiceConfig) -> None:
-    """Runs a dispatcher or a data worker until it is ended from outside.
+    """Runs a service with one data worker until it is ended from outside.
 
     Raises:
       UserError: If it cannot start.
     """
-    start(config).join()
+    servers = start(config)
+    for server in servers:
+        server.join()
 
 
 def start(
     config: DataServiceConfig,
-) -> _service.DispatchServer | _service.WorkerServer:
-    """Starts a dispatcher or a data worker.
+) -> tuple[_service.DispatchServer, _service.WorkerServer]:
+    """Starts a service with one data worker; it ends when nobody holds it.
 
     Raises:
       UserError: If it cannot start.
     """
+    worker_port = config.worker_port or config.port + 1
+    host = config.host or socket.gethostname()
     try:
-        if config.dispatcher is None:
-            return _service.DispatchServer(
-                _service.DispatcherConfig(
-                    port=config.port,
-                    worker_addresses=config.worker_address_list(),
-                )
-            )
-        return _service.WorkerServer(
+        dispatcher = _service.DispatchServer(
+            _service.DispatcherConfig(port=config.port)
+        )
+        worker = _service.WorkerServer(
             _service.WorkerConfig(
-                dispatcher_address=config.dispatcher,
-                port=config.port,
-                worker_address=config.worker_address,
+                dispatcher_address=f"localhost:{config.port}",
+                port=worker_port,
+                worker_address=f"{host}:{worker_port}",
             )
         )
-    except tf.errors.OpError as error:
+    except (RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"The data service cannot start at --port={config.port}: "
-            f"{error.message}."
+            f"The data service cannot start at --port={config.port} and "
+            f"--worker_port={worker_port} ({error}); give ports that are free."
         ) from error
+    return dispatcher, worker

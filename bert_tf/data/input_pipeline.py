@@ -137,12 +137,9 @@ class PretrainingInput:
 
         def parse(number, first_row, serialized):
             first = start_record + number * self.batch_size + first_row
-            return number, self._features(first, serialized)
+            return self._features(first, serialized)
 
-        shares = service.split(batches, self.batch_size)
-        shares = shares.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-        stream = service.read(_with_options(shares.prefetch(tf.data.AUTOTUNE)))
-        stream = stream.map(
+        stream = service.read(batches, self.batch_size, parse).map(
             lambda batch: {
                 name: tf.ensure_shape(value, [own[1], *value.shape[1:]])
                 for name, value in batch.items()

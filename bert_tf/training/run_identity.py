@@ -65,7 +65,6 @@ _WITHOUT_EFFECT = frozenset(
         "stop_at_step",
         "task_index",
         "tf_data_service",
-        "tf_data_service_workers",
         "tpu",
         "tpu_name",
         "tpu_zone",

@@ -1,0 +1,178 @@
+"""Tests for bert_tf.data.data_service."""
+
+import os
+import socket
+import threading
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import data_service
+from bert_tf.data.data_service import DataService
+from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.errors import UserError
+from bert_tf.run_config import DataServiceConfig
+from bert_tf.text.masking import DynamicMasking
+from tests import record_files
+
+_MASKING = DynamicMasking(
+    vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+)
+_NUM_BATCHES = 12
+
+
+def _free_ports(number):
+    with_ports = [socket.create_server(("localhost", 0)) for _ in range(number)]
+    ports = [listening.getsockname()[1] for listening in with_ports]
+    for listening in with_ports:
+        listening.close()
+    return ports
+
+
+class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # They live as long as somebody holds them.
+        cls.servers = []
+        cls.addresses = []
+        for _ in range(3):
+            port, worker_port = _free_ports(2)
+            config = DataServiceConfig(port, worker_port, "localhost")
+            cls.servers.append(data_service.start(config))
+            cls.addresses.append(f"grpc://localhost:{port}")
+
+    def setUp(self):
+        super().setUp()
+        folder = self.create_tempdir().full_path
+        paths = [
+            record_files.write(
+                os.path.join(folder, f"{index}.tfrecord"), range(first, stop)
+            )
+            for index, (first, stop) in enumerate([(1, 14), (20, 27), (40, 43)])
+        ]
+        self.source = PretrainingInput(
+            paths, 8, 3, 7, 5, _MASKING, files_per_group=2, records_per_block=6
+        )
+
+    def service(self, num_services, **attributes):
+        # The service keeps what it was given under a token.
+        return DataService.find(
+            ", ".join(self.addresses[:num_services]),
+            token=self.id(),
+            **attributes,
+        )
+
+    def read(self, service, start, rows=None):
+        dataset = self.source.dataset(start, rows, service)
+        self.assertEqual(
+            dataset.element_spec,
+            self.source.dataset(start, service.rows(7)).element_spec,
+        )
+        batches = list(dataset.take(_NUM_BATCHES).as_numpy_iterator())
+        return {
+            name: np.stack([batch[name] for batch in batches])
+            for name in batches[0]
+        }
+
+    def expected(self, start):
+        batches = list(self.source.dataset(start).take(_NUM_BATCHES))
+        return {
+            name: np.stack([batch[name] for batch in batches])
+            for name in batches[0]
+        }
+
+    @parameterized.parameters((1, 0), (2, 0), (2, 45), (3, 0), (3, 17))
+    def test_the_stream_is_the_local_one(self, num_services, start):
+        actual = self.read(self.service(num_services), start)
+        for name, value in self.expected(start).items():
+            self.assertAllEqual(actual[name], value)
+
+    @parameterized.parameters(
+        (2, 3, 2, [(0, 3), (3, 3)]),
+        # More rows than two trainers need, and a third one without any.
+        (3, 4, 3, [(0, 4), (4, 3), (7, 0)]),
+    )
+    def test_several_trainers_share_each_batch(
+        self, num_trainers, each, num_services, rows
+    ):
+        found = {}
+
+        def train(trainer):
+            service = self.service(
+                num_services,
+                trainer=trainer,
+                num_trainers=num_trainers,
+                rows_per_trainer=each,
+            )
+            self.assertEqual(service.rows(7), rows[trainer])
+            found[trainer] = self.read(service, 0, rows[trainer])
+
+        threads = [
+            threading.Thread(target=train, args=(trainer,), daemon=True)
+            for trainer in range(num_trainers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = self.expected(0)
+        for trainer, (first, count) in enumerate(rows):
+            for name, value in expected.items():
+                own = value[:, first : first + count]
+                self.assertAllEqual(found[trainer][name], own)
+
+    def test_a_service_with_several_data_workers_is_refused(self):
+        (port,) = _free_ports(1)
+        dispatcher = tf.data.experimental.service.DispatchServer(
+            tf.data.experimental.service.DispatcherConfig(port=port)
+        )
+        config = tf.data.experimental.service.WorkerConfig(f"localhost:{port}")
+        workers = [
+            tf.data.experimental.service.WorkerServer(config) for _ in range(2)
+        ]
+        service = DataService.find(f"grpc://localhost:{port}", token="token")
+        dataset = self.source.dataset(0, service=service)
+        with self.assertRaises(tf.errors.InvalidArgumentError) as caught:
+            list(dataset.take(_NUM_BATCHES))
+        explained = data_service.explain(caught.exception)
+        self.assertIsInstance(explained, UserError)
+        self.assertIn("has several data workers", str(explained))
+        other = tf.errors.InvalidArgumentError(None, None, "something else")
+        self.assertIsNone(data_service.explain(other))
+        del workers, dispatcher
+
+    @parameterized.parameters(
+        ("localhost:1", "must be grpc://host:port"),
+        ("grpc://localhost", "must be grpc://host:port"),
+        ("grpc://localhost:1", "No data service answers at grpc://localhost:1"),
+        ("grpc://a:1,grpc://a:1", "different machines"),
+    )
+    def test_addresses_that_are_none(self, addresses, message):
+        with self.assertRaisesRegex(UserError, message):
+            DataService.find(addresses, token="token")
+
+    def test_rows_of_another_trainer_are_refused(self):
+        service = DataService(("grpc://nowhere:1",), "token", 1, 2, 4)
+        with self.assertRaisesRegex(ValueError, r"\(4, 3\). Received: \(0, 4"):
+            self.source.dataset(0, (0, 4), service)
+
+    def test_a_port_that_is_taken_is_named(self):
+        with socket.create_server(("0.0.0.0", 0)) as taken:
+            port = taken.getsockname()[1]
+            with self.assertRaisesRegex(UserError, f"--port={port}"):
+                data_service.start(DataServiceConfig(port))
+
+    @parameterized.parameters(
+        ({"port": 0}, "--port must"),
+        ({"port": 1, "worker_port": 70000}, "--worker_port must"),
+        ({"port": 1, "worker_port": 1}, "must differ"),
+    )
+    def test_flags_that_do_not_fit(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            DataServiceConfig(**flags)
+
+
+if __name__ == "__main__":
+    tf.test.main()
