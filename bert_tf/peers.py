@@ -36,7 +36,7 @@ _PATIENCE = 5.0
 # How long after two looks in vain training may take to notice by itself.
 _GRACE = 20.0
 # How long a worker stays, so that the others hear it out.
-_FAREWELL = 2.0
+_FAREWELL = 4.0
 
 # What a worker that is gone makes of calls into the graph.
 _ERRORS = (
