@@ -12,6 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.manifest import Manifest
+from bert_tf.data.record_repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.run_config import PretrainConfig
 from bert_tf.text.masking import DynamicMasking
@@ -165,6 +166,7 @@ def build_input(
             if is_chief
             else None
         ),
+        budget=Budget(config.max_corrupt_records),
     )
 
 
@@ -188,6 +190,7 @@ def build_evaluation_input(
         config.max_predictions_per_seq,
         config.eval_batch_size,
         seed=config.seed,
+        budget=Budget(config.max_corrupt_records),
     )
 
 
