@@ -121,7 +121,7 @@ class Compilation:
             program = tf.function(
                 compiled_step, jit_compile=True, autograph=False
             )
-        if len(self._row_shapes) < 2:
+        if not self._row_shapes:
             return program
         return self._by_length(program)
 
@@ -139,6 +139,8 @@ class Compilation:
             return program(rows, *others)
 
         def choose_program(rows, *others):
+            if len(lengths) == 1:
+                return run(*self._row_shapes, rows, others)
             length = tf.shape(rows[INPUT_IDS.name])[-1]
             return tf.switch_case(
                 tf.searchsorted(lengths, [length])[0],
@@ -163,9 +165,12 @@ class Compilation:
             return f"XLA ({self._asked}): the whole step, by the device."
         parts = []
         if steps:
+            number = (
+                "1 program" if len(steps) == 1 else f"{len(steps)} programs"
+            )
             parts.append(
-                f"the whole step of a device ({len(steps)} programs), "
-                "collectives and clipping outside"
+                f"the whole step of a device ({number}), collectives and "
+                "clipping outside"
             )
         elif len(names) > len(updates):
             parts.append("the chains between the matrix products")
