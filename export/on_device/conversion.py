@@ -65,7 +65,7 @@ def convert(
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
         try:
-            with _quiet():
+            with quiet():
                 content = converter.convert()
                 if quantization == "full_int8":
                     content = calibration.quantize(content, samples, per_tensor)
@@ -92,8 +92,8 @@ def _save(
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the converter from telling of each of its steps."""
+def quiet() -> Iterator[None]:
+    """Keeps what is not the user's from being logged, but for errors."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
