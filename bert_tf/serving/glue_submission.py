@@ -15,6 +15,7 @@ from bert_tf import devices
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf import progress
+from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.run_config import GlueSubmissionConfig
@@ -97,6 +98,12 @@ def run(config: GlueSubmissionConfig) -> None:
     keras_backend.require_tensorflow()
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
+    with computing.together():
+        _run_on(computing, config)
+
+
+def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
+    """Does it on devices that are prepared."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     _report_missing(missing, config.allow_missing_tasks)
@@ -134,7 +141,6 @@ def run(config: GlueSubmissionConfig) -> None:
         logging.info(
             "Wrote %s: %s.", config.output_file, ", ".join(sorted(texts))
         )
-    coordinator.barrier("the end")
 
 
 def _model_of(task: GlueTask) -> str | None:

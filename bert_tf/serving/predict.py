@@ -37,6 +37,12 @@ def run(config: PredictConfig) -> None:
     _check_paths(config)
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
+    with computing.together():
+        _run_on(computing, config)
+
+
+def _run_on(computing: Devices, config: PredictConfig) -> None:
+    """Does it on devices that are prepared."""
     coordinator = computing.coordinator
     stored = initialization.read(config.model_dir, flag="--model_dir")
     if coordinator.num_workers > 1:
@@ -73,7 +79,6 @@ def run(config: PredictConfig) -> None:
             total,
             config.output_file,
         )
-    coordinator.barrier("the end")
 
 
 def build_predictor(

@@ -53,6 +53,12 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     """
     # Workers must find each other before anything is computed.
     computing = devices.prepare(config)
+    with computing.together():
+        return _run_on(computing, config)
+
+
+def _run_on(computing: Devices, config: DistillConfig) -> dict[str, Metrics]:
+    """Does it on devices that are prepared."""
     stored = formats.read(config.teacher_dir)
     task = registry.from_stored(stored, _FLAG)
     if config.max_seq_length is None:
@@ -74,14 +80,14 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
             return own
         return _restore(own, stored_task)
 
-    return finetune.run(
+    return finetune.run_on(
+        computing,
         config,
         build_task,
         functools.partial(student.read, teacher=stored),
         lambda own, reader, devices: Teacher(
             config, stored, task, own, reader, devices
         ),
-        computing,
     )
 
 

@@ -55,7 +55,6 @@ def run(
     build_task: BuildTask,
     read_start: Callable[[Any], StoredModel] = start_model.read,
     supervise: Supervise = Labels,
-    computing: Devices | None = None,
 ) -> dict[str, Metrics]:
     """Does what a fine-tuning script is asked for.
 
@@ -66,7 +65,6 @@ def run(
       build_task: Makes the task.
       read_start: Returns the model that training begins with, of the flags.
       supervise: Makes what it learns from.
-      computing: Where to compute, if that is prepared already.
 
     Returns:
       Split to metrics.
@@ -75,20 +73,28 @@ def run(
       Preempted: If it was asked to stop; what is done is kept.
       UserError: For whatever the user can mend.
     """
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
+    with computing.together():
+        return run_on(computing, config, build_task, read_start, supervise)
+
+
+def run_on(
+    computing: Devices,
+    config: FinetuneConfig,
+    build_task: BuildTask,
+    read_start: Callable[[Any], StoredModel] = start_model.read,
+    supervise: Supervise = Labels,
+) -> dict[str, Metrics]:
+    """Does the same on devices that the caller has prepared."""
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
-    # Workers must find each other before anything is computed.
-    computing = computing or devices.prepare(config)
     with Preemption() as preemption:
-        if config.do_train:
-            results = _train(
-                config, build_task, read_start, supervise, computing, preemption
-            )
-        else:
-            results = _evaluate_only(config, build_task, supervise, computing)
-        # Nobody goes before the chief has written.
-        computing.coordinator.barrier("the end")
-    return results
+        if not config.do_train:
+            return _evaluate_only(config, build_task, supervise, computing)
+        return _train(
+            config, build_task, read_start, supervise, computing, preemption
+        )
 
 
 def _train(

@@ -71,9 +71,10 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
         return _combine(config)
     # Once for both trainings: workers find each other only once.
     computing = devices.prepare(config)
-    if config.triviaqa_file:
-        config = _train_on_triviaqa(config, computing)
-    return finetune.run(config, build_task, computing=computing)
+    with computing.together():
+        if config.triviaqa_file:
+            config = _train_on_triviaqa(config, computing)
+        return finetune.run_on(computing, config, build_task)
 
 
 def build_task(
@@ -198,9 +199,11 @@ def _train_on_triviaqa(config: SquadConfig, computing: Devices) -> SquadConfig:
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        finetune.run(first, build_task, computing=computing)
+        finetune.run_on(computing, first, build_task)
         if coordinator.is_chief:
             files.write_json(done_file, flags)
+        # Nobody looks for the model before the chief has written it.
+        coordinator.barrier("the model of TriviaQA")
     logging.info("Fine-tuning on SQuAD.")
     return dataclasses.replace(
         config,

@@ -1,5 +1,6 @@
 """Tests for bert_tf.training.finetune and what it is made of."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -171,11 +172,14 @@ class OneRunTest(_TestCase):
     @parameterized.parameters(
         {"micro_batch_size": 2},
         {"distribution_strategy": "mirrored", "num_gpus": 2},
+        {"distribution_strategy": "mirrored", "num_gpus": 4},
     )
     @pytest.mark.thorough
     def test_parts_of_a_step_change_nothing(self, **parts):
-        # Weights of classes make the parts count differently.
+        # Weights of classes make the parts count differently. Four devices
+        # cannot share the batch evenly.
         common = {
+            "train_batch_size": "6",
             "num_train_epochs": "0.5",
             "class_weights": "feline:3,other:0.5",
         }
@@ -337,8 +341,28 @@ class ResumeTest(_TestCase):
             with self.assertRaisesRegex(UserError, message):
                 _run(self.config(num_train_epochs="0.5", **values))
         tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
-        with self.assertRaisesRegex(UserError, "file of the train data was"):
+        with self.assertRaisesRegex(
+            UserError, "file of the train data was .*--allow_changed_data"
+        ):
             _run(self.config(num_train_epochs="0.5"))
+        # Where to compute may change without being asked.
+        allowed = self.config(
+            num_train_epochs="0.75",
+            allow_changed_data=True,
+            distribution_strategy="mirrored",
+            num_gpus=2,
+        )
+        with self.assertLogs(level="INFO") as logs:
+            _run(allowed)
+        text = "\n".join(logs.output)
+        for message in (
+            "as allowed: the file of the train data was",
+            "as allowed: --num_train_epochs was 0.5 and is 0.75 now",
+            "Changed at step 6: the strategy was 'OneDeviceStrategy' and is "
+            "'MirroredStrategy' now; the number of replicas was 1 and is 2 now",
+        ):
+            self.assertIn(message, text)
+        self.assertEqual(_lines(allowed.output_dir)[-1]["step"], 9)
 
     def test_what_no_weight_depends_on_may_change(self):
         config = self.config(num_train_epochs="0.5")
@@ -497,6 +521,45 @@ class SelectionTest(_TestCase):
             "        3e-05     16       2   1 run  0.6500\n"
             "          all    all     all  3 runs  0.6167  +- 0.1041\n",
         )
+
+
+@dataclasses.dataclass
+class _Numbers:
+    """Features that say which example they are of."""
+
+    lengths: np.ndarray
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def batch(self, indices, length):
+        ids = np.repeat(indices[:, np.newaxis], length, axis=1)
+        mask = np.arange(length) < self.lengths[indices][:, np.newaxis]
+        return {"input_ids": ids, "input_mask": mask.astype(np.int32)}
+
+
+class InputTest(tf.test.TestCase):
+    def test_rows_of_workers_make_the_batch(self):
+        source = FinetuneInput(
+            _Numbers(np.array([3, 9, 5, 12, 7, 8, 2, 11])), 5, 1, 6, (8, 12)
+        )
+        whole = iter(source.dataset(2))
+        # The third worker is left with nothing.
+        parts = [
+            iter(source.dataset(2, first, count))
+            for first, count in ((0, 3), (3, 2), (5, 0))
+        ]
+        for step in range(2, 6):
+            batch = next(whole)
+            shares = [next(part) for part in parts]
+            self.assertEqual([len(x["input_ids"]) for x in shares], [3, 2, 0])
+            for name, value in batch.items():
+                self.assertAllEqual(
+                    tf.concat([share[name] for share in shares], 0), value
+                )
+            self.assertAllEqual(
+                batch["input_ids"], source.read(step)["input_ids"]
+            )
 
 
 class FlagsTest(_TestCase):
