@@ -5,6 +5,7 @@ import socket
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -30,6 +31,7 @@ def _free_ports(number):
     return ports
 
 
+@pytest.mark.slow
 class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -66,10 +68,10 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
 
     def read(self, service, start, rows=None):
         dataset = self.source.dataset(start, rows, service)
-        self.assertEqual(
-            dataset.element_spec,
-            self.source.dataset(start, service.rows(7)).element_spec,
-        )
+        first, count = service.rows(7)
+        self.assertEqual(dataset.element_spec["input_ids"].shape, [count, 8])
+        self.assertEqual(dataset.element_spec["example_index"].shape, [count])
+        self.assertIn(rows, (None, (first, count)))
         batches = list(dataset.take(_NUM_BATCHES).as_numpy_iterator())
         return {
             name: np.stack([batch[name] for batch in batches])
@@ -83,35 +85,27 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
             for name in batches[0]
         }
 
-    @parameterized.parameters((1, 0), (2, 0), (2, 45), (3, 0), (3, 17))
+    @parameterized.parameters((1, 0), (2, 45), (3, 17))
     def test_the_stream_is_the_local_one(self, num_services, start):
         actual = self.read(self.service(num_services), start)
         for name, value in self.expected(start).items():
             self.assertAllEqual(actual[name], value)
 
-    @parameterized.parameters(
-        (2, 3, 2, [(0, 3), (3, 3)]),
+    def test_several_trainers_share_each_batch(self):
         # More rows than two trainers need, and a third one without any.
-        (3, 4, 3, [(0, 4), (4, 3), (7, 0)]),
-    )
-    def test_several_trainers_share_each_batch(
-        self, num_trainers, each, num_services, rows
-    ):
+        rows = [(0, 4), (4, 3), (7, 0)]
         found = {}
 
         def train(trainer):
             service = self.service(
-                num_services,
-                trainer=trainer,
-                num_trainers=num_trainers,
-                rows_per_trainer=each,
+                2, trainer=trainer, num_trainers=3, rows_per_trainer=4
             )
             self.assertEqual(service.rows(7), rows[trainer])
             found[trainer] = self.read(service, 0, rows[trainer])
 
         threads = [
             threading.Thread(target=train, args=(trainer,), daemon=True)
-            for trainer in range(num_trainers)
+            for trainer in range(3)
         ]
         for thread in threads:
             thread.start()

@@ -67,6 +67,22 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
             self.assertCountEqual(read, range(_TOTAL))
             self.assertEqual(read, _expected_order(3, epoch))
 
+    @parameterized.parameters((0, 3), (1, 2), (3, 1), (4, 0))
+    def test_rows_are_those_of_the_whole_batch(self, first, count):
+        masking = DynamicMasking(
+            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+        )
+        data = self._input(masking=masking)
+        rows = data.dataset(6, (first, count))
+        self.assertEqual(rows.element_spec["input_ids"].shape, [count, 8])
+        self.assertEqual(rows.element_spec["example_index"].shape, [count])
+        for whole, part in zip(
+            data.dataset(6).take(3), rows.take(3), strict=True
+        ):
+            self.assertEqual(whole.keys(), part.keys())
+            for name, value in whole.items():
+                self.assertAllEqual(part[name], value[first : first + count])
+
     def test_seed_changes_the_order(self):
         self.assertNotEqual(_expected_order(3, 0), _expected_order(4, 0))
         (batch,) = self._input(seed=4, batch_size=_TOTAL).dataset().take(1)
