@@ -27,6 +27,7 @@ def evaluate(
     max_eval_steps: int | None = None,
     strategy: tf.distribute.Strategy | None = None,
     use_next_sentence: bool = True,
+    show_progress: bool = True,
 ) -> dict[str, float | int]:
     """Computes losses and accuracies over all examples.
 
@@ -44,6 +45,7 @@ def evaluate(
       max_eval_steps: Most batches to read; None reads all.
       strategy: Where the model lives; by default the current strategy.
       use_next_sentence: Whether the next-sentence loss takes part.
+      show_progress: Whether to show a progress bar.
 
     Returns:
       `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, unless
@@ -75,7 +77,9 @@ def evaluate(
     # In float64, as float32 loses small terms in long sums.
     totals: dict[str, np.float64] = {}
     total = num_batches if num_batches >= 0 else None
-    with progress.bar(total, "evaluating", "batch") as bar:
+    with progress.bar(
+        total, "evaluating", "batch", hidden=not show_progress
+    ) as bar:
         for rows in distribution.deal(strategy, dataset, plan, finite=True):
             for name, value in compute_batch(rows).items():
                 totals[name] = totals.get(name, 0.0) + np.float64(value)

@@ -309,6 +309,7 @@ class _Pretraining:
                 config.max_eval_steps,
                 parts.strategy,
                 config.use_next_sentence,
+                self._coordinator.is_chief,
             ),
             source,
             self._coordinator,
