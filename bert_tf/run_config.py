@@ -521,6 +521,17 @@ class PretrainConfig(TrainingDeviceConfig):
             f"{self.num_train_steps}, where the schedule ends. Received: "
             f"{self.schedule_start_step}.",
         )
+        require(
+            self.tf_data_service is None or self.do_train,
+            "--tf_data_service is of use with --do_train only. Received: "
+            f"{self.tf_data_service!r}.",
+        )
+        require(
+            self.tf_data_service is None or not self.max_corrupt_records,
+            "--max_corrupt_records cannot be had with --tf_data_service, whose "
+            "workers read the records where they are. Received: "
+            f"{self.max_corrupt_records}; drop one of the two.",
+        )
         require_rate(self, "masked_lm_prob")
         require(
             self.learning_rate > 0,
