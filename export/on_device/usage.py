@@ -71,7 +71,7 @@ def _of_text(build: Build, path: str) -> list[str]:
     return [
         "import numpy as np",
         "from ai_edge_litert import interpreter",
-        "from tensorflow_text.core.pybinds import tflite_registrar",
+        "from tensorflow_text import tflite_registrar",
         "",
         "lite = interpreter.InterpreterWithCustomOps(",
         "    tflite_registrar.SELECT_TFTEXT_OPS,",
