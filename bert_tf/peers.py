@@ -138,6 +138,37 @@ def check_health(index: int) -> str | None:
     return None
 
 
+def meet(cluster: Cluster | None, place: str, seconds: float) -> list[int]:
+    """Waits for all workers where it is not sure that all come.
+
+    A reduction would wait for ever for one that does not.
+
+    Args:
+      cluster: The workers; None for a run of one process.
+      place: A name that no other meeting of the run has.
+      seconds: How long to wait.
+
+    Returns:
+      Those that did not come.
+
+    Raises:
+      tf.errors.OpError: If one is gone.
+    """
+    if cluster is None:
+        return []
+    known = context.context()
+    known.set_config_key_value(f"{place}/{cluster.index}", "here")
+    deadline = time.monotonic() + seconds
+    missing = []
+    for index in range(cluster.num_workers):
+        left = max(0.001, deadline - time.monotonic())
+        try:
+            known.get_config_key_value(f"{place}/{index}", int(1000 * left))
+        except tf.errors.DeadlineExceededError:
+            missing.append(index)
+    return missing
+
+
 def _tell(kind: str, text: str) -> None:
     """Tells all other workers why this one stops."""
     try:

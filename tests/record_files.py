@@ -52,3 +52,18 @@ def write(path, numbers, **lengths):
         for number in numbers:
             writer.write(serialize(make_features(number, **lengths)))
     return path
+
+
+def damage(path, number):
+    """Changes a bit of a record's contents; returns where the record begins."""
+    with open(path, "r+b") as file:
+        offset = 0
+        for _ in range(number):
+            # The length stands first; 16 bytes of it and of checksums are more.
+            file.seek(offset)
+            offset += int.from_bytes(file.read(8), "little") + 16
+        file.seek(offset + 40)
+        (byte,) = file.read(1)
+        file.seek(offset + 40)
+        file.write(bytes([byte ^ 1]))
+    return offset

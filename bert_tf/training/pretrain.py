@@ -175,6 +175,10 @@ class _Pretraining:
             self._identity["vocabulary_hash"],
             self._config.allow_changed_data,
         )
+        if self._coordinator.num_workers > 1:
+            self._coordinator.agree(
+                {"--init_checkpoint": stored.hash_weights()}, "first weights"
+            )
         return stored
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
@@ -264,11 +268,12 @@ class _Pretraining:
         )
         self._left_out = source.budget.left_out
         training_reader.leave_out_damaged(
+            "training",
             lambda: run.train(
                 reader.read_from(self._parts.step), reader.read_batch
             ),
             source,
-            self._coordinator,
+            self._devices,
             self._bert_config.vocab_size,
             reader.explain,
         )
@@ -302,6 +307,7 @@ class _Pretraining:
         if not parts.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and has learnt nothing.")
         results = training_reader.leave_out_damaged(
+            "evaluation",
             lambda: evaluate.evaluate(
                 parts.model,
                 source.evaluation_dataset(),
@@ -312,7 +318,7 @@ class _Pretraining:
                 self._coordinator.is_chief,
             ),
             source,
-            self._coordinator,
+            self._devices,
             self._bert_config.vocab_size,
         )
         logging.info("Evaluation: %s", metrics_log.describe(results))

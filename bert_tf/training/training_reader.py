@@ -4,6 +4,7 @@ Shapes:
   B: examples of a step, all replicas and micro-batches.
 """
 
+import itertools
 import secrets
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,15 +15,21 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf import distribution
-from bert_tf.coordination import Coordinator
+from bert_tf import peers
 from bert_tf.data import data_service
 from bert_tf.data.data_service import DataService
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.devices import Devices
 from bert_tf.distribution import StepPlan
+from bert_tf.errors import UserError
 from bert_tf.run_config import PretrainConfig
 from bert_tf.training import loop as training_loop
 from bert_tf.training import training_data
+
+# What reading makes of a damaged record.
+_READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+# How long the workers wait for each other at a damaged record, in seconds.
+_PATIENCE = 60.0
 
 _Result = TypeVar("_Result")
 
@@ -107,18 +114,20 @@ class TrainingReader:
 
 
 def leave_out_damaged(
+    name: str,
     action: Callable[[], _Result],
     source: PretrainingInput,
-    coordinator: Coordinator,
+    computing: Devices,
     vocab_size: int,
     explain: Callable[[tf.errors.OpError], Exception | None] | None = None,
 ) -> _Result:
     """Does what reads from `source`, again after each repair of it.
 
     Args:
+      name: What it is; no two of a process have the same name.
       action: Begins anew, where it came to, each time it is called.
       source: What it reads.
-      coordinator: What all workers do together; they find the same damage.
+      computing: Who computes.
       vocab_size: How many pieces the model knows.
       explain: Returns the error to raise for other reasons.
 
@@ -128,12 +137,14 @@ def leave_out_damaged(
     Raises:
       UserError: If a record cannot be read or used, and cannot be left out.
     """
-    while True:
+    for attempt in itertools.count():
         try:
             return action()
         except tf.errors.OpError as error:
+            if source.budget.most and isinstance(error, _READ_ERRORS):
+                _require_all(computing, f"{name} {attempt}", error)
             if source.repair(error):
-                _compare_repairs(source, coordinator)
+                _compare_repairs(source, computing)
                 continue
             explanation = (
                 training_data.explain_ids(error, vocab_size)
@@ -145,9 +156,27 @@ def leave_out_damaged(
             raise explanation from error
 
 
-def _compare_repairs(source: PretrainingInput, coordinator: Coordinator):
+def _require_all(
+    computing: Devices, place: str, error: tf.errors.OpError
+) -> None:
+    """Makes sure that all workers have come to the same error.
+
+    Raises:
+      UserError: If not; the others wait in the step that they could read.
+    """
+    missing = peers.meet(computing.cluster, place, _PATIENCE)
+    if missing:
+        names = " and ".join(map(computing.cluster.name, missing))
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"This worker cannot read a record that {names} can ({reason}); "
+            "all must have the same records, so copy them to it again."
+        ) from error
+
+
+def _compare_repairs(source: PretrainingInput, computing: Devices) -> None:
     """Makes sure that all workers have left out the same records."""
-    coordinator.agree(
+    computing.coordinator.agree(
         {
             f"record {record.record} of {record.file}": record.reason
             for record in source.budget.left_out

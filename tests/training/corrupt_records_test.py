@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,11 +11,9 @@ from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.run_config import DataServiceConfig
 from tests import pretrain_case
+from tests import record_files
 from tests import tiny_pretraining
 from tests import worker_processes
-
-# The records have one length; the third of `a.tfrecord` is damaged.
-_DAMAGED = 3
 
 
 class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
@@ -25,14 +22,7 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         tiny_pretraining.write_records(self.path("a.tfrecord"))
 
     def _damage(self):
-        path = self.path("a.tfrecord")
-        contents = bytearray(files.read_bytes(path))
-        # 12 bytes of length and its checksum, 4 of the contents' checksum.
-        size = int(np.frombuffer(contents[:8], np.uint64)[0]) + 16
-        contents[_DAMAGED * size + 40] ^= 1
-        with open(path, "wb") as file:
-            file.write(contents)
-        return _DAMAGED * size
+        return record_files.damage(self.path("a.tfrecord"), 3)
 
     def pretrain(self, **flags):
         # Else they would be written anew.

@@ -1,0 +1,69 @@
+"""Tests for bert_tf.training.training_reader."""
+
+from unittest import mock
+
+import tensorflow as tf
+
+from bert_tf import devices
+from bert_tf import peers
+from bert_tf.cluster import Cluster
+from bert_tf.coordination import Coordinator
+from bert_tf.data.record_repair import Budget
+from bert_tf.errors import UserError
+from bert_tf.run_config import DeviceConfig
+from bert_tf.training import training_reader
+
+
+class LeaveOutDamagedTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.computing = devices.prepare(DeviceConfig())
+        self.source = mock.Mock()
+        self.source.budget = Budget(3)
+        self.source.explain.return_value = None
+
+    def _leave_out(self, errors):
+        """Does what fails once for each error."""
+        return training_reader.leave_out_damaged(
+            "training",
+            mock.Mock(side_effect=[*errors, "done"]),
+            self.source,
+            self.computing,
+            64,
+        )
+
+    def test_goes_on_for_as_long_as_something_can_be_mended(self):
+        error = tf.errors.DataLossError(None, None, "corrupted record")
+        self.source.repair.return_value = True
+        self.assertEqual(self._leave_out([error, error]), "done")
+        self.source.repair.return_value = False
+        with self.assertRaises(tf.errors.DataLossError):
+            self._leave_out([error])
+        self.source.explain.return_value = UserError("a.tfrecord is corrupt")
+        with self.assertRaisesRegex(UserError, "a.tfrecord is corrupt"):
+            self._leave_out([error])
+
+    def test_damage_that_other_workers_do_not_see_ends_the_run(self):
+        cluster = Cluster(("a:1", "b:1", "c:1"), 2)
+        self.computing = devices.Devices(
+            self.computing.strategy,
+            "CPU",
+            self.computing.precision,
+            Coordinator(self.computing.strategy),
+            cluster,
+        )
+        error = tf.errors.DataLossError(None, None, "corrupted record")
+        with mock.patch.object(peers, "meet", return_value=[1]) as meet:
+            with self.assertRaisesRegex(
+                UserError, "that worker 1 .*can .corrupted record."
+            ):
+                self._leave_out([error])
+        meet.assert_called_once_with(cluster, "training 0", mock.ANY)
+        self.source.repair.assert_not_called()
+
+    def test_a_lone_worker_waits_for_nobody(self):
+        self.assertEqual(peers.meet(None, "training 0", 1000.0), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()
