@@ -19,6 +19,9 @@ from absl import logging
 from bert_tf.cluster import Cluster
 from bert_tf.errors import UserError
 
+# The fewest numbers that are sent.
+_LEAST_SIZE_LOG2 = 10
+
 
 class Coordinator:
     """What all workers of a run do together.
@@ -116,7 +119,12 @@ class Coordinator:
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum over the workers, of <float32>[...]."""
-        return self._reduce(tf.constant(values)).numpy()
+        # Each size makes a graph of its own, so there are to be few.
+        size = 2 ** max(_LEAST_SIZE_LOG2, (values.size - 1).bit_length())
+        padded = np.zeros(size, np.float32)
+        padded[: values.size] = values.ravel()
+        total = self._reduce(tf.constant(padded)).numpy()
+        return total[: values.size].reshape(values.shape)
 
     @tf.function(autograph=False)
     def _reduce(self, values: tf.Tensor) -> tf.Tensor:

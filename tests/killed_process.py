@@ -53,6 +53,14 @@ def end_after(process, output_dir, step, signal_number):
     Returns:
       What it had printed at its end.
     """
+    wait_for_step(process, output_dir, step)
+    process.send_signal(signal_number)
+    log, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    return log
+
+
+def wait_for_step(process, output_dir, step):
+    """Waits until a process has done that step, or has ended."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         # The file may just be written or replaced.
@@ -60,6 +68,3 @@ def end_after(process, output_dir, step, signal_number):
             if any(line["step"] >= step for line in read_metrics(output_dir)):
                 break
         time.sleep(0.01)
-    process.send_signal(signal_number)
-    log, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    return log
