@@ -15,8 +15,11 @@ from bert_tf.modeling import remat
 from bert_tf.run_config import PretrainConfig
 from bert_tf.training import losses
 from bert_tf.training import memory
+from bert_tf.training import memory_watch
 from bert_tf.training import optimization
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.memory_watch import MemoryWatch
+from bert_tf.training.memory_watch import StepSizes
 from bert_tf.training.xla import Compilation
 
 # What the next-sentence task alone trains.
@@ -88,23 +91,15 @@ def assemble(
         f"{num_weights:,}",
         _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
     )
-    estimate = memory.estimate(
+    sizes = memory_watch.sizes_of(
+        computing,
         bert_config,
         num_weights,
         config.max_seq_length,
         config.max_predictions_per_seq,
-        activation_bytes=4 if precision.name == "float32" else 2,
+        config.remat,
     )
-    plan = _plan(
-        config,
-        strategy.num_replicas_in_sync,
-        estimate,
-        memory.available_bytes(computing.kind),
-        memory.largest_useful_micro_batch(
-            computing.kind, config.max_seq_length
-        ),
-        preferred_micro_batch,
-    )
+    plan = _plan(config, computing, sizes, preferred_micro_batch)
     loop = TrainingLoop(
         strategy,
         model,
@@ -113,6 +108,7 @@ def assemble(
         plan,
         precision.needs_loss_scale,
         Compilation(config.xla, computing.kind),
+        MemoryWatch(sizes, plan),
     )
     return Assembly(strategy, model, variables, optimizer, plan, loop)
 
@@ -148,48 +144,35 @@ def _build_optimizer(
 
 def _plan(
     config: PretrainConfig,
-    num_replicas: int,
-    estimate: memory.MemoryEstimate,
-    available: int | None,
-    most: int | None,
+    computing: Devices,
+    sizes: StepSizes,
     preferred_micro_batch: int,
 ) -> StepPlan:
     """Spreads a step over replicas and micro-batches that fit."""
     batch_size = config.train_batch_size
+    num_replicas = computing.strategy.num_replicas_in_sync
     # Batches that are accumulated are never computed at once.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
-        micro = _choose_micro_batch(
-            estimate, whole, available, most, preferred_micro_batch
-        )
+        micro = _choose_micro_batch(sizes, whole, preferred_micro_batch)
+        # Else each worker would choose by its own memory.
+        micro = computing.coordinator.from_chief(micro)
     else:
         micro = int(config.micro_batch_size) or whole
-    plan = StepPlan(
+    return StepPlan(
         batch_size * config.gradient_accumulation_steps, num_replicas, micro
     )
-    logging.info(
-        "Memory of a step: about %.1f GB with %d sequences at once on a "
-        "device, %d times; free: %s.",
-        estimate.total(micro) / 1e9,
-        micro,
-        plan.num_micro_batches,
-        "unknown" if available is None else f"{available / 1e9:.1f} GB",
-    )
-    return plan
 
 
-def _choose_micro_batch(
-    estimate: memory.MemoryEstimate,
-    whole: int,
-    available: int | None,
-    most: int | None,
-    preferred: int,
-) -> int:
+def _choose_micro_batch(sizes: StepSizes, whole: int, preferred: int) -> int:
     """Returns a divisor of `whole` that fits, as before if that fits."""
+    available = sizes.available()
     if available is None:
         return preferred or whole
+    estimate = sizes.estimate()
     # Another one than before the run was interrupted would round differently.
     if preferred and whole % preferred == 0:
-        if estimate.total(preferred) <= available:
+        if estimate.total(preferred, whole // preferred) <= available:
             return preferred
+    most = memory.largest_useful_micro_batch(sizes.kind, sizes.max_seq_length)
     return estimate.largest_micro_batch(whole, available, most)

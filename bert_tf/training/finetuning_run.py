@@ -1,6 +1,7 @@
 """One fine-tuning run: from the pretrained model to the best of its steps."""
 
 import functools
+import math
 import os
 
 import keras
@@ -10,6 +11,7 @@ from absl import logging
 from bert_tf import distribution
 from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
 from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import remat
@@ -18,6 +20,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.training import checkpoints
 from bert_tf.training import finetune_input
 from bert_tf.training import finetuning_setting
+from bert_tf.training import memory_watch
 from bert_tf.training import optimization
 from bert_tf.training import task_model
 from bert_tf.training import trained_variables
@@ -25,9 +28,11 @@ from bert_tf.training import training_state
 from bert_tf.training import xla
 from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.async_checkpoints import State
+from bert_tf.training.dev_selection import DevSelection
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_setting import Setting
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.training_run import Course
 from bert_tf.training.training_run import TrainingRun
@@ -98,7 +103,12 @@ class FinetuningRun:
         self._last_step = finetune_input.count_steps(
             len(self._features), self._batch_size, settings
         )
-        self._evaluations: list[dict[str, float]] = []
+        self._selection = DevSelection(
+            config,
+            setting.task,
+            len(self._features) / self._batch_size,
+            self._last_step,
+        )
         keras.utils.set_random_seed(settings.seed)
         if config.remat:
             remat.keep_recomputation(
@@ -145,7 +155,7 @@ class FinetuningRun:
         return [
             {"global_step": values["step"]}
             | {name: x for name, x in values.items() if name != "step"}
-            for values in self._evaluations
+            for values in self._selection.evaluations
         ]
 
     def weights(self) -> dict:
@@ -180,18 +190,21 @@ class FinetuningRun:
         )
         iterator = None
         evaluator = None
-        while self.step < self._last_step and not self._is_hopeless():
+        while True:
+            # First of all, for a run that was stopped while it evaluated.
+            if self._selection.is_due(self.step):
+                evaluator = evaluator or self.evaluator(config.eval_batch_size)
+                self._evaluate(evaluator, run)
+            if self.step >= self._last_step or self._selection.is_hopeless():
+                break
             if iterator is None:
                 iterator = distribution.deal(
                     self._setting.devices.strategy,
                     functools.partial(self._input.dataset, self.step),
                     self._plan,
                 )
-            run.train(iterator, self._input.read, self._next_stop())
-            if config.selects_evaluation:
-                evaluator = evaluator or self.evaluator(config.eval_batch_size)
-                run.write_summaries("eval", self._evaluate(evaluator))
-                self._checkpoints.save(self.step)
+            stop = self._selection.next_stop(self.step)
+            run.train(iterator, self._input.read, stop)
         self._checkpoints.wait()
         if config.selects_evaluation:
             self._take_best()
@@ -262,8 +275,22 @@ class FinetuningRun:
             self._plan,
             devices.precision.needs_loss_scale,
             Compilation(config.xla, devices.kind, self._input.row_shapes()),
+            self._watch_memory(),
         )
         return optimizer, loop
+
+    def _watch_memory(self) -> MemoryWatch:
+        devices = self._setting.devices
+        longest = self._input.row_shapes()[-1][INPUT_IDS.name]
+        sizes = memory_watch.sizes_of(
+            devices,
+            self._setting.stored.config,
+            self.model.count_params(),
+            math.prod(longest),
+            0,
+            self._setting.config.remat,
+        )
+        return MemoryWatch(sizes, self._plan)
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         logging.info(
@@ -275,7 +302,7 @@ class FinetuningRun:
             checkpoint.tensors,
             checkpoint.prefix,
         )
-        self._evaluations = list(checkpoint.metadata["evaluations"])
+        self._selection.restore(checkpoint.metadata["evaluations"])
         if self._loop.loss_scale is not None:
             self._loop.loss_scale.restore(checkpoint.metadata)
 
@@ -284,7 +311,7 @@ class FinetuningRun:
         metadata = {
             "identity": self._identity,
             "devices": self._devices,
-            "evaluations": self._evaluations,
+            "evaluations": self._selection.evaluations,
         }
         if self._loop.loss_scale is not None:
             metadata |= self._loop.loss_scale.state()
@@ -293,22 +320,20 @@ class FinetuningRun:
 
     # === Evaluations on the way ===
 
-    def _next_stop(self) -> int:
-        """Returns the step of the next evaluation, or the last step."""
-        config = self._setting.config
-        if not config.selects_evaluation:
-            return self._last_step
-        every = config.evaluate_every_steps or (
-            len(self._features) / self._batch_size
-        )
-        done = self.step
-        number = int(done / every) + 1
-        # Of an epoch that is no whole number of steps the last one counts.
-        while round(number * every) <= done:
-            number += 1
-        return min(round(number * every), self._last_step)
+    def _evaluate(self, evaluator: Evaluator, run: TrainingRun) -> None:
+        """Scores dev, and keeps what is known then."""
+        try:
+            metrics = self._choose_by_dev(evaluator)
+        except BaseException:
+            # Above all if the run is asked to stop: it goes on from here.
+            if self._checkpoints.step != self.step:
+                self._checkpoints.save(self.step)
+            self._checkpoints.wait()
+            raise
+        run.write_summaries("eval", metrics)
+        self._checkpoints.save(self.step)
 
-    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
+    def _choose_by_dev(self, evaluator: Evaluator) -> dict[str, float]:
         """Scores dev; keeps the weights if they are the best so far."""
         task = self._setting.task
         (split, *_) = task.splits(DEV)
@@ -317,8 +342,7 @@ class FinetuningRun:
         # All choose by the same numbers.
         metrics = coordinator.from_chief(evaluated.metrics)
         values = {"step": self.step} | metrics
-        self._evaluations.append(values)
-        if self._best_step() == self.step:
+        if self._selection.is_best(values):
             metadata = {"evaluation": values}
             if not coordinator.from_chief(
                 self._best.save(self.step, self.weights(), metadata)
@@ -328,40 +352,18 @@ class FinetuningRun:
                     f"{self._output_dir}; make room and start the same command "
                     "again."
                 )
+        self._selection.evaluations.append(values)
         return metrics
-
-    def _best_step(self) -> int:
-        """Returns the step of the best evaluation, of equals the first."""
-        sign = 1.0 if self._setting.task.more_is_better else -1.0
-        metric = self._setting.task.metric
-        best = max(self._evaluations, key=lambda values: sign * values[metric])
-        return int(best["step"])
-
-    def _is_hopeless(self) -> bool:
-        """Whether there were enough evaluations without a better one."""
-        patience = self._setting.config.early_stopping_patience
-        if not patience or not self._evaluations:
-            return False
-        steps = [values["step"] for values in self._evaluations]
-        since = len(steps) - 1 - steps.index(self._best_step())
-        if since >= patience:
-            logging.info(
-                "Training ends at step %d: %d evaluations were not better than "
-                "that of step %d.",
-                self.step,
-                since,
-                self._best_step(),
-            )
-        return since >= patience
 
     def _take_best(self) -> None:
         """Sets the weights to those of the best evaluation."""
         best = self._best.restore_latest()
-        if best is None or best.step != self._best_step():
+        best_step = self._selection.best_step
+        if best is None or best.step != best_step:
             raise UserError(
                 f"The best model of {self._output_dir}, that of step "
-                f"{self._best_step()}, is not in {BEST_FOLDER}/; remove "
-                "--output_dir to start anew."
+                f"{best_step}, is not in {BEST_FOLDER}/; remove --output_dir "
+                "to start anew."
             )
         for name, variable in self._weights.items():
             variable.assign(best.tensors[name])

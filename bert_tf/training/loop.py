@@ -21,6 +21,7 @@ from bert_tf.distribution import StepPlan
 from bert_tf.training import optimization
 from bert_tf.training import update_rule
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.xla import Compilation
 
 _DROPOUT_SALT = 21
@@ -91,6 +92,7 @@ class TrainingLoop:
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
+      memory_watch: Says what memory the steps take, if given.
 
     Attributes:
       loss_scale: The `LossScale`, or None.
@@ -106,6 +108,7 @@ class TrainingLoop:
         plan: StepPlan,
         scale_loss: bool = False,
         compilation: Compilation | None = None,
+        memory_watch: MemoryWatch | None = None,
     ):
         self._strategy = strategy
         self._model = model
@@ -115,6 +118,7 @@ class TrainingLoop:
         self._variables = optimizer.trained_variables
         self._compilation = compilation or Compilation()
         self._compute = self._compilation.wrap(self._replica_gradients)
+        self._memory_watch = memory_watch
         self.compiled = ""
         self._metric_names = objective.metrics + _STEP_METRICS
         self.loss_scale = None
@@ -141,7 +145,25 @@ class TrainingLoop:
           Whether all went well, and the metrics of the last step, taken
           before its update. If a loss or a gradient was not finite, the steps
           end before that one, and the metrics are those of that one.
+
+        Raises:
+          UserError: If memory did not suffice.
         """
+        watch = self._memory_watch
+        if watch is None:
+            return self._run_some(iterator, num_steps)
+        watch.before_step()
+        try:
+            results = self._run_some(iterator, num_steps)
+        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+            explanation = watch.explain(error)
+            if explanation is None:
+                raise
+            raise explanation from error
+        watch.after_steps(num_steps)
+        return results
+
+    def _run_some(self, iterator, num_steps):
         if not self.compiled:
             traced = self._run.get_concrete_function(
                 iterator, tf.TensorSpec([], tf.int32)

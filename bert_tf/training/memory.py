@@ -1,7 +1,7 @@
 """Estimates the memory of a training step, and what there is.
 
-The estimate counts the tensors that the backward pass needs. It is meant to
-choose a micro-batch that fits, not to be exact.
+The estimate counts the tensors that the backward pass needs, and adds what the
+runtime was measured to take; docs/results.md compares it with measured peaks.
 
 Shapes:
   B: examples computed at once.
@@ -13,18 +13,26 @@ Shapes:
   V: vocabulary size.
 """
 
+import contextlib
 import dataclasses
 import shutil
 import subprocess
+
+import tensorflow as tf
 
 from bert_tf.config import BertConfig
 
 # Of what is free now, the share to plan with; the rest is for the input
 # pipeline, the allocator's gaps and other programs.
 _USABLE_SHARE = 0.8
-# Weight, gradient and the optimizer's two slots, and the gradients' sum over
-# micro-batches; float32.
-_BYTES_PER_WEIGHT = 4 * 5
+# float32: the weight and the optimizer's two slots, which stay; and its
+# gradient.
+HELD_BYTES = 4 * 3
+_GRADIENT_BYTES = 4
+# What the process takes for each device beside tensors: programs, threads,
+# gaps between tensors. With the whole step compiled, the compiler's memory.
+_RUNTIME_BYTES = 270_000_000
+_STEP_COMPILER_BYTES = 300_000_000
 _CGROUP_LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (
@@ -40,19 +48,34 @@ _CPU_TOKENS_AT_ONCE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a step takes on one device.
+    """Bytes that a step takes where devices share one memory.
 
     Attributes:
-      fixed: Weights, gradients and optimizer state.
-      per_example: What each example computed at once adds.
+      fixed: Weights, gradients and optimizer state of a device.
+      per_example: What each example computed at once adds on a device.
+      summed: What a device takes to add up gradients, of micro-batches or of
+        devices.
+      runtime: What is no tensor, for each device.
+      num_devices: Devices that share the memory: those of a CPU.
     """
 
     fixed: int
     per_example: int
+    summed: int = 0
+    runtime: int = 0
+    num_devices: int = 1
 
-    def total(self, micro_batch_size: int) -> int:
-        """Returns the bytes of a step with micro-batches of that size."""
-        return self.fixed + self.per_example * micro_batch_size
+    def total(self, micro_batch_size: int, num_micro_batches: int = 1) -> int:
+        """Returns the bytes of a step.
+
+        Args:
+          micro_batch_size: Examples that a device computes at once.
+          num_micro_batches: How often it does so in a step.
+        """
+        device = self.fixed + self.per_example * micro_batch_size + self.runtime
+        if num_micro_batches > 1 or self.num_devices > 1:
+            device += self.summed
+        return device * self.num_devices
 
     def largest_micro_batch(
         self, num_examples: int, available: int, most: int | None = None
@@ -68,7 +91,8 @@ class MemoryEstimate:
         fitting = [
             size
             for size in range(1, min(num_examples, most or num_examples) + 1)
-            if num_examples % size == 0 and self.total(size) <= usable
+            if num_examples % size == 0
+            and self.total(size, num_examples // size) <= usable
         ]
         return max(fitting, default=1)
 
@@ -91,6 +115,9 @@ def estimate(
     max_seq_length: int,
     max_predictions_per_seq: int,
     activation_bytes: int = 4,
+    remat: bool = False,
+    compiles_step: bool = False,
+    num_devices: int = 1,
 ) -> MemoryEstimate:
     """Estimates the memory of a training step.
 
@@ -101,6 +128,9 @@ def estimate(
       max_predictions_per_seq: P.
       activation_bytes: Bytes of a number in the encoder: 4, or 2 in half
         precision.
+      remat: Whether layers are computed again in the backward pass.
+      compiles_step: Whether XLA compiles the whole step.
+      num_devices: Devices that share the memory.
     """
     tokens = max_seq_length
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -109,14 +139,19 @@ def estimate(
     rows = tokens * (7 * hidden + 2 * inner)
     # Scores, and probabilities after dropout.
     squares = 2 * config.num_attention_heads * tokens * tokens
-    layers = config.num_hidden_layers * (rows + squares) * activation_bytes
+    kept = tokens * hidden if remat else rows + squares
+    layers = config.num_hidden_layers * kept * activation_bytes
     # Logits, their softmax and gradient, always float32.
     logits = 3 * 4 * max_predictions_per_seq * config.vocab_size
-    # The widest gradient of a layer, before it is added up.
-    transient = (rows + squares) * activation_bytes
+    # The widest gradient of a layer, before it is added up; and the one layer
+    # that is computed again.
+    transient = (rows + squares) * activation_bytes * (2 if remat else 1)
     return MemoryEstimate(
-        fixed=num_weights * _BYTES_PER_WEIGHT,
+        fixed=num_weights * (HELD_BYTES + _GRADIENT_BYTES),
         per_example=layers + logits + transient,
+        summed=num_weights * _GRADIENT_BYTES,
+        runtime=_RUNTIME_BYTES + (_STEP_COMPILER_BYTES if compiles_step else 0),
+        num_devices=num_devices,
     )
 
 
@@ -168,3 +203,45 @@ def _free_gpu_bytes() -> int | None:
     if answer.returncode:
         return None
     return min(int(line) for line in answer.stdout.split()) << 20
+
+
+class PeakMeter:
+    """Measures the most memory that training takes, once it has begun.
+
+    Args:
+      device_type: "CPU", "GPU" or "TPU".
+      held: Bytes of weights and slots, which are there before it begins.
+    """
+
+    def __init__(self, device_type: str, held: int) -> None:
+        self._device_type = device_type
+        self._held = held
+        self._before = 0
+        if device_type == "CPU":
+            # Else a peak of before would count; not everywhere allowed.
+            with contextlib.suppress(OSError):
+                with open("/proc/self/clear_refs", "w", encoding="utf-8") as f:
+                    f.write("5")
+            self._before = _read_status("VmRSS") or 0
+
+    def peak(self) -> int | None:
+        """Returns the bytes at most, or None if unknown."""
+        if self._device_type == "GPU":
+            return max(
+                tf.config.experimental.get_memory_info(device.name)["peak"]
+                for device in tf.config.list_logical_devices("GPU")
+            )
+        if self._device_type != "CPU":
+            return None
+        most = _read_status("VmHWM")
+        return None if most is None else most - self._before + self._held
+
+
+def _read_status(name: str) -> int | None:
+    """Returns a number of bytes that Linux keeps of this process."""
+    try:
+        with open("/proc/self/status", encoding="utf-8") as file:
+            lines = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return None
+    return int(lines[name].split()[0]) * 1024 if name in lines else None

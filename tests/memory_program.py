@@ -1,0 +1,116 @@
+"""Trains some steps in a process of its own and prints the memory of them.
+
+python -m tests.memory_program '{"num_layers": 4, ...}'
+"""
+
+import json
+import os
+import resource
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from bert_tf import devices  # noqa: E402
+from bert_tf import distribution  # noqa: E402
+from bert_tf.config import BertConfig  # noqa: E402
+from bert_tf.errors import UserError  # noqa: E402
+from bert_tf.run_config import PretrainConfig  # noqa: E402
+from bert_tf.training import assembly  # noqa: E402
+from bert_tf.training import memory  # noqa: E402
+from bert_tf.training import memory_watch  # noqa: E402
+from bert_tf.training import training_state  # noqa: E402
+
+_LENGTH = 128
+_PREDICTIONS = 20
+_VOCAB_SIZE = 1000
+
+
+def _rows(count):
+    """Returns the features of `count` examples, all positions of them used."""
+    rng = np.random.default_rng(3)
+    tokens = [count, _LENGTH]
+    predictions = [count, _PREDICTIONS]
+    return {
+        "input_ids": rng.integers(0, _VOCAB_SIZE, tokens).astype(np.int32),
+        "input_mask": np.ones(tokens, np.int32),
+        "segment_ids": np.zeros(tokens, np.int32),
+        "masked_lm_positions": rng.integers(0, 128, predictions).astype("i"),
+        "masked_lm_ids": rng.integers(0, _VOCAB_SIZE, predictions).astype("i"),
+        "masked_lm_weights": np.ones(predictions, np.float32),
+        "next_sentence_labels": np.zeros([count, 1], np.int32),
+        "dropout_seeds": np.arange(count, dtype=np.int32),
+    }
+
+
+def main(num_layers, hidden_size, batch_size, num_steps=2, limit=0, **flags):
+    """Prints the estimate and the peak in bytes, and the sum of all weights.
+
+    Args:
+      num_layers: Of the model.
+      hidden_size: Its width.
+      batch_size: Examples of a step.
+      num_steps: How many steps.
+      limit: Bytes of address space beyond those of the built model; 0 means
+        any number.
+      **flags: Further ones of run/pretrain.py.
+    """
+    config = PretrainConfig(
+        bert_config_file="",
+        input_file="",
+        output_dir="",
+        do_train=True,
+        max_seq_length=_LENGTH,
+        max_predictions_per_seq=_PREDICTIONS,
+        train_batch_size=batch_size,
+        num_warmup_steps=0,
+        **flags,
+    )
+    bert_config = BertConfig(
+        vocab_size=_VOCAB_SIZE,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // 64,
+        intermediate_size=4 * hidden_size,
+        max_position_embeddings=_LENGTH,
+        type_vocab_size=2,
+    )
+    computing = devices.prepare(config)
+    parts = assembly.assemble(config, bert_config, computing)
+    sizes = memory_watch.sizes_of(
+        computing,
+        bert_config,
+        sum(v.value.shape.num_elements() for v in parts.variables.values()),
+        _LENGTH,
+        _PREDICTIONS,
+        config.remat,
+    )
+    dataset = tf.data.Dataset.from_tensors(_rows(batch_size)).repeat()
+    iterator = distribution.deal(parts.strategy, dataset, parts.plan)
+    if limit:
+        with open("/proc/self/statm", encoding="utf-8") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
+    meter = memory.PeakMeter(sizes.kind, sizes.held)
+    try:
+        _, metrics = parts.loop.run(iterator, num_steps)
+    except UserError as error:
+        sys.stdout.write(json.dumps({"error": str(error)}))
+        return
+    weights = training_state.read(parts.variables, parts.optimizer)
+    numbers = {
+        "estimated": sizes.estimate().total(
+            parts.plan.micro_batch_size, parts.plan.num_micro_batches
+        ),
+        "peak": meter.peak(),
+        "held": sizes.held,
+        "loss": metrics["loss"],
+        "weights": float(sum(np.abs(x).sum() for x in weights.values())),
+    }
+    sys.stdout.write(json.dumps(numbers))
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

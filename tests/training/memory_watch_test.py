@@ -1,0 +1,146 @@
+"""Tests for bert_tf.training.memory_watch and what it is made of."""
+
+import functools
+import json
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.distribution import StepPlan
+from bert_tf.training import memory
+from bert_tf.training.memory_watch import MemoryWatch
+from bert_tf.training.memory_watch import StepSizes
+
+_SIZES = StepSizes(
+    config=BertConfig(vocab_size=30522, type_vocab_size=2),
+    num_weights=110_106_428,
+    max_seq_length=128,
+    max_predictions_per_seq=20,
+    precision="float32",
+    kind="GPU",
+    num_devices=2,
+    remat=False,
+    compiles_step=False,
+)
+_OUT_OF_MEMORY = tf.errors.ResourceExhaustedError(
+    None,
+    None,
+    "Graph execution error:\n\nDetected at node 'MatMul'\n"
+    "OOM when allocating tensor with shape[64,512] and type float on /device:"
+    "GPU:0 by allocator GPU_0_bfc\n\t [[{{node MatMul}}]]",
+)
+
+
+def _watch(free, **values):
+    with mock.patch.object(memory, "available_bytes", return_value=free):
+        plan = StepPlan(values.pop("batch_size", 256), 2)
+        sizes = StepSizes(**(vars(_SIZES) | values))
+        return MemoryWatch(sizes, plan)
+
+
+class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
+    def test_says_what_will_be_taken(self):
+        with self.assertLogs(level="INFO") as logs:
+            _watch(60_000_000_000)
+        (line,) = logs.output
+        self.assertRegex(
+            line,
+            r"Memory of a step: about 1\d\.\d GB with 128 sequences at once on "
+            r"a device, 1 times; 0\.0 GB more while a checkpoint is written; "
+            r"free: 61\.3 GB\.",
+        )
+
+    def test_says_what_takes_less_where_it_does_not_fit(self):
+        with (
+            self.assertLogs(level="WARNING") as logs,
+            mock.patch(
+                "bert_tf.precision._gpu_capability", return_value=(8, 0)
+            ),
+        ):
+            _watch(8_000_000_000)
+        (line,) = logs.output
+        self.assertRegex(
+            line,
+            r"does not fit; less take: --micro_batch_size=32 \(\d\.\d GB\), "
+            r"--remat \(\d\.\d GB\), --mixed_precision=bfloat16 \(\d+\.\d GB\)",
+        )
+
+    def test_says_why_an_allocation_failed(self):
+        watch = _watch(60_000_000_000, remat=True)
+        error = watch.explain(_OUT_OF_MEMORY)
+        self.assertRegex(
+            str(error),
+            r"Out of memory \(OOM when allocating tensor with shape\[64,512\].*"
+            r"GPU_0_bfc\): a step of 128 sequences at once on a device was "
+            r"estimated to take \d\.\d GB.*--micro_batch_size=64",
+        )
+        self.assertNotIn("\n", str(error))
+        self.assertNotIn("--remat", str(error))
+
+    @parameterized.parameters(
+        tf.errors.ResourceExhaustedError(None, None, "x; No space left"),
+        tf.errors.InvalidArgumentError(None, None, "OOM when allocating"),
+    )
+    def test_other_errors_are_none_of_its_business(self, error):
+        self.assertIsNone(_watch(None).explain(error))
+
+    def test_devices_of_a_cpu_share_its_memory(self):
+        one = _SIZES
+        self.assertEqual(one.sharing, 1)
+        two = StepSizes(**(vars(_SIZES) | {"kind": "CPU"}))
+        self.assertEqual(two.held, 2 * one.held)
+        self.assertEqual(two.saving, one.held)
+        self.assertGreater(two.estimate().total(8), 2 * one.estimate().total(8))
+
+
+@functools.cache
+def _measure(**values):
+    """Returns what tests/memory_program.py prints."""
+    values = {"num_layers": 8, "hidden_size": 128, "batch_size": 96} | values
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.memory_program", json.dumps(values)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+_TWO_DEVICES = {"distribution_strategy": "mirrored", "num_gpus": 2}
+
+
+@pytest.mark.thorough
+class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        {},
+        {"remat": True},
+        {"num_layers": 4, "hidden_size": 512, "batch_size": 32},
+        {"remat": True} | _TWO_DEVICES,
+    )
+    def test_peak_is_within_a_fifth_of_the_estimate(self, **values):
+        numbers = _measure(**values)
+        self.assertBetween(numbers["peak"] / numbers["estimated"], 1 / 1.2, 1.2)
+
+    def test_recomputing_takes_less_and_trains_the_same(self):
+        kept, again = _measure(), _measure(remat=True)
+        self.assertEqual(again["loss"], kept["loss"])
+        self.assertEqual(again["weights"], kept["weights"])
+        self.assertGreater(
+            kept["peak"] - kept["held"], 1.5 * (again["peak"] - again["held"])
+        )
+
+    def test_out_of_memory_is_answered_with_numbers(self):
+        error = _measure(limit=700_000_000)["error"]
+        self.assertRegex(error, r"^Out of memory \(OOM when allocating")
+        self.assertRegex(error, r"96 sequences.*estimated to take 1\.\d GB")
+        self.assertRegex(error, r"--micro_batch_size=\d+ \(.*--remat \(")
+
+
+if __name__ == "__main__":
+    tf.test.main()
