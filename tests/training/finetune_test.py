@@ -21,6 +21,7 @@ from bert_tf.training import run_selection
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_run import FinetuningRun
 from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.task_evaluation import Evaluator
 from tests import logical_devices
 from tests import tiny_finetuning
 
@@ -73,6 +74,11 @@ def _die_at(step):
         return run(self, *args)
 
     return mock.patch.object(TrainingLoop, "run", run_or_die)
+
+
+def _die_evaluating():
+    """Lets the process die in its first evaluation."""
+    return mock.patch.object(Evaluator, "evaluate", side_effect=_Interrupted)
 
 
 class _TestCase(parameterized.TestCase, tf.test.TestCase):
@@ -314,6 +320,9 @@ class ResumeTest(_TestCase):
         config = self.config(**common)
         for step in (10, 8):
             with _die_at(step), self.assertRaises(_Interrupted):
+                _run(config)
+        if values:
+            with _die_evaluating(), self.assertRaises(_Interrupted):
                 _run(config)
         results = _run(config)
         self.assertEqual(_lines(config.output_dir), _lines(through.output_dir))
