@@ -34,7 +34,7 @@ _PERIOD = 5.0
 # How long an answer may take.
 _PATIENCE = 5.0
 # How long after two looks in vain training may take to notice by itself.
-_GRACE = 20.0
+_GRACE = 15.0
 # How long a worker stays, so that the others hear it out.
 _FAREWELL = 4.0
 
@@ -63,7 +63,9 @@ def together(
     """Lets the workers of a run end together, well or not.
 
     A worker whose work is done waits for the others. One that fails tells them
-    why; if another one is behind an error, that is said in its place.
+    why; if another one is behind an error, that is said in its place. After
+    that nothing holds up the end of the process, of which TensorFlow would make
+    half a minute.
 
     Args:
       cluster: The workers; None for a run of one process, for which this does
@@ -88,7 +90,6 @@ def together(
             else:
                 kind, status = "failure", 1
             _tell(kind, str(behind or _own_failure(error, cluster)))
-            # TensorFlow's own end would take half a minute.
             atexit.register(_leave, status, time.monotonic())
             if behind is None:
                 raise
@@ -247,7 +248,10 @@ class Watch:
             silent = [index for index in others if self._check(index)]
             gone = [index for index in silent if index in missed]
             missed = silent
-            if gone and not self._is_over.wait(_GRACE):
+            if not gone or self._is_over.wait(_GRACE):
+                continue
+            gone = [index for index in gone if self._check(index)]
+            if gone:
                 self._leave(_describe(gone, cluster))
                 return
 

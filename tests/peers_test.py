@@ -103,6 +103,21 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             self.assertStartsWith(left[0], message)
             self.assertEqual(waits[-1], peers._GRACE)
 
+    def test_stays_when_a_worker_answers_after_all(self):
+        answers = iter(["silent"] * 4 + [None] * 6)
+        left = []
+        watch = peers.Watch(_CLUSTER, lambda index: next(answers), left.append)
+        waits = []
+
+        def wait(seconds):
+            waits.append(seconds)
+            return len(waits) == 5
+
+        watch._is_over = mock.Mock(wait=wait)
+        watch._look()
+        self.assertEmpty(left)
+        self.assertEqual(waits[2], peers._GRACE)
+
     def test_keeps_quiet_when_training_noticed_itself(self):
         left = []
         watch = peers.Watch(_CLUSTER, lambda index: "silent", left.append)
