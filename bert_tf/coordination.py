@@ -2,10 +2,6 @@
 
 Every method but the properties is collective: each worker calls it, in the
 same order, or all wait for ever. A run of one process does nothing there.
-
-Shapes:
-  W: workers.
-  N: replicas, of all workers.
 """
 
 import json
