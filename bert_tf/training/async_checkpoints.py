@@ -14,7 +14,9 @@ from absl import logging
 
 from bert_tf.training.checkpoints import CheckpointStore
 
-_LOWEST_PRIORITY = 19
+# How nice the thread is: beside a busy one it gets a tenth of a core. With 19,
+# the most, it would get a hundredth, and be at a large model for ever.
+_NICENESS = 10
 # A wait that a log need not mention, in seconds.
 _SHORT_WAIT = 1.0
 
@@ -96,9 +98,10 @@ class AsyncCheckpoints:
 
 
 def _lower_priority() -> None:
-    """Lets the calling thread run only where training leaves time."""
+    """Lets the calling thread run where training leaves time."""
     if hasattr(os, "setpriority"):
         # On Linux a thread has a priority of its own.
-        os.setpriority(
-            os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY
-        )
+        thread = threading.get_native_id()
+        # Who is nicer already may not take that back.
+        niceness = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
