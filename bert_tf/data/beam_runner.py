@@ -71,8 +71,8 @@ def run(
       build: Adds the steps.
 
     Raises:
-      UserError: If an option is unknown, or a step raised one; of several, the
-        first in the order of their texts.
+      UserError: If an option is unknown or missing, or a step raised one; of
+        several, the first in the order of their texts.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
@@ -94,7 +94,13 @@ def run(
         )
         # Nor need anybody see how the processes of this machine come and go.
         py_logging.getLogger("apache_beam").setLevel(py_logging.WARNING)
-    with beam.Pipeline(runner, options) as pipeline:
+    try:
+        pipeline = beam.Pipeline(runner, options)
+    except (ImportError, ValueError) as error:
+        # A part of Beam or an option is missing, and several lines say which.
+        text = "; ".join(str(error).splitlines())
+        raise UserError(f"{config.runner} cannot be used: {text}") from error
+    with pipeline:
         build(pipeline)
     found = sorted(tf.io.gfile.glob(os.path.join(problems, "*.json")))
     if found:

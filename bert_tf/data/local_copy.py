@@ -28,31 +28,43 @@ class LocalCopy:
 
     def open(self) -> str:
         """Returns the path of the copy, which stays until `close`."""
-        copy = os.path.join(tempfile.gettempdir(), self._name)
-        self._lock = open(f"{copy}.lock", "w")  # noqa: SIM115
+        copy = self._path()
         while True:
+            self._lock = open(f"{copy}.lock", "w")  # noqa: SIM115
             fcntl.flock(self._lock, fcntl.LOCK_SH)
-            if os.path.exists(copy):
+            if os.path.exists(copy) and self._is_current():
                 return copy
             # From one lock to the other, somebody else may have been faster.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if not os.path.exists(copy):
+            if not os.path.exists(copy) and self._is_current():
                 self._fetch(copy)
+            self._lock.close()
 
     def close(self) -> None:
         """Gives the copy up; whoever has mapped its files keeps them."""
         if self._lock is None:
             return
-        copy = os.path.join(tempfile.gettempdir(), self._name)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pass  # Somebody else uses it.
         else:
-            tf.io.gfile.rmtree(copy)
+            tf.io.gfile.rmtree(self._path())
+            os.remove(self._lock.name)
         finally:
             self._lock.close()
             self._lock = None
+
+    def _path(self) -> str:
+        return os.path.join(tempfile.gettempdir(), self._name)
+
+    def _is_current(self) -> bool:
+        """Returns whether nobody has removed the lock's file meanwhile."""
+        try:
+            there = os.stat(self._lock.name)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(self._lock.fileno()), there)
 
     def _fetch(self, copy: str) -> None:
         with files.atomic_directory(copy) as temporary:

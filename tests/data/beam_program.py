@@ -69,6 +69,7 @@ if __name__ == "__main__":
         "not_utf8": _refusal(input_file="latin.txt"),
         "empty": _refusal(input_file="blank.txt"),
         "unknown": _refusal(beam_options="--direct_num_worker=2"),
+        "missing": _refusal(runner="DataflowRunner"),
         "unbalanced": _refusal(beam_options="'--direct_num_workers"),
     }
     with mock.patch.object(

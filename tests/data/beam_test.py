@@ -12,6 +12,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import socket
+import subprocess
+import time
 from unittest import mock
 
 import numpy as np
@@ -89,6 +92,16 @@ def _contents(folder):
     }
 
 
+def _wait_for(port, server):
+    while server.poll() is None:
+        try:
+            socket.create_connection(("localhost", port)).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    raise RuntimeError(f"The job server ended with {server.returncode}.")
+
+
 @contextlib.contextmanager
 def _threads(num_processes):
     with concurrent.futures.ThreadPoolExecutor(num_processes) as pool:
@@ -147,8 +160,8 @@ class BeamTest(tf.test.TestCase):
             | {"PYTHONPATH": str(_ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
         )
 
-    def run_script(self, name, config):
-        config = dataclasses.replace(config, **_TWO_PROCESSES)
+    def run_script(self, name, config, **flags):
+        config = dataclasses.replace(config, **(flags or _TWO_PROCESSES))
         words = [
             f"--{field.name}={getattr(config, field.name)}"
             for field in dataclasses.fields(config)
@@ -183,6 +196,35 @@ class BeamTest(tf.test.TestCase):
             "x-00001-of-00002.tfrecord",
             os.listdir(os.path.join(self.folders["beams"], "out")),
         )
+        self.assert_same_files("out")
+
+    def test_a_job_server_makes_them_too(self):
+        """Beam's own one stands in for that of Flink, which is asked alike."""
+        self.create_here("out/x.tfrecord")
+        with socket.create_server(("localhost", 0)) as free:
+            port = free.getsockname()[1]
+        module = "apache_beam.runners.portability.local_job_service_main"
+        server = subprocess.Popen(
+            [self.python, "-m", module, f"--port={port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environments.clean_environment(),
+        )
+        try:
+            config = CreatePretrainingDataConfig(
+                output_file="out/x.tfrecord", **_DATA
+            )
+            _wait_for(port, server)
+            self.run_script(
+                "create_pretraining_data.py",
+                config,
+                runner="FlinkRunner",
+                beam_options=f"--job_endpoint=localhost:{port} "
+                "--environment_type=LOOPBACK",
+            )
+        finally:
+            server.kill()
+            server.wait()
         self.assert_same_files("out")
 
     def test_processes_learn_the_local_vocabulary(self):
@@ -220,6 +262,7 @@ class BeamTest(tf.test.TestCase):
         self.assertIn("corpus is empty: no line of text", found["empty"])
         self.assertIn("not know: direct_num_worker.", found["unknown"])
         self.assertIn("written as for a shell", found["unbalanced"])
+        self.assertIn("DataflowRunner cannot be used: ", found["missing"])
         self.folders["ours"] = self.folders["beams"]
         self.create_here("begun/x.tfrecord")
         for name, contents in _contents(begun).items():

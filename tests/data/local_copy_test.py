@@ -40,6 +40,7 @@ class LocalCopyTest(tf.test.TestCase):
             self.assertEqual(file.read(), "one")
         second.close()
         second.close()
+        self.assertEmpty(os.listdir(self.temporary))
 
     def test_another_one_is_another_copy(self):
         copies = [LocalCopy(self.shared.full_path) for _ in range(2)]
