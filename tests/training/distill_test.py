@@ -1,6 +1,7 @@
 """Tests for bert_tf.training.distill."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -164,6 +165,25 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                     teacher_dir=other,
                     unlabeled_file=self.out("more.csv"),
                 )
+
+    def test_a_run_is_known_by_its_weights_and_rows_wherever_they_lie(self):
+        def identity(name, rows, factor=1.0):
+            pathlib.Path(self.out(name)).write_text(rows)
+            flags = self.flags(unlabeled_file=self.out(name))
+            teacher = object.__new__(distill.Teacher)
+            teacher._config = DistillConfig(**flags)
+            stored = formats.read(self.teacher)
+            weights = {x: value * factor for x, value in stored.weights.items()}
+            teacher._stored = dataclasses.replace(stored, weights=weights)
+            return teacher.identity
+
+        before = identity("rows.csv", "text\ncat\n")
+        self.assertEqual(identity("other.csv", "text\ncat\n"), before)
+        rows = identity("rows.csv", "text\ndog\n")
+        weights = identity("other.csv", "text\ncat\n", 1.5)
+        for name, other in zip(before, (weights, rows), strict=True):
+            self.assertNotEqual(other[name], before[name])
+            self.assertLen([x for x in before if other[x] != before[x]], 1)
 
     def _hash_of_teacher(self):
         path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
