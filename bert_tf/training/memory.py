@@ -15,6 +15,7 @@ Shapes:
 
 import contextlib
 import dataclasses
+import resource
 import shutil
 import subprocess
 
@@ -181,6 +182,10 @@ def _free_ram_bytes() -> int | None:
         except (OSError, ValueError):
             continue  # No such limit: "max", or another kind of cgroup.
         free.append(limit - usage)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    used = _read_status("VmSize")
+    if limit != resource.RLIM_INFINITY and used is not None:
+        free.append(limit - used)  # Of `ulimit -v`.
     return max(min(free), 0) if free else None
 
 

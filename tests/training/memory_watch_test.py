@@ -139,6 +139,7 @@ class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
         error = _measure(limit=700_000_000)["error"]
         self.assertRegex(error, r"^Out of memory \(OOM when allocating")
         self.assertRegex(error, r"96 sequences.*estimated to take 1\.\d GB")
+        self.assertRegex(error, r", 0\.\d GB free; less take")
         self.assertRegex(error, r"--micro_batch_size=\d+ \(.*--remat \(")
 
 
