@@ -27,6 +27,7 @@ from bert_tf.tasks import registry
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.multiple_choice_files import OFFICIAL
+from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training import distill
 from bert_tf.training import finetune
@@ -184,6 +185,13 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         for name, other in zip(before, (weights, rows), strict=True):
             self.assertNotEqual(other[name], before[name])
             self.assertLen([x for x in before if other[x] != before[x]], 1)
+
+    def test_a_student_keeps_what_was_chosen_when_it_was_trained(self):
+        stored = {"null_score_diff_threshold": -1.5, "doc_stride": 7}
+        restored = distill._restore(SquadTask(), stored)
+        self.assertEqual(restored.null_score_diff_threshold, -1.5)
+        self.assertEqual(restored.doc_stride, SquadTask().doc_stride)
+        self.assertEqual(distill._restore(_TASK, stored), _TASK)
 
     def _hash_of_teacher(self):
         path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
