@@ -8,9 +8,9 @@ themselves and starts all again. When the time is over a worker gets SIGTERM,
 and a last start trains a little further, to a normal end. Then as many workers
 do the same run undisturbed, and both are compared: weights and optimizer of the
 last checkpoint, and the model, bit for bit, and the metrics line by line. The
-slope of a process's memory is that of a line through what it had from its
-second minute on. The last line says whether all went well; if not, the script
-ends with 1.
+slope of a process's memory is that of a line through what it had in the second
+half of its life, if that was of some minutes. The last line says whether all
+went well; if not, the script ends with 1.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ _KILL_TO = flags.DEFINE_float("kill_to", 240, "Seconds until it has been.")
 _SAVE = flags.DEFINE_integer("save_every", 20, "Steps between checkpoints.")
 _BATCH = flags.DEFINE_integer("batch_size", 24, "Sequences of a step.")
 _MOST_SLOPE = flags.DEFINE_float(
-    "most_slope", 1.0, "MB a minute that memory may grow undisturbed."
+    "most_slope", 2.0, "MB a minute that memory may grow undisturbed."
 )
 _SEED = flags.DEFINE_integer("seed", 1, "Of who is killed, and when.")
 
@@ -48,7 +48,8 @@ _VOCAB_SIZE = 2000
 # What the others may take to leave.
 _PATIENCE_SECONDS = 60
 _SAMPLE_SECONDS = 5
-_SETTLING_SECONDS = 60
+# Of a life whose first half has seen all that happens again and again.
+_LONG_SECONDS = 360
 _HUNG = "hung"
 _SPEED = ("examples_per_second", "tokens_per_second")
 
@@ -77,9 +78,10 @@ class _Life:
 
     def slope(self):
         """Returns MB a minute, or None if the life was too short to say."""
-        late = [pair for pair in self.memory if pair[0] > _SETTLING_SECONDS]
-        if not late or late[-1][0] < 2 * _SETTLING_SECONDS:
+        end = self.memory[-1][0]
+        if end < _LONG_SECONDS:
             return None
+        late = [pair for pair in self.memory if pair[0] > end / 2]
         seconds, used = np.array(late, np.float64).T
         return float(np.polyfit(seconds / 60, used / 2**20, 1)[0])
 
