@@ -176,6 +176,7 @@ def write_card(
     record_files: Sequence[str],
     manifest: Manifest | None,
     results: Mapping[str, float] | None,
+    devices: Mapping[str, Any],
 ) -> str:
     """Returns the text of the model card."""
     flags = dataclasses.asdict(config)
@@ -190,6 +191,7 @@ def write_card(
         {
             "Training data": data,
             "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Devices of the last steps": dict(devices),
             "Metrics": dict(results or {}),
         },
         'python run/fill_mask.py --model_dir=. --text="The [MASK] is here."',

@@ -22,6 +22,7 @@ from bert_tf.training import finetune_input
 from bert_tf.training import finetuning_setting
 from bert_tf.training import memory_watch
 from bert_tf.training import optimization
+from bert_tf.training import run_identity
 from bert_tf.training import task_model
 from bert_tf.training import trained_variables
 from bert_tf.training import training_state
@@ -73,7 +74,7 @@ class FinetuningRun:
             os.path.join(output_dir, BEST_FOLDER), 1, is_chief
         )
         self._identity = finetuning_setting.describe(setting, settings)
-        self._devices = finetuning_setting.describe_devices(setting.devices)
+        self._devices = run_identity.describe_devices(setting.devices)
         checkpoint = self._store.restore_latest()
         # Until all have read it nobody writes there.
         setting.devices.coordinator.agree(

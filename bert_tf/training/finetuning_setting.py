@@ -18,6 +18,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import checkpoints
+from bert_tf.training import run_identity
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.supervision import Supervision
 from bert_tf.training.task_evaluation import SplitReader
@@ -118,16 +119,6 @@ def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
     )
 
 
-def describe_devices(devices: Devices) -> dict[str, Any]:
-    """Returns what may change while a run goes on; JSON values."""
-    return {
-        "the strategy": type(devices.strategy).__name__,
-        "the number of workers": devices.coordinator.num_workers,
-        "the number of replicas": devices.strategy.num_replicas_in_sync,
-        "the precision": devices.precision.name,
-    }
-
-
 def check_continuation(
     checkpoint: checkpoints.Checkpoint,
     identity: Mapping[str, Any],
@@ -140,7 +131,7 @@ def check_continuation(
     Args:
       checkpoint: Where it is to go on.
       identity: What `describe` returns now.
-      devices: What `describe_devices` returns now.
+      devices: What `run_identity.describe_devices` returns now.
       output_dir: Where the checkpoint is.
       allow_changes: Whether --allow_changed_data is set.
 
@@ -155,13 +146,7 @@ def check_continuation(
         allow_changes,
     )
     before = checkpoint.metadata.get("devices", {})
-    changes = [
-        _change(name, before[name], devices[name])
-        for name in devices
-        if name in before and before[name] != devices[name]
-    ]
-    if changes:
-        logging.info("Changed at step %d: %s.", step, "; ".join(changes))
+    run_identity.log_devices(before, devices, step)
 
 
 def check_identity(

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -163,7 +164,12 @@ class _Pretraining:
             step,
             self._text,
             deliverables.write_card(
-                config, step, self._record_files, self._manifest, results
+                config,
+                step,
+                self._record_files,
+                self._manifest,
+                results,
+                self._describe_devices(),
             ),
         )
 
@@ -286,11 +292,16 @@ class _Pretraining:
             config.num_train_steps,
         )
 
+    def _describe_devices(self) -> dict[str, Any]:
+        return run_identity.describe_devices(
+            self._devices, self._parts.loop.compiled
+        )
+
     def _read_state(self) -> State:
         """Returns what a checkpoint holds, as it is now."""
         parts = self._parts
         metadata = self._identity | {
-            "devices": run_identity.describe_devices(self._devices),
+            "devices": self._describe_devices(),
             "micro_batch_size": parts.plan.micro_batch_size,
             "corrupt_records": [dataclasses.asdict(x) for x in self._left_out],
         }

@@ -108,14 +108,21 @@ def describe(
     }
 
 
-def describe_devices(computing: Devices) -> dict[str, Any]:
-    """Returns what a checkpoint keeps of where it was made; JSON values."""
-    return {
+def describe_devices(computing: Devices, compiled: str = "") -> dict[str, Any]:
+    """Returns what a checkpoint keeps of where it was made; JSON values.
+
+    Args:
+      computing: Where.
+      compiled: What XLA has compiled (`TrainingLoop.compiled`), if there was a
+        step already.
+    """
+    described = {
         "the strategy": type(computing.strategy).__name__,
         "the number of workers": computing.coordinator.num_workers,
         "the number of replicas": computing.strategy.num_replicas_in_sync,
         "the precision": computing.precision.name,
     }
+    return described | ({"what XLA compiled": compiled} if compiled else {})
 
 
 def log_devices(
