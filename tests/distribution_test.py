@@ -43,6 +43,16 @@ class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(plan.per_replica, at_once * times)
 
 
+class _Worker:
+    """In place of a strategy: one worker's side of it, one replica a time."""
+
+    def __init__(self, context):
+        self._context = context
+
+    def distribute_datasets_from_function(self, function):
+        return function(self._context)
+
+
 class DealTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         devices=(1, 2, 3, 4), batch_size=(2, 6, 7), most_at_once=(0, 2)
@@ -69,6 +79,29 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
             numbers[:batch_size] = np.arange(first, first + batch_size)
             self.assertAllEqual(np.concatenate(rows), numbers)
             self.assertAllEqual(np.concatenate(weights), numbers > 0)
+
+    @parameterized.product(
+        workers=(2, 3, 5), replicas=(1, 2), batch_size=(2, 7)
+    )
+    def test_each_row_is_dealt_to_one_worker(
+        self, workers, replicas, batch_size
+    ):
+        num_replicas = workers * replicas
+        plan = StepPlan(batch_size, num_replicas)
+        numbers = []
+        for worker in range(workers):
+            context = tf.distribute.InputContext(workers, worker, num_replicas)
+            iterator = distribution.deal(
+                _Worker(context), _numbers(batch_size), plan
+            )
+            for _ in range(replicas):
+                part = next(iterator)
+                self.assertEqual(part["row"].shape, [plan.per_replica])
+                weights = distribution.example_weights(part)
+                self.assertAllEqual(weights, part["row"] > 0)
+                numbers += part["row"].numpy().tolist()
+        blanks = [0] * (num_replicas * plan.per_replica - batch_size)
+        self.assertEqual(numbers, [*range(1, batch_size + 1), *blanks])
 
     def test_a_worker_is_asked_for_its_rows_alone(self):
         strategy = strategies.build("one_device")
