@@ -71,7 +71,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 output_dir=self.path("next", name),
                 num_train_steps=1,
             )
-            self.assertStartsWith(log[0], "Initialised from the checkpoint")
+            self.assertStartsWith(log[1], "Initialised from the checkpoint")
             self.assertIn("loaded 30 weights; new: none", "\n".join(log))
             found = tf1_checkpoint.read(self.path("next", name))
             self.assert_weights_are_the_first_runs(found)
@@ -137,7 +137,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             init_optimizer_state=True,
             output_dir=self.path("next", name),
         )
-        self.assertStartsWith(log[0], "Resumed at step 6")
+        self.assertStartsWith(log[1], "Resumed at step 6")
 
     def test_refuses_state_that_is_not_there_or_at_its_end(self):
         for flags, message in (
