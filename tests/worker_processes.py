@@ -106,7 +106,10 @@ def started(count, *arguments):
 def finish(workers):
     """Waits until all have ended well; returns what each has printed."""
     for worker in workers:
-        status = worker.wait()
+        try:
+            status = worker.wait()
+        except subprocess.TimeoutExpired:
+            status = "none yet"
         if status:
             logs = "\n".join(worker.log for worker in workers)
             raise AssertionError(f"Exit status {status}:\n{logs}")
