@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, arguments):
         # Not a pipe: nobody reads while the workers run.
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile()
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -56,8 +56,10 @@ class Worker:
     @property
     def log(self):
         """What it has printed so far."""
-        self._log.seek(0)
-        return self._log.read()
+        # The process writes where the file's position is, so it stays there.
+        number = self._log.fileno()
+        size = os.fstat(number).st_size
+        return os.pread(number, size, 0).decode(errors="replace")
 
     def wait_for(self, text):
         """Waits until it has printed a text."""
