@@ -12,7 +12,7 @@ from bert_tf.text.vocabulary import Vocabulary
 TOKENS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , 東"
 ).split()
-_TASK_MODELS = {
+TASK_MODELS = {
     "classification": task_models.BertForClassification,
     "question_answering": task_models.BertForQuestionAnswering,
     "tagging": task_models.BertForTagging,
@@ -68,7 +68,7 @@ def write_task(path, task, weights=None, **values):
       **values: What task.json says beside what the task does; None leaves a
         key out.
     """
-    model = _TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
+    model = TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
     vocabulary = Vocabulary(TOKENS)
     values = {"kind": task.kind} | task.to_json() | values
     model_directory.write(

@@ -1,0 +1,156 @@
+"""Tests for bert_tf.training.xla."""
+
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.training import xla
+from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.xla import Compilation
+from tests import logical_devices
+from tests.step_trainer import StepTrainer
+from tests.task_trainer import TASKS
+from tests.task_trainer import TaskTrainer
+
+logical_devices.make()
+
+# Their gradient is rounding alone, of which Adam makes whole steps: softmax
+# does not see what is added to all of its arguments.
+_WITHOUT_GRADIENT = (
+    "/key/bias",
+    "cls/multiple_choice/output_bias",
+    "cls/squad/output_bias",
+)
+
+
+def _graphs_of_steps():
+    """Patches the loop to keep the graphs that a device's step stands in."""
+    graphs = []
+    original = TrainingLoop._replica_gradients
+
+    def compute(self, *args):
+        graphs.append(tf.compat.v1.get_default_graph())
+        return original(self, *args)
+
+    patch = mock.patch.object(TrainingLoop, "_replica_gradients", compute)
+    return patch, graphs
+
+
+class ChooseTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("off", "CPU", "off"),
+        ("auto", "CPU", "chains"),
+        ("on", "CPU", "step"),
+        ("auto", "GPU", "chains"),
+        ("auto", "TPU", "step"),
+        ("on", "TPU", "step"),
+    )
+    def test_what_is_asked_for_and_what_suits(self, asked, kind, expected):
+        self.assertEqual(xla.choose(asked, kind), expected)
+
+    def test_a_tpu_cannot_do_without(self):
+        with self.assertRaisesRegex(UserError, "--xla=off"):
+            xla.choose("off", "TPU")
+
+    @parameterized.parameters(
+        ("on", 0, 4), ("on", 2, 0), ("auto", 0, 0), ("off", 0, 0)
+    )
+    def test_a_compiled_step_has_few_lengths(self, asked, buckets, expected):
+        self.assertEqual(xla.most_lengths(asked, "CPU", buckets), expected)
+
+
+class _TestCase(tf.test.TestCase, parameterized.TestCase):
+    def assert_same_weights(self, received, expected):
+        for name, value in expected.items():
+            if not any(part in name for part in _WITHOUT_GRADIENT):
+                self.assertAllClose(received[name], value, 1e-5, 1e-5, name)
+
+    def assert_compiles(self, graphs):
+        """Checks that nothing in a step has an unknown shape or a string."""
+        self.assertNotEmpty(graphs)
+        for graph in graphs:
+            # Gradients ask for the axes to add up over; XLA knows them by then,
+            # or would not compile.
+            tensors = [
+                tensor
+                for op in graph.get_operations()
+                if not op.name.startswith("gradient_tape/")
+                for tensor in op.outputs
+            ]
+            self.assertNotEmpty(tensors)
+            for tensor in tensors:
+                self.assertNotEqual(tensor.dtype, tf.string, tensor.name)
+                self.assertTrue(
+                    tensor.shape.is_fully_defined(),
+                    f"{tensor.name} {tensor.shape}",
+                )
+
+
+class PretrainingTest(_TestCase):
+    def _train(self, asked, **options):
+        options["model_arguments"] = {"fuse": asked != "off"}
+        trainer = StepTrainer(
+            compilation=Compilation(asked), learning_rate=1e-3, **options
+        )
+        return trainer.train(1, 1, 1)
+
+    def _compare(self, tolerance=1e-5, **options):
+        """Trains with and without; returns both."""
+        expected = self._train("off", **options)
+        self.assertEqual(
+            expected.loop.compiled, "XLA (--xla=off, CPU): nothing."
+        )
+        patch, graphs = _graphs_of_steps()
+        with patch:
+            received = self._train("on", **options)
+        devices = options.get("devices", 1)
+        number = "1 program" if devices == 1 else f"{devices} programs"
+        self.assertIn(f"a device ({number})", received.loop.compiled)
+        self.assertIn("updates of the weights", received.loop.compiled)
+        self.assert_compiles(graphs)
+        self.assertAllClose(
+            received.metrics, expected.metrics, tolerance, tolerance
+        )
+        return received, expected
+
+    def test_compiled_steps_are_the_same_steps(self):
+        received, expected = self._compare()
+        self.assert_same_weights(received.state(), expected.state())
+
+    @parameterized.parameters(
+        {"most_at_once": 2},
+        {"devices": 2, "most_at_once": 2},
+    )
+    @pytest.mark.thorough
+    def test_with_micro_batches_on_several_devices(self, **parts):
+        received, expected = self._compare(**parts)
+        self.assert_same_weights(received.state(), expected.state())
+
+    @parameterized.parameters("mixed_float16", "mixed_bfloat16")
+    @pytest.mark.thorough
+    def test_in_half_precision(self, policy):
+        # XLA keeps some numbers in between in float32.
+        self._compare(2e-2, policy=policy)
+
+
+class TasksTest(_TestCase):
+    @parameterized.parameters(*TASKS)
+    @pytest.mark.thorough
+    def test_every_task_has_a_program_for_each_length(self, name):
+        expected = TaskTrainer(name, "off")
+        patch, graphs = _graphs_of_steps()
+        with patch:
+            received = TaskTrainer(name, "on")
+        self.assertLen(received.row_shapes, 2)
+        self.assertLen(graphs, 2)
+        self.assertIn("a device (2 programs)", received.loop.compiled)
+        self.assert_compiles(graphs)
+        self.assertAllClose(received.losses, expected.losses, 1e-5, 1e-5)
+        self.assert_same_weights(received.weights(), expected.weights())
+
+
+if __name__ == "__main__":
+    tf.test.main()
