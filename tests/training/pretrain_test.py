@@ -223,12 +223,7 @@ class PretrainTroubleTest(
         ),
         ({"max_seq_length": 17}, "max_position_embeddings=16"),
         ({"max_seq_length": 12}, r"record 0: `input_ids` must have 12"),
-        ({"micro_batch_size": "3"}, "micro_batch_size=3"),
         ({"num_gpus": 9, "distribution_strategy": "mirrored"}, "num_gpus=9"),
-        (
-            {"train_batch_size": 5, "distribution_strategy": "mirrored"},
-            "2 replicas",
-        ),
         ({"bert_config_file": "/nowhere.json"}, "--bert_config_file"),
         ({"init_checkpoint": "/nowhere"}, "/nowhere"),
         ({"do_lower_case": False}, "do_lower_case=True.*do_lower_case=False"),
