@@ -20,6 +20,8 @@ from bert_tf.run_config import DataServiceConfig
 _service = tf.data.experimental.service
 _PROTOCOL = "grpc://"
 _OUT_OF_ORDER = "The data service gave another batch than the next one:"
+# What a dispatcher says to whom it does not know.
+_FORGOTTEN = "Unknown iteration client id"
 _SECONDS_TO_ANSWER = 10
 
 # From the number of a batch <int64>[], its first row <int64>[] and serialized
@@ -171,7 +173,13 @@ def _require_answer(address: str) -> None:
 
 
 def explain(error: tf.errors.OpError) -> UserError | None:
-    """Returns the error to raise if it was the order that was wrong."""
+    """Returns the error to raise if a service was behind one."""
+    if _FORGOTTEN in str(error):
+        return UserError(
+            "A data service of --tf_data_service was started anew meanwhile "
+            "and does not know this run; start the run again, and it goes on "
+            "from its last checkpoint."
+        )
     if _OUT_OF_ORDER not in str(error):
         return None
     return UserError(

@@ -137,6 +137,24 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(data_service.explain(other))
         del workers, dispatcher
 
+    def test_a_service_that_was_started_anew_is_named(self):
+        config = DataServiceConfig(*_free_ports(2), "localhost")
+        servers = data_service.start(config)
+        address = f"grpc://localhost:{config.port}"
+        service = DataService.find(address, token="token")
+        batches = iter(self.source.dataset(0, service=service))
+        next(batches)
+        for server in reversed(servers):
+            server._stop()
+        servers = data_service.start(config)
+        with self.assertRaises(tf.errors.NotFoundError) as caught:
+            while True:
+                next(batches)
+        explained = data_service.explain(caught.exception)
+        self.assertIsInstance(explained, UserError)
+        self.assertIn("started anew", str(explained))
+        del servers
+
     @parameterized.parameters(
         ("localhost:1", "must be grpc://host:port"),
         ("grpc://localhost", "must be grpc://host:port"),
