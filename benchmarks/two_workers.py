@@ -29,7 +29,9 @@ _BATCH = flags.DEFINE_integer("batch_size", 32, "Sequences of a step.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each.")
 _STEPS = flags.DEFINE_integer("steps", 2, "Steps in a turn.")
 _PACKS = flags.DEFINE_list(
-    "megabytes_per_pack", ["8", "32", "128"], "Further sizes of a pack to try."
+    "megabytes_per_pack",
+    ["32"],
+    "Sizes of a pack to try; each is compiled anew, and takes memory.",
 )
 
 _LENGTH, _PREDICTIONS = 128, 20
