@@ -137,6 +137,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(data_service.explain(other))
         del workers, dispatcher
 
+    @pytest.mark.thorough
     def test_a_service_that_was_started_anew_is_named(self):
         config = DataServiceConfig(*_free_ports(2), "localhost")
         servers = data_service.start(config)
