@@ -19,6 +19,7 @@ from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import inputs as model_inputs
 from bert_tf.modeling import layers
+from bert_tf.modeling import remat as remats
 
 _FLAGS = (
     "return_all_layers",
@@ -107,8 +108,7 @@ class BertModel(_ConfiguredModel):
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
       has_pooler: Whether there is a pooler, and `pooled_output`.
-      remat: Whether training computes layers again in the backward pass, which
-        takes less memory and more time, and gives the same.
+      remat: As for `Encoder`; not with `return_attention_probs`.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
 
@@ -130,8 +130,7 @@ class BertModel(_ConfiguredModel):
       <float>[B, N, S, S] per layer.
 
     Raises:
-      UserError: For an unknown input, or S above `max_position_embeddings`; if
-        attention is to be returned that `remat` does not keep.
+      UserError: For an unknown input, or S above `max_position_embeddings`.
 
     Example:
       >>> model = BertModel(BertConfig(vocab_size=30522))
@@ -152,11 +151,7 @@ class BertModel(_ConfiguredModel):
         name="bert",
         **kwargs,
     ):
-        if remat and return_attention_probs:
-            raise UserError(
-                "`remat` keeps no attention probabilities, which "
-                "`return_attention_probs` asks for; drop one of the two."
-            )
+        remats.check(remat, return_attention_probs)
         super().__init__(config, fuse, name=name, **kwargs)
         self.return_all_layers = return_all_layers
         self.return_embeddings = return_embeddings
@@ -380,11 +375,9 @@ def named_variables(model):
       Name to `keras.Variable`; random number states are left out.
 
     Raises:
-      UserError: If two weights have the same name, as in a model with two
-        encoders.
+      UserError: If two weights have one name, as in a model with two encoders.
     """
-    layers_of_model = [model, *model.layers]
-    encoders = [x for x in layers_of_model if isinstance(x, BertModel)]
+    encoders = [x for x in [model, *model.layers] if isinstance(x, BertModel)]
     prefixes = [(f"{encoder.path}/", "bert/") for encoder in encoders]
     prefixes.append((f"{model.name}/", ""))
     named = {}

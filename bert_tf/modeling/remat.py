@@ -13,6 +13,21 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert_tf.errors import UserError
+
+
+def check(remat: bool, return_attention_probs: bool) -> None:
+    """Makes sure that what a model is to return is kept.
+
+    Raises:
+      UserError: If it is not.
+    """
+    if remat and return_attention_probs:
+        raise UserError(
+            "`remat` keeps no attention probabilities, which "
+            "`return_attention_probs` asks for; drop one of the two."
+        )
+
 
 def rematerialize(
     compute: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor
