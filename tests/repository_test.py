@@ -94,6 +94,15 @@ class TestFilesTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEndsWith(path.name, "_test.py")
 
 
+def _changed_flags(first, second):
+    """Returns the names of the flags in which two configurations differ."""
+    return {
+        field
+        for field in vars(first)
+        if getattr(first, field) != getattr(second, field)
+    }
+
+
 class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
     def _parse(self, *args):
         values = flags.FlagValues()
@@ -126,13 +135,8 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         second = self._parse(f"--flagfile={name}_phase2.flags")
         self.assertEqual(first.stop_at_step * 10, first.num_train_steps * 9)
         self.assertEqual(second.stop_at_step, second.num_train_steps)
-        changed = {
-            field
-            for field in vars(first)
-            if getattr(first, field) != getattr(second, field)
-        }
         self.assertEqual(
-            changed,
+            _changed_flags(first, second),
             {
                 "input_file",
                 "max_seq_length",
@@ -147,13 +151,8 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(first.stop_at_step, first.num_train_steps)
         self.assertEqual(second.schedule_start_step, first.num_train_steps)
         self.assertEqual(second.stop_at_step, second.num_train_steps)
-        changed = {
-            field
-            for field in vars(first)
-            if getattr(first, field) != getattr(second, field)
-        }
         self.assertEqual(
-            changed,
+            _changed_flags(first, second),
             {
                 "input_file",
                 "max_seq_length",
