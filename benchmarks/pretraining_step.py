@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 
+import pretraining_batches
 from absl import app
 from absl import flags
 
@@ -24,29 +25,8 @@ _PAIRS = flags.DEFINE_integer("pairs", 7, "Turns of each.")
 _STEPS = flags.DEFINE_integer("steps", 2, "Steps in a turn.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 
-_BATCH, _LENGTH, _PREDICTIONS = 16, 128, 20
+_BATCH = 16
 _VOCAB = 30522
-
-
-def _random_batch():
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(_LENGTH // 2, _LENGTH + 1, (_BATCH, 1))
-    mask = (np.arange(_LENGTH) < lengths).astype("int32")
-    shape = (_BATCH, _PREDICTIONS)
-    return {
-        "input_ids": rng.integers(1000, _VOCAB, mask.shape, "int32") * mask,
-        "input_mask": mask,
-        "segment_ids": (np.arange(_LENGTH) > lengths // 2).astype("int32")
-        * mask,
-        "masked_lm_positions": np.sort(
-            rng.integers(1, _LENGTH // 2, shape, "int32"), 1
-        ),
-        "masked_lm_ids": rng.integers(1000, _VOCAB, shape, "int32"),
-        "masked_lm_weights": np.ones(shape, "float32"),
-        "next_sentence_labels": rng.integers(0, 2, (_BATCH, 1), "int32"),
-    }
 
 
 def _build_ours(precision):
@@ -79,7 +59,8 @@ def _build_ours(precision):
         optimizer,
         distribution.StepPlan(_BATCH),
     )
-    batch = _random_batch() | {"example_index": list(range(_BATCH))}
+    batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
+    batch["example_index"] = list(range(_BATCH))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = loop.add_dropout_seeds(dataset, seed=1)
     iterator = distribution.deal(
@@ -109,7 +90,7 @@ def _build_keras_hub(precision):
         optimizer=keras.optimizers.AdamW(1e-4),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    batch = _random_batch()
+    batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
     inputs = {
         "token_ids": batch["input_ids"],
         "padding_mask": batch["input_mask"],
@@ -154,7 +135,7 @@ def main(argv):
         arguments = (name, _PRECISION.value, _THREADS.value, theirs)
         context.Process(target=_serve, args=arguments, daemon=True).start()
         pipes[name].recv()
-    tokens = _STEPS.value * _BATCH * _LENGTH
+    tokens = _STEPS.value * _BATCH * pretraining_batches.LENGTH
     ratios = []
     for pair in range(_PAIRS.value):
         rates = {}

@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 
+import pretraining_batches
 import pretraining_runs
 from absl import app
 from absl import flags
@@ -35,7 +36,7 @@ _PACKS = flags.DEFINE_list(
     "Sizes of a pack to try; each is compiled anew, and takes memory.",
 )
 
-_LENGTH, _PREDICTIONS = 128, 20
+_LENGTH = pretraining_batches.LENGTH
 _ALONE = "one process, 2 cores"
 _WORKERS = "2 workers, 1 core each"
 _LOCAL = "the same without all-reduce"
@@ -43,28 +44,6 @@ _LOCAL = "the same without all-reduce"
 
 def _packed(megabytes):
     return f"the same, packs of {megabytes} MB"
-
-
-def _random_batch(vocab_size, batch_size):
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(_LENGTH // 2, _LENGTH + 1, (batch_size, 1))
-    mask = (np.arange(_LENGTH) < lengths).astype("int32")
-    shape = (batch_size, _PREDICTIONS)
-    return {
-        "input_ids": rng.integers(1000, vocab_size, mask.shape, "int32") * mask,
-        "input_mask": mask,
-        "segment_ids": (np.arange(_LENGTH) > lengths // 2).astype("int32")
-        * mask,
-        "masked_lm_positions": np.sort(
-            rng.integers(1, _LENGTH // 2, shape, "int32"), 1
-        ),
-        "masked_lm_ids": rng.integers(1000, vocab_size, shape, "int32"),
-        "masked_lm_weights": np.ones(shape, "float32"),
-        "next_sentence_labels": rng.integers(0, 2, (batch_size, 1), "int32"),
-        "example_index": list(range(batch_size)),
-    }
 
 
 def _build_parts(device_flags, model_name, batch_size):
@@ -92,7 +71,8 @@ def _build_parts(device_flags, model_name, batch_size):
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
     plan = distribution.StepPlan(batch_size, strategy.num_replicas_in_sync)
-    batch = _random_batch(config.vocab_size, batch_size)
+    batch = pretraining_batches.random_batch(config.vocab_size, batch_size)
+    batch["example_index"] = list(range(batch_size))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = loop.add_dropout_seeds(dataset, seed=1)
     iterator = distribution.deal(strategy, dataset, plan)
