@@ -4,6 +4,8 @@ PYTHON_RUN := .venv/bin/python
 PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q
 # A second worker on the second core; a test file's set-up is repeated in each.
 PARALLEL ?= -n 2 --dist worksteal
+# What a class has set up takes minutes where all takes long.
+PARALLEL_CLASSES ?= -n 2 --dist loadscope
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
@@ -39,7 +41,7 @@ test-fast: setup-test
 	$(PYTEST) $(PARALLEL) -m "not slow and not environment and not thorough"
 
 test-slow: setup-test
-	$(PYTEST) -m "environment or thorough"
+	$(PYTEST) $(PARALLEL_CLASSES) -m "environment or thorough"
 
 lint: setup-test
 	$(PYTHON_RUN) -m ruff check .
