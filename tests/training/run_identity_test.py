@@ -140,10 +140,11 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             xla="off",
             remat=True,
             tf_data_service="grpc://c:1",
-            max_corrupt_records=3,
         )
+        tolerant = dataclasses.replace(self.config, max_corrupt_records=3)
         with self.assertNoLogs(level="INFO"):
             self._check(before, self._describe(moved))
+            self._check(before, self._describe(tolerant))
 
     def test_says_on_what_other_devices_a_run_goes_on(self):
         before = {"the number of workers": 3, "the precision": "float32"}
