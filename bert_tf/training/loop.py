@@ -117,6 +117,7 @@ class TrainingLoop:
         self._plan = plan
         self._variables = optimizer.trained_variables
         self._compilation = compilation or Compilation()
+        self._compilation.check(len(strategy.extended.worker_devices))
         self._compute = self._compilation.wrap(self._replica_gradients)
         self._memory_watch = memory_watch
         self.compiled = ""

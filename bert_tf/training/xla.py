@@ -94,9 +94,31 @@ class Compilation:
     ) -> None:
         self.mode = choose(asked, kind)
         self._asked = f"--xla={asked}, {kind}"
+        self._kind = kind
         # A TPU's strategy compiles what it runs by itself.
         self._compiles_step = self.mode == STEP and kind != "TPU"
         self._row_shapes = row_shapes
+
+    def check(self, num_local_devices: int) -> None:
+        """Makes sure that the devices of this process can run it.
+
+        Args:
+          num_local_devices: How many they are.
+
+        Raises:
+          UserError: If they are parts of one CPU.
+        """
+        if (
+            self._compiles_step
+            and self._kind == "CPU"
+            and (num_local_devices > 1)
+        ):
+            raise UserError(
+                "XLA knows a CPU as one device, so --xla=on cannot compile "
+                f"the step for {num_local_devices} parts of it. Drop "
+                "--xla=on or --num_gpus, or start a worker for each part "
+                "(--distribution_strategy=multi_worker_mirrored)."
+            )
 
     @property
     def compiles_updates(self) -> bool:
