@@ -51,18 +51,35 @@ def require_rate(config: Any, *names: str) -> None:
         )
 
 
-def _check_runner(config: Any) -> None:
-    """Raises `UserError` for flags that have no effect with --runner."""
-    require(
-        config.runner is not None or not config.beam_options,
-        "--beam_options has no effect without --runner. Received: "
-        f"{config.beam_options!r}; give --runner too, or drop it.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeamConfig:
+    """The flags of the scripts whose work Apache Beam can do.
+
+    Without it `num_processes` do it, which these scripts have, too.
+    """
+
+    runner: str | None = option(
+        None,
+        "Apache Beam's runner that does the work, with the same result "
+        "(default: processes of this machine, without Beam).",
+        choices=RUNNERS,
     )
-    require(
-        config.runner is None or not config.num_processes,
-        "--num_processes has no effect with --runner. Received: "
-        f"{config.num_processes}; say it to the runner, in --beam_options.",
+    beam_options: str = option(
+        "", "Further options for Apache Beam, written as for a shell."
     )
+
+    def __post_init__(self) -> None:
+        """Refuses flags that have no effect with or without a runner."""
+        require(
+            self.runner is not None or not self.beam_options,
+            "--beam_options has no effect without --runner. Received: "
+            f"{self.beam_options!r}; give --runner too, or drop it.",
+        )
+        require(
+            self.runner is None or not self.num_processes,
+            "--num_processes has no effect with --runner. Received: "
+            f"{self.num_processes}; say it to the runner, in --beam_options.",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +101,7 @@ class TokenizeFileConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class LearnVocabularyConfig:
+class LearnVocabularyConfig(BeamConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = option(
@@ -112,18 +129,9 @@ class LearnVocabularyConfig:
     replace_invalid_utf8: bool = option(
         False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
     )
-    runner: str | None = option(
-        None,
-        "Apache Beam's runner that does the work, with the same result "
-        "(default: processes of this machine, without Beam).",
-        choices=RUNNERS,
-    )
-    beam_options: str = option(
-        "", "Further options for Apache Beam, written as for a shell."
-    )
 
     def __post_init__(self) -> None:
-        _check_runner(self)
+        super().__post_init__()
         require_at_least(self, 99, "num_unused")
         require_at_least(self, 1, "min_frequency")
         require_at_least(self, 0, "num_processes")
@@ -137,7 +145,7 @@ class LearnVocabularyConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CreatePretrainingDataConfig:
+class CreatePretrainingDataConfig(BeamConfig):
     """Flags of run/create_pretraining_data.py.
 
     The first twelve are the original's (create_pretraining_data.py:30-65).
@@ -215,18 +223,9 @@ class CreatePretrainingDataConfig:
         "Longest run of neighbouring words masked together; above 1, words are "
         "masked whole, and runs of k words are drawn with weight 1/k.",
     )
-    runner: str | None = option(
-        None,
-        "Apache Beam's runner that does the work, with the same result "
-        "(default: processes of this machine, without Beam).",
-        choices=RUNNERS,
-    )
-    beam_options: str = option(
-        "", "Further options for Apache Beam, written as for a shell."
-    )
 
     def __post_init__(self) -> None:
-        _check_runner(self)
+        super().__post_init__()
         require_at_least(self, 5, "max_seq_length")
         require_at_least(
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
