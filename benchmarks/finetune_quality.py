@@ -3,8 +3,9 @@ r"""Fine-tunes MiniLM on many tasks, with this project and with transformers.
   python benchmarks/finetune_quality.py --data_dir=../shared/data
   python benchmarks/finetune_quality.py --report
 
-One task, framework and seed is run at a time, in a process of its own; what is
-finished is kept in --output_dir and not run again, unless its settings
+One task, framework and seed is run at a time, in a process of its own; the
+scores of what is finished are kept in --results_dir, which is part of the
+repository as the whole takes hours, and not run again, unless its settings
 (benchmarks/finetune_tasks.py) have changed. Both start from the same weights
 with a fresh pooler and head, and get the same examples, in other orders. The
 scores are computed here, from the predictions of both, by the official
@@ -34,7 +35,12 @@ _DATA_DIR = flags.DEFINE_string(
     "The data sets, a folder each.",
 )
 _OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/finetune_quality", "What is finished is kept here."
+    "output_dir", ".cache/finetune_quality", "For predictions and logs."
+)
+_RESULTS_DIR = flags.DEFINE_string(
+    "results_dir",
+    str(pathlib.Path(__file__).parent / "results" / "finetune_quality"),
+    "For scores.",
 )
 _TASKS = flags.DEFINE_list("tasks", [*finetune_tasks.TASKS], "Which tasks.")
 _FRAMEWORKS = flags.DEFINE_list(
@@ -69,9 +75,13 @@ def _name(task, framework, seed):
     return os.path.join(_OUTPUT_DIR.value, f"{task}.{framework}.{seed}")
 
 
+def _result_path(task, framework, seed):
+    return os.path.join(_RESULTS_DIR.value, f"{task}.{framework}.{seed}.json")
+
+
 def _finished(task, framework, seed):
     """Returns the result of a run, or None if it is still to be done."""
-    path = f"{_name(task, framework, seed)}.json"
+    path = _result_path(task, framework, seed)
     if not os.path.exists(path):
         return None
     result = _read_json(path)
@@ -133,7 +143,7 @@ def _run(task, framework, seed):
         "load": os.getloadavg()[1],
         **answer,
     }
-    _write_json(f"{name}.json", result)
+    _write_json(_result_path(task, framework, seed), result)
     return result
 
 
@@ -196,7 +206,8 @@ def _report():
 def main(argv):
     del argv
     sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
-    os.makedirs(_OUTPUT_DIR.value, exist_ok=True)
+    for folder in (_OUTPUT_DIR.value, _RESULTS_DIR.value):
+        os.makedirs(folder, exist_ok=True)
     failures = []
     for task, framework, seed in () if _REPORT.value else _plan():
         if _finished(task, framework, seed):
