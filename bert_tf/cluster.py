@@ -1,21 +1,28 @@
 """Who the workers of a run are: --worker_hosts, or TF_CONFIG."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import MutableMapping
 
 from absl import logging
 
+from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.run_config import DeviceConfig
 
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")
 _STRATEGY = "multi_worker_mirrored"
+# What a worker that is to stop says to those that wait.
+_STOP = b"bert_tf: stop"
+# How long one that has called may take to say something, in seconds.
+_SECONDS_TO_SPEAK = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +73,7 @@ def find(
     told = _read_variable(environment.get(_VARIABLE, ""))
     asked = None
     if flags.worker_hosts is not None:
-        hosts = tuple(flags.worker_hosts.split(","))
+        hosts = tuple(map(str.strip, flags.worker_hosts.split(",")))
         asked = Cluster(hosts, flags.task_index)
     if asked and told and asked != told:
         raise UserError(
@@ -161,10 +168,11 @@ def wait_for_all(
 
     Raises:
       UserError: If this worker cannot listen at its port.
+      Preempted: If one of those that wait was asked to stop (SIGTERM).
     """
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
     next_reminder = time.monotonic()
-    with _listen(cluster) as listener:
+    with _listen(cluster) as listener, _telling(cluster, others):
         while True:
             missing = [i for i in others if not _answers(cluster.hosts[i])]
             if not missing:
@@ -214,12 +222,38 @@ def _answers(host: str) -> bool:
 
 
 def _let_in(listener: socket.socket) -> None:
-    """Takes in who has called, as the queue is short."""
+    """Takes in who has called, as the queue is short, and hears them out."""
+    while True:
+        try:
+            caller = listener.accept()[0]
+        except BlockingIOError:
+            return
+        with caller:
+            caller.settimeout(_SECONDS_TO_SPEAK)
+            try:
+                words = caller.recv(len(_STOP))
+            except OSError:  # It only looked whether this one is there.
+                continue
+        if words == _STOP:
+            raise Preempted(
+                "Stopped, as another worker was asked to (SIGTERM) before all "
+                "were there; start the same command on all workers again."
+            )
+
+
+@contextlib.contextmanager
+def _telling(cluster: Cluster, others: list[int]) -> Iterator[None]:
+    """Tells those that wait, too, if this worker is to stop."""
     try:
-        while True:
-            listener.accept()[0].close()
-    except BlockingIOError:
-        return
+        yield
+    except Preempted:
+        for index in others:
+            # Who is not there need not be told.
+            with contextlib.suppress(OSError):
+                address = _split(cluster.hosts[index])
+                with socket.create_connection(address, timeout=2) as caller:
+                    caller.sendall(_STOP)
+        raise
 
 
 def _split(host: str) -> tuple[str, int]:

@@ -1,10 +1,12 @@
 """What all workers of a run do together.
 
-Every method but the properties is collective: each worker calls it, in the
-same order, or all wait for ever. A run of one process does nothing there.
+Every method but `finishing` is collective: each worker calls it, in the same
+order, or all wait for ever. A run of one process does nothing there.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +27,9 @@ class Coordinator:
     Args:
       strategy: The devices of all of them.
       cluster: The workers; None for a run of one process.
+
+    Attributes:
+      is_finishing: Whether this worker is within `finishing`.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Coordinator:
     ) -> None:
         self._strategy = strategy
         self._cluster = cluster
+        self.is_finishing = False
 
     @property
     def is_chief(self) -> bool:
@@ -50,12 +56,30 @@ class Coordinator:
         """How many there are."""
         return 1 if self._cluster is None else self._cluster.num_workers
 
-    def agree(self, values: Mapping[str, Any], what: str) -> None:
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Says that this worker keeps what is done, though others may be gone.
+
+        `peers.Watch` gives it time. It is not collective.
+        """
+        self.is_finishing = True
+        try:
+            yield
+        finally:
+            self.is_finishing = False
+
+    def agree(
+        self,
+        values: Mapping[str, Any],
+        what: str,
+        remedy: str = "give all of them the same command and the same files",
+    ) -> None:
         """Makes sure that all workers have the same values.
 
         Args:
           values: Name to JSON value.
           what: What they are, for the message.
+          remedy: What to do if they differ.
 
         Raises:
           UserError: If they differ, naming worker, name and both values.
@@ -69,8 +93,7 @@ class Coordinator:
                 raise UserError(
                     f"All workers must have the same {what}, but "
                     f"{self._cluster.name(index)} and the chief have not: "
-                    f"{difference}; give all of them the same command and "
-                    "the same files."
+                    f"{difference}; {remedy}."
                 )
 
     def from_chief(self, value: Any) -> Any:

@@ -2,6 +2,11 @@
 
 import contextlib
 import dataclasses
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -13,6 +18,10 @@ from bert_tf import strategies
 from bert_tf.cluster import Cluster
 from bert_tf.coordination import Coordinator
 from bert_tf.run_config import DeviceConfig
+
+# How long workers that are all there may take to connect. TensorFlow would wait
+# for an hour for one that ended meanwhile.
+_SECONDS_TO_CONNECT = 180
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +50,22 @@ class Devices:
         # TPUs compile the whole step by themselves.
         return self.kind != "TPU" and self.xla != "off"
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """Lets all workers end together; see `peers.together`."""
-        return peers.together(self.cluster, self.coordinator)
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Lets all workers end together; see `peers.together`.
+
+        Raises:
+          UserError: If they do not all compute on the same kind of device, in
+            the same precision.
+        """
+        with peers.together(self.cluster, self.coordinator):
+            self.coordinator.agree(
+                {"the device": self.kind, "the precision": self.precision.name},
+                "kind of device, and precision",
+                "give --mixed_precision=float32 or bfloat16 in place of auto, "
+                "or use machines of one kind",
+            )
+            yield
 
 
 def prepare(flags: DeviceConfig) -> Devices:
@@ -55,20 +77,23 @@ def prepare(flags: DeviceConfig) -> Devices:
     Raises:
       UserError: If there are no such devices, or the workers are not well
         described.
+      Preempted: If a worker was asked to stop before all were there.
     """
     cluster = clusters.find(flags)
     if cluster is not None:
         _sign_log(cluster)
         # It describes every collective, each time that it builds one.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
+        strategies.check_worker(flags.num_gpus, cluster)
         clusters.wait_for_all(cluster)
         clusters.export(cluster)
-    strategy = strategies.build(
-        "tpu" if flags.use_tpu else flags.distribution_strategy,
-        flags.num_gpus,
-        flags.tpu or flags.tpu_name,
-        cluster,
-    )
+    with _connecting() if cluster else contextlib.nullcontext():
+        strategy = strategies.build(
+            "tpu" if flags.use_tpu else flags.distribution_strategy,
+            flags.num_gpus,
+            flags.tpu or flags.tpu_name,
+            cluster,
+        )
     # Else the order of additions may differ from one run to the next.
     tf.config.experimental.enable_op_determinism()
     kind = strategies.device_type(strategy)
@@ -86,6 +111,31 @@ def prepare(flags: DeviceConfig) -> Devices:
     xla = getattr(flags, "xla", "auto")
     coordinator = Coordinator(strategy, cluster)
     return Devices(strategy, kind, precision, coordinator, cluster, xla)
+
+
+@contextlib.contextmanager
+def _connecting() -> Iterator[None]:
+    """Ends this process if the others do not connect in time, or at SIGTERM.
+
+    Nothing in Python can meanwhile: TensorFlow lets no other thread run.
+    """
+    logging.info(
+        "Connecting. If that takes more than %d s, as another worker has ended "
+        "meanwhile, this one ends with 1, to be started again.",
+        _SECONDS_TO_CONNECT,
+    )
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL) if is_main else None
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        faulthandler.dump_traceback_later(
+            _SECONDS_TO_CONNECT, exit=True, file=nowhere
+        )
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            if is_main:
+                signal.signal(signal.SIGTERM, before)
 
 
 def _sign_log(cluster: Cluster) -> None:

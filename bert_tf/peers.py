@@ -35,6 +35,8 @@ _PERIOD = 5.0
 _PATIENCE = 5.0
 # How long after two looks in vain training may take to notice by itself.
 _GRACE = 15.0
+# How long a worker may take to keep what is done, once others are gone.
+_SECONDS_TO_FINISH = 600.0
 # How long a worker stays, so that the others hear it out.
 _FAREWELL = 4.0
 
@@ -79,7 +81,7 @@ def together(
     if cluster is None:
         yield
         return
-    with Watch(cluster):
+    with Watch(cluster, is_finishing=lambda: coordinator.is_finishing):
         try:
             yield
             coordinator.barrier("the end")
@@ -211,6 +213,8 @@ class Watch:
       cluster: The workers.
       check: Returns what is wrong with a worker, by its index, or None.
       leave: Ends the process, given the message.
+      is_finishing: Returns whether training has noticed, and now writes its
+        last checkpoint.
     """
 
     def __init__(
@@ -218,8 +222,10 @@ class Watch:
         cluster: Cluster,
         check: Callable[[int], str | None] | None = None,
         leave: Callable[[str], None] | None = None,
+        is_finishing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
+        self._is_finishing = is_finishing
         self._check = check or check_health
         self._leave = leave or _leave_at_once
         self._is_over = threading.Event()
@@ -251,9 +257,19 @@ class Watch:
             if not gone or self._is_over.wait(_GRACE):
                 continue
             gone = [index for index in gone if self._check(index)]
-            if gone:
+            if gone and not self._finishes():
                 self._leave(_describe(gone, cluster))
                 return
+
+    def _finishes(self) -> bool:
+        """Gives training time to end; returns whether it has."""
+        if not self._is_finishing():
+            return False
+        deadline = time.monotonic() + _SECONDS_TO_FINISH
+        while self._is_finishing() and time.monotonic() < deadline:
+            if self._is_over.wait(_PERIOD):
+                return True
+        return self._is_over.wait(_GRACE)
 
 
 def _leave_at_once(message: str) -> None:

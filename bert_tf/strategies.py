@@ -37,7 +37,8 @@ def build(
     if name == "tpu":
         return _build_tpu_strategy(tpu)
     if cluster is not None:
-        return _build_workers_strategy(num_devices, cluster)
+        check_worker(num_devices, cluster)
+        return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
     # The only worker of a cluster is a machine like any other.
     if name in ("auto", "multi_worker_mirrored"):
@@ -75,10 +76,16 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
     return [f"{kind}:{index}" for index in range(num_devices or there)]
 
 
-def _build_workers_strategy(
-    num_devices: int, cluster: Cluster
-) -> tf.distribute.Strategy:
-    """Returns the strategy of several workers; waits for them, silently."""
+def check_worker(num_devices: int, cluster: Cluster) -> None:
+    """Makes sure, before the others wait for it, that a worker has devices.
+
+    Args:
+      num_devices: GPUs that it is to use; 0 means all there are.
+      cluster: The workers.
+
+    Raises:
+      UserError: If there are not as many.
+    """
     gpus = tf.config.list_physical_devices("GPU")
     there = len(gpus) or 1
     if num_devices > there:
@@ -87,6 +94,11 @@ def _build_workers_strategy(
             f"--num_gpus={num_devices} asks for more devices than "
             f"{cluster.name(cluster.index)} has. Found: {there} {kind}."
         )
+
+
+def _build_workers_strategy(num_devices: int) -> tf.distribute.Strategy:
+    """Returns the strategy of several workers; waits for them, silently."""
+    gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         _configure(tf.config.experimental.set_memory_growth, gpu, True)
     if gpus and num_devices:

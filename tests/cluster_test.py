@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf import cluster as clusters
 from bert_tf.cluster import Cluster
+from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.run_config import DeviceConfig
 from tests import worker_processes
@@ -45,7 +46,7 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_reads_the_flags(self):
-        found = _find(worker_hosts="a:1,b:2,c:3", task_index=2)
+        found = _find(worker_hosts="a:1, b:2,c:3", task_index=2)
         self.assertEqual(found, Cluster(("a:1", "b:2", "c:3"), 2))
         self.assertFalse(found.is_chief)
         self.assertEqual(found.num_workers, 3)
@@ -129,6 +130,61 @@ class WaitForAllTest(tf.test.TestCase):
             f"Waiting for 1 of 2 workers: worker 1 (at {hosts[1]}). Each",
             logs.output[0],
         )
+
+    def test_whoever_is_to_stop_tells_the_others(self):
+        hosts = worker_processes.free_hosts(3)
+        waits = []
+
+        def stop(seconds):
+            del seconds
+            waits.append(threading.current_thread())
+            if len(waits) > 1:
+                raise Preempted("Stopped as asked (SIGTERM).")
+            # By now the other one listens.
+            while not clusters._answers(hosts[1]):
+                pass
+
+        told = []
+
+        def wait():
+            try:
+                clusters.wait_for_all(Cluster(hosts, 1), poll_seconds=0.01)
+            except Preempted as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        sleep = clusters.time.sleep
+
+        def sleep_or_stop(seconds):
+            is_other = threading.current_thread() is thread
+            (sleep if is_other else stop)(seconds)
+
+        with mock.patch.object(clusters.time, "sleep", sleep_or_stop):
+            with self.assertRaisesRegex(Preempted, "as asked"):
+                # The third one never comes.
+                clusters.wait_for_all(Cluster(hosts, 0))
+            thread.join(30)
+        self.assertLen(told, 1)
+        self.assertIn("as another worker was asked to", told[0])
+
+    def test_who_only_looks_or_says_something_else_changes_nothing(self):
+        hosts = worker_processes.free_hosts(2)
+        come = []
+
+        def call(seconds):
+            del seconds
+            if come:
+                return
+            address = ("127.0.0.1", _port(hosts[0]))
+            socket.create_connection(address).close()
+            with socket.create_connection(address) as caller:
+                caller.sendall(b"GET / HTTP/1.1")
+            come.append(socket.create_server(("", _port(hosts[1]))))
+
+        with mock.patch.object(clusters.time, "sleep", call):
+            clusters.wait_for_all(Cluster(hosts, 0))
+        come[0].close()
 
     def test_a_port_in_use_is_one_sentence(self):
         hosts = worker_processes.free_hosts(2)

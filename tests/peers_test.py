@@ -1,5 +1,6 @@
 """Tests for bert_tf.peers; workers_killed_test.py kills real ones."""
 
+import itertools
 from unittest import mock
 
 import tensorflow as tf
@@ -131,6 +132,36 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         watch._look()
         self.assertEmpty(left)
         self.assertIn(peers._GRACE, waits)
+
+    @parameterized.parameters(
+        # What training, which has noticed, does until its checkpoint is
+        # written; then it ends, or hangs.
+        ([True, True, True, False], True, []),
+        ([True, True, False], False, ["Worker 0"]),
+        ([False], False, ["Worker 0"]),
+        # It never ends.
+        (itertools.repeat(True), False, ["Worker 0"]),
+    )
+    def test_gives_training_time_to_finish(self, is_finishing, ends, expected):
+        is_finishing = iter(is_finishing)
+        is_at_it = [True]
+        left = []
+        now = [0.0]
+
+        def look():
+            is_at_it[0] = next(is_finishing)
+            return is_at_it[0]
+
+        def wait(seconds):
+            now[0] += seconds
+            return ends and not is_at_it[0]
+
+        watch = peers.Watch(_CLUSTER, lambda index: "silent", left.append, look)
+        watch._is_over = mock.Mock(wait=wait)
+        with mock.patch.object(peers.time, "monotonic", lambda: now[0]):
+            watch._look()
+        self.assertEqual([message[:8] for message in left], expected)
+        self.assertLess(now[0], peers._SECONDS_TO_FINISH + 60)
 
 
 if __name__ == "__main__":

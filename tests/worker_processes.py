@@ -85,12 +85,13 @@ class Worker:
 
 
 @contextlib.contextmanager
-def started(count, *arguments):
+def started(count, *arguments, absent=()):
     """Starts workers that differ in --task_index alone; ends them after.
 
     Args:
       count: How many.
       *arguments: The script and its flags.
+      absent: Which of them are not started.
     """
     flags = [
         f"--worker_hosts={','.join(free_hosts(count))}",
@@ -98,7 +99,7 @@ def started(count, *arguments):
     ]
     with contextlib.ExitStack() as stack:
         workers = []
-        for index in range(count):
+        for index in sorted({*range(count)} - {*absent}):
             worker = Worker([*arguments, *flags, f"--task_index={index}"])
             stack.callback(worker.close)
             workers.append(worker)

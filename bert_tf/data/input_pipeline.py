@@ -39,6 +39,7 @@ class PretrainingInput:
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
       counts_file: Keeps the counts of files that have no manifest.
+      keep_counts: Whether to write there; several workers read it alike.
       budget: How many damaged records may be left out; None leaves none out.
 
     Attributes:
@@ -59,6 +60,7 @@ class PretrainingInput:
         seed: int = 0,
         masking: DynamicMasking | None = None,
         counts_file: str | None = None,
+        keep_counts: bool = True,
         budget: Budget | None = None,
         files_per_group: int = record_order.FILES_PER_GROUP,
         records_per_block: int = record_order.RECORDS_PER_BLOCK,
@@ -77,7 +79,7 @@ class PretrainingInput:
         # What is read: the files, or copies without what is damaged.
         self._read_from = list(self.record_files)
         self._copies: tempfile.TemporaryDirectory | None = None
-        self.record_counts = self._count(counts_file)
+        self.record_counts = self._count(counts_file, keep_counts)
         self.num_records = int(self.record_counts.sum())
         if not self.num_records:
             raise UserError(
@@ -217,7 +219,12 @@ class PretrainingInput:
             return False
         return self._repair_damaged()
 
-    def _count(self, counts_file: str | None) -> np.ndarray:
+    def close(self) -> None:
+        """Removes the copies of damaged files; nothing can be read then."""
+        if self._copies is not None:
+            self._copies.cleanup()
+
+    def _count(self, counts_file: str | None, keep: bool) -> np.ndarray:
         """Returns <int64>[num_files], of damaged files after their repair."""
         counts = {}
         if self.budget.most:
@@ -227,7 +234,9 @@ class PretrainingInput:
                     counts[path] = self._repair(index, known.get(path))
         intact = [path for path in self.record_files if path not in counts]
         for path, count in zip(
-            intact, record_counts.count(intact, counts_file), strict=True
+            intact,
+            record_counts.count(intact, counts_file, keep),
+            strict=True,
         ):
             counts[path] = count
         return np.array([counts[path] for path in self.record_files], np.int64)

@@ -38,7 +38,9 @@ def known(
 
 
 def count(
-    record_files: Sequence[str], cache_file: str | None = None
+    record_files: Sequence[str],
+    cache_file: str | None = None,
+    keep: bool = True,
 ) -> np.ndarray:
     """Returns <int64>[num_files], the records of each file.
 
@@ -46,6 +48,7 @@ def count(
       record_files: The files.
       cache_file: A JSON file that keeps the counts of files without a manifest,
         so that a run that continues need not count again.
+      keep: Whether to write there what had to be counted.
 
     Raises:
       UserError: If a file is cut short or no record file.
@@ -72,7 +75,7 @@ def count(
             f"{described[path]['bytes']} bytes. Received: "
             f"{uncounted[path]} bytes; make the records again."
         )
-    if cache_file and uncounted:
+    if cache_file and keep and uncounted:
         for path, num_bytes in uncounted.items():
             cached[path] = {"records": counts[path], "bytes": num_bytes}
         try:

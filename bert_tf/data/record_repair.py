@@ -15,14 +15,16 @@ order, masks and dropout stay what they were, whenever the damage is found.
             raise
         # Else read on with `source.dataset(...)` of the same example.
 
-`budget.left_out` is what a checkpoint should keep of it.
+`budget.describe()` is what a checkpoint should keep of it.
 """
 
 import dataclasses
 import os
 import struct
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +77,18 @@ class Budget:
     def __init__(self, most: int) -> None:
         self.most = most
         self.left_out: list[LeftOut] = []
+
+    def describe(
+        self, before: Sequence[Mapping[str, Any]] = ()
+    ) -> list[dict[str, Any]]:
+        """Returns all that were left out, for a checkpoint; JSON values.
+
+        Args:
+          before: What this returned in earlier processes of the run, which may
+            have come to records that this one has not come to.
+        """
+        records = [*before, *map(dataclasses.asdict, self.left_out)]
+        return [*{(x["file"], x["record"]): x for x in records}.values()]
 
     def spend(self, file: str, record: int, offset: int, reason: str) -> None:
         """Leaves a record out, and says so.

@@ -36,10 +36,14 @@ class AsyncCheckpoints:
         that are not the chief, nothing happens here.
       read_state: Returns the state now, as tensors that do not change when
         training goes on (`training_state.snapshot`).
+      step: The step of the checkpoint that the run goes on from.
     """
 
     def __init__(
-        self, store: CheckpointStore, read_state: Callable[[], State]
+        self,
+        store: CheckpointStore,
+        read_state: Callable[[], State],
+        step: int | None = None,
     ) -> None:
         self._store = store
         self._read_state = read_state
@@ -50,11 +54,11 @@ class AsyncCheckpoints:
             initializer=_lower_priority,
         )
         self._writing: futures.Future[bool] | None = None
-        self._step: int | None = None
+        self._step = step
 
     @property
     def step(self) -> int | None:
-        """The step of the last `save`; None if there was none."""
+        """The step of the last checkpoint; None if there was none."""
         return self._step
 
     def save(self, step: int) -> None:

@@ -6,9 +6,11 @@ hashes of the other two. The file `checkpoint` names the newest for other
 programs.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,24 +84,29 @@ class CheckpointStore:
         if not self.writable:
             return True
         prefix = self._prefix(step)
+        earlier = None
         try:
+            earlier = self.steps()
             tf1_checkpoint.write(prefix, dict(tensors))
             written = {"metadata": dict(metadata), "sha256": _hashes(prefix)}
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            self._remove(step)
-            kept = [other for other in self.steps() if other != step]
+            # A step may be written again; what was there is as good.
+            if earlier is not None and step not in earlier:
+                with _going_on("What was written of it could not be removed"):
+                    self._remove(step)
             logging.error(
                 "The checkpoint of step %d could not be written (%s). "
                 "Training goes on; the last checkpoint is %s.",
                 step,
                 _first_line(error),
-                f"that of step {kept[0]}" if kept else "none",
+                f"that of step {earlier[0]}" if earlier else "none",
             )
             return False
-        for old in self.steps()[self._keep_max :]:
-            self._remove(old)
+        with _going_on("Old checkpoints could not be removed"):
+            for old in self.steps()[self._keep_max :]:
+                self._remove(old)
         return True
 
     def steps(self) -> list[int]:
@@ -220,6 +227,15 @@ class CheckpointStore:
         for path in [_sidecar(prefix), *_parts(prefix)]:
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
+
+
+@contextlib.contextmanager
+def _going_on(failure: str) -> Iterator[None]:
+    """Says in the log what could not be done; training goes on without it."""
+    try:
+        yield
+    except _WRITE_ERRORS as error:
+        logging.warning("%s (%s).", failure, _first_line(error))
 
 
 def _sidecar(prefix: str) -> str:

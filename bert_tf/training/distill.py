@@ -31,6 +31,7 @@ from bert_tf.training import student
 from bert_tf.training.distillation_objective import DistillationObjective
 from bert_tf.training.distillation_objective import LayerPairs
 from bert_tf.training.distillation_objective import Weights
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.task_evaluation import Evaluator
 from bert_tf.training.task_evaluation import Metrics
 from bert_tf.training.task_evaluation import SplitReader
@@ -51,13 +52,16 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     Raises:
       UserError: For whatever the user can mend.
     """
-    # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
-    with computing.together():
-        return _run_on(computing, config)
+    with Preemption() as preemption:
+        # Workers must find each other before anything is computed.
+        computing = devices.prepare(config)
+        with computing.together():
+            return _run_on(computing, preemption, config)
 
 
-def _run_on(computing: Devices, config: DistillConfig) -> dict[str, Metrics]:
+def _run_on(
+    computing: Devices, preemption: Preemption, config: DistillConfig
+) -> dict[str, Metrics]:
     """Does it on devices that are prepared."""
     stored = formats.read(config.teacher_dir)
     task = registry.from_stored(stored, _FLAG)
@@ -82,6 +86,7 @@ def _run_on(computing: Devices, config: DistillConfig) -> dict[str, Metrics]:
 
     return finetune.run_on(
         computing,
+        preemption,
         config,
         build_task,
         functools.partial(student.read, teacher=stored),

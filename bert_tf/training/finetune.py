@@ -73,14 +73,18 @@ def run(
       Preempted: If it was asked to stop; what is done is kept.
       UserError: For whatever the user can mend.
     """
-    # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
-    with computing.together():
-        return run_on(computing, config, build_task, read_start, supervise)
+    with Preemption() as preemption:
+        # Workers must find each other before anything is computed.
+        computing = devices.prepare(config)
+        with computing.together():
+            return run_on(
+                computing, preemption, config, build_task, read_start, supervise
+            )
 
 
 def run_on(
     computing: Devices,
+    preemption: Preemption,
     config: FinetuneConfig,
     build_task: BuildTask,
     read_start: Callable[[Any], StoredModel] = start_model.read,
@@ -89,12 +93,11 @@ def run_on(
     """Does the same on devices that the caller has prepared."""
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
-    with Preemption() as preemption:
-        if not config.do_train:
-            return _evaluate_only(config, build_task, supervise, computing)
-        return _train(
-            config, build_task, read_start, supervise, computing, preemption
-        )
+    if not config.do_train:
+        return _evaluate_only(config, build_task, supervise, computing)
+    return _train(
+        config, build_task, read_start, supervise, computing, preemption
+    )
 
 
 def _train(

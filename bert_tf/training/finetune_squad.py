@@ -14,6 +14,7 @@ from bert_tf import model_directory
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import SquadConfig
+from bert_tf.run_config import DeviceConfig
 from bert_tf.tasks import squad_ensemble
 from bert_tf.tasks import triviaqa
 from bert_tf.tasks.squad import SquadTask
@@ -23,6 +24,7 @@ from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
 from bert_tf.training import finetune
 from bert_tf.training import task_evaluation
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.task_evaluation import Metrics
 
 TRIVIAQA_FOLDER = "triviaqa"
@@ -45,6 +47,12 @@ _NOT_OF_TRIVIAQA = {
     "triviaqa_file": None,
     "triviaqa_evidence_dir": None,
 }
+
+# Nor on where, but for the precision, and it may be elsewhere next time.
+_ABOUT_DEVICES = {
+    "xla",
+    *(field.name for field in dataclasses.fields(DeviceConfig)),
+} - {"mixed_precision"}
 
 
 def run(config: SquadConfig) -> dict[str, Metrics]:
@@ -69,12 +77,13 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
     config = _choose_scoring(config)
     if config.ensemble_nbest_files:
         return _combine(config)
-    # Once for both trainings: workers find each other only once.
-    computing = devices.prepare(config)
-    with computing.together():
-        if config.triviaqa_file:
-            config = _train_on_triviaqa(config, computing)
-        return finetune.run_on(computing, config, build_task)
+    with Preemption() as preemption:
+        # Once for both trainings: workers find each other only once.
+        computing = devices.prepare(config)
+        with computing.together():
+            if config.triviaqa_file:
+                config = _train_on_triviaqa(config, computing, preemption)
+            return finetune.run_on(computing, preemption, config, build_task)
 
 
 def build_task(
@@ -170,7 +179,9 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
 # === TriviaQA ===
 
 
-def _train_on_triviaqa(config: SquadConfig, computing: Devices) -> SquadConfig:
+def _train_on_triviaqa(
+    config: SquadConfig, computing: Devices, preemption: Preemption
+) -> SquadConfig:
     """Fine-tunes on TriviaQA and returns the flags to go on with.
 
     Source: section 4.2 of the paper, which does not say with which
@@ -187,7 +198,11 @@ def _train_on_triviaqa(config: SquadConfig, computing: Devices) -> SquadConfig:
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    flags = dataclasses.asdict(first)
+    flags = {
+        name: value
+        for name, value in dataclasses.asdict(first).items()
+        if name not in _ABOUT_DEVICES
+    }
     coordinator = computing.coordinator
     is_done = coordinator.from_chief(
         coordinator.is_chief
@@ -199,7 +214,7 @@ def _train_on_triviaqa(config: SquadConfig, computing: Devices) -> SquadConfig:
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        finetune.run_on(computing, first, build_task)
+        finetune.run_on(computing, preemption, first, build_task)
         if coordinator.is_chief:
             files.write_json(done_file, flags)
         # Nobody looks for the model before the chief has written it.

@@ -69,7 +69,6 @@ class FinetuningRun:
         self._store = checkpoints.CheckpointStore(
             output_dir, config.keep_checkpoint_max, is_chief
         )
-        self._checkpoints = AsyncCheckpoints(self._store, self._read_state)
         self._best = checkpoints.CheckpointStore(
             os.path.join(output_dir, BEST_FOLDER), 1, is_chief
         )
@@ -78,8 +77,14 @@ class FinetuningRun:
         checkpoint = self._store.restore_latest()
         # Until all have read it nobody writes there.
         setting.devices.coordinator.agree(
-            {"the step of its checkpoint": checkpoint and checkpoint.step},
+            {
+                "the last checkpoint": checkpoint
+                and f"that of step {checkpoint.step}, {dict(checkpoint.sha256)}"
+            },
             f"view of {output_dir}, a folder that they share",
+        )
+        self._checkpoints = AsyncCheckpoints(
+            self._store, self._read_state, checkpoint and checkpoint.step
         )
         if checkpoint is not None:
             finetuning_setting.check_continuation(
@@ -325,13 +330,14 @@ class FinetuningRun:
         """Scores dev, and keeps what is known then."""
         try:
             metrics = self._choose_by_dev(evaluator)
+            run.write_summaries("eval", metrics)
         except BaseException:
             # Above all if the run is asked to stop: it goes on from here.
-            if self._checkpoints.step != self.step:
-                self._checkpoints.save(self.step)
-            self._checkpoints.wait()
+            with self._setting.devices.coordinator.finishing():
+                if self._checkpoints.step != self.step:
+                    self._checkpoints.save(self.step)
+                self._checkpoints.wait()
             raise
-        run.write_summaries("eval", metrics)
         self._checkpoints.save(self.step)
 
     def _choose_by_dev(self, evaluator: Evaluator) -> dict[str, float]:

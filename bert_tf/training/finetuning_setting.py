@@ -39,6 +39,7 @@ _WITHOUT_EFFECT = frozenset(
         "iterations_per_loop",
         "keep_checkpoint_max",
         "master",
+        "micro_batch_size",
         "num_gpus",
         "num_restarts",
         "num_tpu_cores",

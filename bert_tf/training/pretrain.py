@@ -13,7 +13,7 @@ from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
-from bert_tf.data.record_repair import LeftOut
+from bert_tf.data.record_repair import Budget
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
@@ -47,10 +47,11 @@ def train_and_evaluate(config: PretrainConfig) -> None:
       UserError: For whatever the user can mend.
     """
     keras_backend.require_tensorflow()
-    # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
-    with computing.together(), Preemption() as preemption:
-        _Pretraining(config, computing, preemption).run()
+    with Preemption() as preemption:
+        # Workers must find each other before anything is computed.
+        computing = devices.prepare(config)
+        with computing.together():
+            _Pretraining(config, computing, preemption).run()
 
 
 class _Pretraining:
@@ -66,7 +67,6 @@ class _Pretraining:
         self._devices = computing
         self._coordinator = computing.coordinator
         self._preemption = preemption
-        self._left_out: list[LeftOut] = []
         self._bert_config = read_model_config(config)
         self._record_files = training_data.find_records(config)
         self._store = checkpoints.CheckpointStore(
@@ -75,7 +75,7 @@ class _Pretraining:
             writable=self._coordinator.is_chief,
         )
         checkpoint = self._store.restore_latest()
-        _say_where_it_starts(config, checkpoint)
+        run_identity.log_start(config, checkpoint)
         deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
         self._manifest = manifests.find(self._record_files)
         self._text = training_data.find_text_settings(
@@ -109,6 +109,9 @@ class _Pretraining:
                 run_identity.describe_devices(self._devices),
                 checkpoint.step,
             )
+        self._left_out_before = metadata.get("corrupt_records", [])
+        self._budget = Budget(0)
+        self._last_saved = checkpoint and checkpoint.step
         self._model_vocabulary_hash = (
             metadata.get("vocabulary_hash") or self._identity["vocabulary_hash"]
         )
@@ -234,13 +237,15 @@ class _Pretraining:
     def _train(self) -> TrainingRun:
         config = self._config
         self._store.clean()
-        is_chief = self._coordinator.is_chief
-        if is_chief:
+        if self._coordinator.is_chief:
             deliverables.describe_checkpoints(
                 config.output_dir, self._bert_config, self._vocabulary
             )
         source = training_data.build_input(
-            config, self._record_files, self._vocabulary, is_chief
+            config,
+            self._record_files,
+            self._vocabulary,
+            self._coordinator.is_chief,
         )
         last_step = self._last_step()
         run = TrainingRun(
@@ -253,7 +258,7 @@ class _Pretraining:
                 tokens_per_example=config.max_seq_length,
             ),
             config.output_dir,
-            AsyncCheckpoints(self._store, self._read_state),
+            AsyncCheckpoints(self._store, self._read_state, self._last_saved),
             self._coordinator,
             self._preemption,
         )
@@ -272,7 +277,7 @@ class _Pretraining:
             self._parts.plan,
             self._bert_config.vocab_size,
         )
-        self._left_out = source.budget.left_out
+        self._budget = source.budget
         training_reader.leave_out_damaged(
             "training",
             lambda: run.train(
@@ -303,7 +308,7 @@ class _Pretraining:
         metadata = self._identity | {
             "devices": self._describe_devices(),
             "micro_batch_size": parts.plan.micro_batch_size,
-            "corrupt_records": [dataclasses.asdict(x) for x in self._left_out],
+            "corrupt_records": self._budget.describe(self._left_out_before),
         }
         if parts.loop.loss_scale is not None:
             metadata |= parts.loop.loss_scale.state()
@@ -372,28 +377,3 @@ def read_model_config(config: PretrainConfig) -> BertConfig:
             f"{config.max_seq_length}."
         )
     return bert_config
-
-
-def _say_where_it_starts(
-    config: PretrainConfig, checkpoint: checkpoints.Checkpoint | None
-) -> None:
-    if checkpoint is not None:
-        logging.info(
-            "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
-        )
-        if config.init_checkpoint:
-            logging.info(
-                "--init_checkpoint=%s was for the start of this run and is "
-                "not read again.",
-                config.init_checkpoint,
-            )
-    elif config.init_checkpoint:
-        logging.info(
-            "Initialised from the checkpoint %s; %s holds none.",
-            config.init_checkpoint,
-            config.output_dir,
-        )
-    else:
-        logging.info(
-            "A fresh start: %s holds no checkpoint.", config.output_dir
-        )

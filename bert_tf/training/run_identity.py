@@ -145,6 +145,30 @@ def log_devices(
         logging.info("Changed at step %d: %s.", step, "; ".join(changes))
 
 
+def log_start(config: PretrainConfig, checkpoint: Checkpoint | None) -> None:
+    """Says where a run starts: anew, or at its last checkpoint."""
+    if checkpoint is not None:
+        logging.info(
+            "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
+        )
+        if config.init_checkpoint:
+            logging.info(
+                "--init_checkpoint=%s was for the start of this run and is "
+                "not read again.",
+                config.init_checkpoint,
+            )
+    elif config.init_checkpoint:
+        logging.info(
+            "Initialised from the checkpoint %s; %s holds none.",
+            config.init_checkpoint,
+            config.output_dir,
+        )
+    else:
+        logging.info(
+            "A fresh start: %s holds no checkpoint.", config.output_dir
+        )
+
+
 def describe_for_workers(
     config: PretrainConfig,
     identity: Mapping[str, Any],

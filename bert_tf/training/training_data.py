@@ -138,7 +138,7 @@ def build_input(
       config: The flags.
       record_files: The records.
       vocabulary: That of the records, if it is known.
-      is_chief: Whether to keep the counts of records for later runs.
+      is_chief: Whether to write the counts of records for later runs.
 
     Raises:
       UserError: If the records do not have the length of the flags, or masks
@@ -161,11 +161,9 @@ def build_input(
         config.train_batch_size * config.gradient_accumulation_steps,
         seed=config.seed,
         masking=masking,
-        counts_file=(
-            os.path.join(config.output_dir, "record_counts.json")
-            if is_chief
-            else None
-        ),
+        # All workers read it, or some would find damage earlier than others.
+        counts_file=os.path.join(config.output_dir, "record_counts.json"),
+        keep_counts=is_chief,
         budget=Budget(config.max_corrupt_records),
     )
 

@@ -4,6 +4,7 @@ Shapes:
   B: examples of a step, all replicas and micro-batches.
 """
 
+import contextlib
 import itertools
 import secrets
 from collections.abc import Callable
@@ -135,8 +136,24 @@ def leave_out_damaged(
       What `action` returns.
 
     Raises:
-      UserError: If a record cannot be read or used, and cannot be left out.
+      UserError: If a record cannot be read or used, and cannot be left out, or
+        the workers do not have the same ones.
     """
+    require_same(source, computing)
+    # By hand, as a process that leaves others does not run finalizers.
+    with contextlib.closing(source):
+        return _repeat(name, action, source, computing, vocab_size, explain)
+
+
+def _repeat(
+    name: str,
+    action: Callable[[], _Result],
+    source: PretrainingInput,
+    computing: Devices,
+    vocab_size: int,
+    explain: Callable[[tf.errors.OpError], Exception | None] | None,
+) -> _Result:
+    """Does it until nothing is left to repair."""
     for attempt in itertools.count():
         try:
             return action()
@@ -144,7 +161,7 @@ def leave_out_damaged(
             if source.budget.most and isinstance(error, _READ_ERRORS):
                 _require_all(computing, f"{name} {attempt}", error)
             if source.repair(error):
-                _compare_repairs(source, computing)
+                require_same(source, computing)
                 continue
             explanation = (
                 training_data.explain_ids(error, vocab_size)
@@ -174,10 +191,20 @@ def _require_all(
         ) from error
 
 
-def _compare_repairs(source: PretrainingInput, computing: Devices) -> None:
-    """Makes sure that all workers have left out the same records."""
+def require_same(source: PretrainingInput, computing: Devices) -> None:
+    """Makes sure that all workers read, and have left out, the same records.
+
+    Raises:
+      UserError: If not.
+    """
     computing.coordinator.agree(
         {
+            f"the number of records in {path}": int(count)
+            for path, count in zip(
+                source.record_files, source.record_counts, strict=True
+            )
+        }
+        | {
             f"record {record.record} of {record.file}": record.reason
             for record in source.budget.left_out
         },

@@ -108,7 +108,8 @@ class TrainingRun:
             with self._preemption.deferred():
                 self._run_until(end, iterator, read_batch)
         finally:
-            self._checkpoints.wait()
+            with self._coordinator.finishing():
+                self._checkpoints.wait()
         self._close_log()
 
     def _run_until(

@@ -263,6 +263,44 @@ class PretrainingInputTest(RecordRepairTestCase):
         self.assertEqual(source.num_records, 24)
         self.assert_blank_where([11, 12, 30], self.stream(source))
 
+    def test_every_worker_knows_the_counts_and_one_writes_them(self):
+        cache = os.path.join(self.folder, "counts.json")
+        self.input(0, counts_file=cache, keep_counts=False)
+        self.assertFalse(os.path.exists(cache))
+        self.input(0, counts_file=cache)
+        # Damaged since: same size, both ends as they were.
+        _flip(self.path, self.offsets[6] + 1)
+        sources = [
+            self.input(3, counts_file=cache, keep_counts=keep)
+            for keep in (True, False)
+        ]
+        self.assertEmpty(sources[0].budget.left_out)
+        self.assertEqual(sources[0].budget.left_out, sources[1].budget.left_out)
+
+    def test_a_checkpoint_keeps_what_earlier_processes_left_out(self):
+        first, second = Budget(3), Budget(3)
+        first.spend("a.tfrecord", 3, 96, "cut short")
+        first.spend("b.tfrecord", 3, 96, "cut short")
+        second.spend("b.tfrecord", 3, 96, "cut short")
+        second.spend("b.tfrecord", 5, 180, "a bad checksum")
+        self.assertEqual(
+            [
+                (entry["file"], entry["record"])
+                for entry in second.describe(first.describe())
+            ],
+            [("a.tfrecord", 3), ("b.tfrecord", 3), ("b.tfrecord", 5)],
+        )
+
+    def test_copies_are_removed(self):
+        source = self.input(3)
+        source.close()
+        _flip(self.path, self.offsets[6] + 1)
+        source = self.input(3)
+        (copy,) = {*source._read_from} - {*source.record_files}
+        self.assertTrue(os.path.exists(copy))
+        source.close()
+        self.assertFalse(os.path.exists(os.path.dirname(copy)))
+
     def test_damaged_lengths_without_a_count(self):
         _flip(self.path, self.offsets[6] + 1)
         source = self.input(1)

@@ -1,7 +1,9 @@
 """Tests for bert_tf.training.checkpoints."""
 
+import errno
 import os
 import pathlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -132,6 +134,29 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertRegex(logs.output[0], "last checkpoint is.*step 3")
             self.assertEqual(sorted(os.listdir(folder)), before)
             self.assertEqual(store.restore_latest().step, 3)
+
+    def test_a_step_that_cannot_be_written_again_stays(self):
+        self._save(3, 20)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch.object(tf1_checkpoint, "write", side_effect=full):
+            with self.assertLogs(level="ERROR") as logs:
+                self.assertFalse(self.store.save(20, _tensors(20), {}))
+        self.assertRegex(logs.output[0], "last checkpoint is.*step 20")
+        self.assertEqual(self.store.restore_latest().step, 20)
+
+    def test_old_ones_that_cannot_be_removed_end_nothing(self):
+        self._save(3, 20)
+        with mock.patch.object(
+            tf.io.gfile,
+            "remove",
+            side_effect=tf.errors.PermissionDeniedError(
+                None, None, "not yours"
+            ),
+        ):
+            with self.assertLogs(level="WARNING") as logs:
+                self._save(100)
+        self.assertIn("could not be removed (not yours)", logs.output[0])
+        self.assertEqual(self.store.steps(), [100, 20, 3])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Tests for bert_tf.training.training_reader."""
 
+import dataclasses
 from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf import devices
@@ -19,6 +21,8 @@ class LeaveOutDamagedTest(tf.test.TestCase):
         super().setUp()
         self.computing = devices.prepare(DeviceConfig())
         self.source = mock.Mock()
+        self.source.record_files = ["a.tfrecord", "b.tfrecord"]
+        self.source.record_counts = np.array([7, 4])
         self.source.budget = Budget(3)
         self.source.explain.return_value = None
 
@@ -60,6 +64,28 @@ class LeaveOutDamagedTest(tf.test.TestCase):
                 self._leave_out([error])
         meet.assert_called_once_with(cluster, "training 0", mock.ANY)
         self.source.repair.assert_not_called()
+
+    def test_all_must_read_and_leave_out_the_same(self):
+        self.source.budget.spend("b.tfrecord", 3, 96, "a bad checksum")
+        coordinator = mock.create_autospec(Coordinator, instance=True)
+        self.computing = dataclasses.replace(
+            self.computing, coordinator=coordinator
+        )
+        self.assertEqual(self._leave_out([]), "done")
+        (values, _), _ = coordinator.agree.call_args
+        self.assertEqual(
+            values,
+            {
+                "the number of records in a.tfrecord": 7,
+                "the number of records in b.tfrecord": 4,
+                "record 3 of b.tfrecord": "a bad checksum",
+            },
+        )
+        # The copies of damaged files go whatever happens.
+        self.source.close.assert_called_once_with()
+        coordinator.agree.side_effect = UserError("All workers must have")
+        with self.assertRaisesRegex(UserError, "All workers must have"):
+            self._leave_out([])
 
     def test_a_lone_worker_waits_for_nobody(self):
         self.assertEqual(peers.meet(None, "training 0", 1000.0), [])

@@ -25,6 +25,23 @@ class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
             time.sleep(0.02)
         self.fail(f"Step {step} never came.")
 
+    @pytest.mark.slow
+    def test_all_stop_that_wait_for_another_one(self):
+        tiny_pretraining.write_records(self.path("a.tfrecord"))
+        flags = {"input_file": self.path("a.tfrecord"), "num_train_steps": 5}
+        command = tiny_pretraining.command_line(
+            os.path.join("run", "pretrain.py"),
+            **tiny_pretraining.write_flags(self.folder, **flags),
+        )
+        with worker_processes.started(3, *command, absent=[2]) as workers:
+            for worker in workers:
+                # Also for each other, if they are slow; they listen by now.
+                worker.wait_for("Waiting for ")
+            workers[1].kill(signal.SIGTERM)
+            logs = worker_processes.finish(workers)
+        self.assertIn("as another worker was asked to", logs[0])
+        self.assertIn("Stopped as asked (SIGTERM)", logs[1])
+
     @pytest.mark.thorough
     def test_all_stop_and_one_goes_on_alone(self):
         path = self.path("a.tfrecord")
