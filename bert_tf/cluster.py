@@ -1,28 +1,17 @@
 """Who the workers of a run are: --worker_hosts, or TF_CONFIG."""
 
-import contextlib
 import dataclasses
 import json
 import os
-import socket
-import time
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import MutableMapping
 
-from absl import logging
-
-from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.run_config import DeviceConfig
 
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")
 _STRATEGY = "multi_worker_mirrored"
-# What a worker that is to stop says to those that wait.
-_STOP = b"bert_tf: stop"
-# How long one that has called may take to say something, in seconds.
-_SECONDS_TO_SPEAK = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,16 +115,24 @@ def _read_variable(text: str) -> Cluster | None:
         index = int(task["index"])
         role = task["type"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(
             f"{_VARIABLE} must be JSON with a cluster of workers and a task, "
             'as {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": '
-            f'"worker", "index": 0}}}}. Received: {text!r}.'
+            f'"worker", "index": 0}}}}. Received: {text!r} ({reason}).'
         ) from error
-    strangers = sorted({*jobs, role} - set(_ROLES))
-    if strangers or not 0 <= index < len(jobs.get(role, [])):
+    strangers = sorted({*jobs, role} - {*_ROLES})
+    if strangers:
         raise UserError(
-            f"{_VARIABLE} must name workers, with or without a chief, and the "
-            f"task must be one of them. Received: {text!r}."
+            f"{_VARIABLE} must name workers, with or without a chief, and no "
+            f"parameter servers or others. Received: {', '.join(strangers)}, "
+            f"in {text!r}."
+        )
+    if not 0 <= index < len(jobs.get(role, [])):
+        raise UserError(
+            f"The task of {_VARIABLE} must be one of its cluster, which has "
+            f"{len(jobs.get(role, []))} of the type {role!r}. Received: the "
+            f"index {index}, in {text!r}."
         )
     if role == "worker":
         index += len(jobs.get("chief", []))
@@ -152,111 +149,3 @@ def export(
             "task": {"type": "worker", "index": cluster.index},
         }
     )
-
-
-def wait_for_all(
-    cluster: Cluster, reminder_seconds: float = 60.0, poll_seconds: float = 0.5
-) -> None:
-    """Waits until all workers can be reached, and says whom it waits for.
-
-    TensorFlow waits too, but says nothing, and lets no other thread speak.
-
-    Args:
-      cluster: The workers.
-      reminder_seconds: Time between two lines of the log, in seconds.
-      poll_seconds: Time between two looks, in seconds.
-
-    Raises:
-      UserError: If this worker cannot listen at its port.
-      Preempted: If one of those that wait was asked to stop (SIGTERM).
-    """
-    others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    next_reminder = time.monotonic()
-    with _listen(cluster) as listener, _telling(cluster, others):
-        while True:
-            missing = [i for i in others if not _answers(cluster.hosts[i])]
-            if not missing:
-                break
-            if time.monotonic() >= next_reminder:
-                next_reminder = time.monotonic() + reminder_seconds
-                logging.info(
-                    "Waiting for %d of %d workers: %s. Each is started with "
-                    "the same command but for its own --task_index (or "
-                    "TF_CONFIG).",
-                    len(missing),
-                    cluster.num_workers,
-                    ", ".join(cluster.name(index) for index in missing),
-                )
-            time.sleep(poll_seconds)
-            _let_in(listener)
-    logging.info("All %d workers are there.", cluster.num_workers)
-
-
-def _listen(cluster: Cluster) -> socket.socket:
-    """Returns a socket at which this worker can be seen to be there."""
-    host = cluster.hosts[cluster.index]
-    address = ("", _split(host)[1])
-    try:
-        if socket.has_dualstack_ipv6():
-            listener = socket.create_server(
-                address, family=socket.AF_INET6, dualstack_ipv6=True
-            )
-        else:
-            listener = socket.create_server(address)
-    except OSError as error:
-        raise UserError(
-            f"Worker {cluster.index} cannot listen at {host} ({error}); is "
-            "another program using the port, or an earlier run still ending?"
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def _answers(host: str) -> bool:
-    """Returns whether a program listens at HOST:PORT."""
-    try:
-        socket.create_connection(_split(host), timeout=2).close()
-    except OSError:
-        return False
-    return True
-
-
-def _let_in(listener: socket.socket) -> None:
-    """Takes in who has called, as the queue is short, and hears them out."""
-    while True:
-        try:
-            caller = listener.accept()[0]
-        except BlockingIOError:
-            return
-        with caller:
-            caller.settimeout(_SECONDS_TO_SPEAK)
-            try:
-                words = caller.recv(len(_STOP))
-            except OSError:  # It only looked whether this one is there.
-                continue
-        if words == _STOP:
-            raise Preempted(
-                "Stopped, as another worker was asked to (SIGTERM) before all "
-                "were there; start the same command on all workers again."
-            )
-
-
-@contextlib.contextmanager
-def _telling(cluster: Cluster, others: list[int]) -> Iterator[None]:
-    """Tells those that wait, too, if this worker is to stop."""
-    try:
-        yield
-    except Preempted:
-        for index in others:
-            # Who is not there need not be told.
-            with contextlib.suppress(OSError):
-                address = _split(cluster.hosts[index])
-                with socket.create_connection(address, timeout=2) as caller:
-                    caller.sendall(_STOP)
-        raise
-
-
-def _split(host: str) -> tuple[str, int]:
-    """Returns name, without the brackets of IPv6, and port."""
-    name, _, port = host.rpartition(":")
-    return name.strip("[]"), int(port)

@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf import cluster as clusters
 from bert_tf import peers
 from bert_tf import precision as precisions
+from bert_tf import rendezvous
 from bert_tf import strategies
 from bert_tf.cluster import Cluster
 from bert_tf.coordination import Coordinator
@@ -85,7 +86,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         # It describes every collective, each time that it builds one.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         strategies.check_worker(flags.num_gpus, cluster)
-        clusters.wait_for_all(cluster)
+        rendezvous.wait_for_all(cluster)
         clusters.export(cluster)
     with _connecting() if cluster else contextlib.nullcontext():
         strategy = strategies.build(

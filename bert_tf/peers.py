@@ -125,7 +125,7 @@ def _describe(gone: list[int], cluster: Cluster) -> str:
     verb = "is" if len(gone) == 1 else "are"
     return (
         f"{names[0].upper()}{names[1:]} {verb} gone or does not answer, so "
-        f"{cluster.name(cluster.index)} stops too; {_START_AGAIN}."
+        f"the others stop too; {_START_AGAIN}."
     )
 
 

@@ -127,9 +127,12 @@ def _build_tpu_strategy(tpu: str | None) -> tf.distribute.Strategy:
         )
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"No TPU answers at --tpu={tpu or ''!r}: {error}."
+            f"No TPU answers at --tpu={tpu or ''!r} ({reason}); give its name "
+            "or address, `local` on its own machine, or another "
+            "--distribution_strategy."
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 

@@ -1,19 +1,14 @@
 """Tests for bert_tf.cluster."""
 
 import json
-import socket
-import threading
-from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import cluster as clusters
 from bert_tf.cluster import Cluster
-from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.run_config import DeviceConfig
-from tests import worker_processes
 
 _WORKERS = "multi_worker_mirrored"
 
@@ -61,7 +56,10 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("{", "must be JSON with a cluster"),
         ("[]", "must be JSON with a cluster"),
-        (_variable(("worker", 2), worker=["a:1", "b:2"]), "one of them"),
+        (
+            _variable(("worker", 2), worker=["a:1", "b:2"]),
+            "must be one of its cluster, which has 2",
+        ),
         (_variable(("ps", 0), worker=["a:1"], ps=["b:2"]), "name workers"),
         (_variable(("worker", 0), worker=["a:1", "b"]), "HOST:PORT.*'b'"),
         (_variable(("worker", 0), worker=["a:1", "b:x"]), "HOST:PORT.*'b:x'"),
@@ -88,115 +86,6 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         clusters.export(cluster, environment)
         flags = DeviceConfig(distribution_strategy="auto")
         self.assertEqual(clusters.find(flags, environment), cluster)
-
-
-class WaitForAllTest(tf.test.TestCase):
-    def test_ends_once_all_are_there(self):
-        hosts = worker_processes.free_hosts(3)
-        done = []
-
-        def wait(index):
-            clusters.wait_for_all(Cluster(hosts, index), poll_seconds=0.01)
-            # In place of TensorFlow's server, which listens from then on.
-            done.append(socket.create_server(("", _port(hosts[index]))))
-
-        threads = [
-            threading.Thread(target=wait, args=(index,)) for index in (1, 2)
-        ]
-        for thread in threads:
-            thread.start()
-        with self.assertLogs(level="INFO") as logs:
-            wait(0)
-        for thread in threads:
-            thread.join()
-        self.assertLen(done, 3)
-        for server in done:
-            server.close()
-        self.assertIn("All 3 workers are there", logs.output[-1])
-
-    def test_says_whom_it_waits_for(self):
-        hosts = worker_processes.free_hosts(2)
-        late = []
-
-        def come(seconds):
-            del seconds
-            late.append(socket.create_server(("", _port(hosts[1]))))
-
-        with self.assertLogs(level="INFO") as logs:
-            with mock.patch.object(clusters.time, "sleep", come):
-                clusters.wait_for_all(Cluster(hosts, 0))
-        late[0].close()
-        self.assertIn(
-            f"Waiting for 1 of 2 workers: worker 1 (at {hosts[1]}). Each",
-            logs.output[0],
-        )
-
-    def test_whoever_is_to_stop_tells_the_others(self):
-        hosts = worker_processes.free_hosts(3)
-        waits = []
-
-        def stop(seconds):
-            del seconds
-            waits.append(threading.current_thread())
-            if len(waits) > 1:
-                raise Preempted("Stopped as asked (SIGTERM).")
-            # By now the other one listens.
-            while not clusters._answers(hosts[1]):
-                pass
-
-        told = []
-
-        def wait():
-            try:
-                clusters.wait_for_all(Cluster(hosts, 1), poll_seconds=0.01)
-            except Preempted as error:
-                told.append(str(error))
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        sleep = clusters.time.sleep
-
-        def sleep_or_stop(seconds):
-            is_other = threading.current_thread() is thread
-            (sleep if is_other else stop)(seconds)
-
-        with mock.patch.object(clusters.time, "sleep", sleep_or_stop):
-            with self.assertRaisesRegex(Preempted, "as asked"):
-                # The third one never comes.
-                clusters.wait_for_all(Cluster(hosts, 0))
-            thread.join(30)
-        self.assertLen(told, 1)
-        self.assertIn("as another worker was asked to", told[0])
-
-    def test_who_only_looks_or_says_something_else_changes_nothing(self):
-        hosts = worker_processes.free_hosts(2)
-        come = []
-
-        def call(seconds):
-            del seconds
-            if come:
-                return
-            address = ("127.0.0.1", _port(hosts[0]))
-            socket.create_connection(address).close()
-            with socket.create_connection(address) as caller:
-                caller.sendall(b"GET / HTTP/1.1")
-            come.append(socket.create_server(("", _port(hosts[1]))))
-
-        with mock.patch.object(clusters.time, "sleep", call):
-            clusters.wait_for_all(Cluster(hosts, 0))
-        come[0].close()
-
-    def test_a_port_in_use_is_one_sentence(self):
-        hosts = worker_processes.free_hosts(2)
-        with socket.create_server(("", _port(hosts[1]))):
-            with self.assertRaisesRegex(
-                UserError, f"Worker 1 cannot listen at {hosts[1]}"
-            ):
-                clusters.wait_for_all(Cluster(hosts, 1))
-
-
-def _port(host):
-    return int(host.rpartition(":")[2])
 
 
 if __name__ == "__main__":

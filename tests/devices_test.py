@@ -53,7 +53,7 @@ class DevicesTest(tf.test.TestCase):
             raise UserError("Enough.")
 
         with (
-            mock.patch.object(devices.clusters, "wait_for_all"),
+            mock.patch.object(devices.rendezvous, "wait_for_all"),
             mock.patch.object(devices.clusters, "export"),
             mock.patch.object(devices, "_sign_log"),
             mock.patch.object(

@@ -32,8 +32,8 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsInstance(explained, UserError)
         self.assertStartsWith(
             str(explained),
-            "Worker 2 (at c:3) is gone or does not answer, so worker 1 (at "
-            "b:2) stops too; start the same command on all",
+            "Worker 2 (at c:3) is gone or does not answer, so the others stop "
+            "too; start the same command on all",
         )
         explained = self._explain(error, gone=[0, 2])
         self.assertStartsWith(

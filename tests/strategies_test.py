@@ -1,5 +1,8 @@
 """Tests for bert_tf.strategies."""
 
+import urllib.error
+from unittest import mock
+
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -45,6 +48,17 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_tpu_that_is_not_there_is_one_sentence(self):
         with self.assertRaisesRegex(UserError, "No TPU answers at --tpu=''"):
             strategies.build("tpu")
+
+    def test_a_tpu_whose_service_is_not_there_is_one_sentence(self):
+        resolver = tf.distribute.cluster_resolver
+        unknown = urllib.error.URLError("Name or service not known")
+        with mock.patch.object(
+            resolver, "TPUClusterResolver", side_effect=unknown
+        ):
+            with self.assertRaisesRegex(
+                UserError, "at --tpu='my-slice' .*not known.*; give its name"
+            ):
+                strategies.build("tpu", tpu="my-slice")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.run_config import DataServiceConfig
@@ -210,6 +211,8 @@ def start(
     """
     worker_port = config.worker_port or config.port + 1
     host = config.host or socket.gethostname()
+    for flag, port in (("port", config.port), ("worker_port", worker_port)):
+        _require_free(flag, port)
     try:
         dispatcher = _service.DispatchServer(
             _service.DispatcherConfig(port=config.port)
@@ -226,4 +229,24 @@ def start(
             f"The data service cannot start at --port={config.port} and "
             f"--worker_port={worker_port} ({error}); give ports that are free."
         ) from error
+    logging.info(
+        "Serving --tf_data_service=%s%s:%d; batches are fetched from port %d, "
+        "too.",
+        _PROTOCOL,
+        host,
+        config.port,
+        worker_port,
+    )
     return dispatcher, worker
+
+
+def _require_free(flag: str, port: int) -> None:
+    """Raises `UserError` if anybody listens; TensorFlow would share a port."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise UserError(
+            f"--{flag}={port} cannot be listened at ({error}); give another "
+            "one. A data service needs two ports, --port and --worker_port, by "
+            "default the next one."
+        ) from error

@@ -101,7 +101,8 @@ def find_bad_record(
                 except tf.errors.DataLossError:
                     return UserError(
                         f"{path} is corrupt: record {number}, at byte "
-                        f"{offset}, cannot be read; copy or make it again."
+                        f"{offset}, cannot be read; copy or make it again, or "
+                        "leave such records out with --max_corrupt_records."
                     )
                 problem = describe_mismatch(record, sizes)
                 if problem:

@@ -8,6 +8,8 @@ programs.
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -46,6 +48,12 @@ class Checkpoint:
     tensors: Mapping[str, np.ndarray]
     metadata: Mapping[str, Any]
     sha256: Mapping[str, str]
+
+    def describe(self) -> str:
+        """Returns what tells it from others, in a few letters."""
+        hashes = json.dumps(dict(self.sha256), sort_keys=True)
+        digest = hashlib.sha256(hashes.encode()).hexdigest()
+        return f"that of step {self.step} ({digest[:8]})"
 
 
 class CheckpointStore:

@@ -77,10 +77,7 @@ class FinetuningRun:
         checkpoint = self._store.restore_latest()
         # Until all have read it nobody writes there.
         setting.devices.coordinator.agree(
-            {
-                "the last checkpoint": checkpoint
-                and f"that of step {checkpoint.step}, {dict(checkpoint.sha256)}"
-            },
+            {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {output_dir}, a folder that they share",
         )
         self._checkpoints = AsyncCheckpoints(

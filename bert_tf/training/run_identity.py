@@ -181,9 +181,7 @@ def describe_for_workers(
       identity: What `describe` returned.
       checkpoint: The last one, if there is one.
     """
-    last = "none"
-    if checkpoint is not None:
-        last = f"that of step {checkpoint.step}, {dict(checkpoint.sha256)}"
+    last = "none" if checkpoint is None else checkpoint.describe()
     return (
         config.common_flags()
         | {

@@ -171,6 +171,25 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, r"\(4, 3\). Received: \(0, 4"):
             self.source.dataset(0, (0, 4), service)
 
+    def test_a_service_may_not_share_ports_with_another(self):
+        # TensorFlow's servers would, and batches would come from either.
+        port, worker_port, other = _free_ports(3)
+        servers = data_service.start(
+            DataServiceConfig(port, worker_port, "localhost")
+        )
+        for flags, name in (
+            ({"port": port, "worker_port": other}, f"--port={port}"),
+            ({"port": worker_port}, f"--port={worker_port}"),
+            (
+                {"port": other, "worker_port": worker_port},
+                f"--worker_port={worker_port}",
+            ),
+        ):
+            with self.assertRaisesRegex(UserError, f"{name} cannot be"):
+                data_service.start(DataServiceConfig(**flags))
+        for server in reversed(servers):
+            server._stop()
+
     def test_a_port_that_is_taken_is_named(self):
         with socket.create_server(("0.0.0.0", 0)) as taken:
             port = taken.getsockname()[1]
