@@ -45,13 +45,22 @@ def _rows(count):
     }
 
 
-def main(num_layers, hidden_size, batch_size, num_steps=2, limit=0, **flags):
+def main(
+    num_layers,
+    hidden_size,
+    batch_size,
+    vocab_size=_VOCAB_SIZE,
+    num_steps=2,
+    limit=0,
+    **flags,
+):
     """Prints the estimate and the peak in bytes, and the sum of all weights.
 
     Args:
       num_layers: Of the model.
       hidden_size: Its width.
       batch_size: Examples of a step.
+      vocab_size: Pieces that the model knows.
       num_steps: How many steps.
       limit: Bytes of address space beyond those of the built model; 0 means
         any number.
@@ -69,7 +78,7 @@ def main(num_layers, hidden_size, batch_size, num_steps=2, limit=0, **flags):
         **flags,
     )
     bert_config = BertConfig(
-        vocab_size=_VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=hidden_size // 64,
@@ -99,12 +108,14 @@ def main(num_layers, hidden_size, batch_size, num_steps=2, limit=0, **flags):
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
+    # Before the weights are read, which takes as much again as they have.
+    peak = meter.peak()
     weights = training_state.read(parts.variables, parts.optimizer)
     numbers = {
         "estimated": sizes.estimate().total(
             parts.plan.micro_batch_size, parts.plan.num_micro_batches
         ),
-        "peak": meter.peak(),
+        "peak": peak,
         "held": sizes.held,
         "loss": metrics["loss"],
         "weights": float(sum(np.abs(x).sum() for x in weights.values())),
