@@ -142,7 +142,7 @@ class _Meeting:
         while not self._is_over.is_set():
             try:
                 caller = self._listener.accept()[0]
-            except TimeoutError:
+            except OSError:  # Nobody in time, or gone already.
                 continue
             with caller:
                 caller.settimeout(_SECONDS_TO_CONNECT)
