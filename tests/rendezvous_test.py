@@ -63,7 +63,11 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
     def test_says_for_whom_it_waits_and_why(self, there, reason):
         hosts = [*worker_processes.free_hosts(2)]
         if there == "a name":
-            hosts[1] = "no-such-host.invalid:2222"
+            # Without asking the network, which may take its time.
+            unknown = mock.patch.object(
+                socket, "create_connection", side_effect=socket.gaierror
+            )
+            self.enter_context(unknown)
         cluster = Cluster(tuple(hosts), 0)
         if there == "a program":
             # It reads what it is told, and ends the connection.

@@ -72,7 +72,7 @@ if [[ $# -eq 0 ]]; then
 fi
 run_bazel test "$@" \
   --incompatible_default_to_explicit_init_py \
-  --local_test_jobs=1 \
+  --local_test_jobs=2 \
   --nosandbox_debug \
   --symlink_prefix=/ \
   --test_env=CI \
