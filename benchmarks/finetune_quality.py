@@ -136,6 +136,8 @@ def _run(task, framework, seed):
     answer = _RUNNERS[framework](request, name)
     predictions = answer.pop("predictions")
     _write_json(f"{name}.predictions.json", predictions)
+    # With the paths of this machine, so it does not go into the repository.
+    _write_json(f"{name}.command.json", answer.pop("command", None))
     result = {
         "scores": finetune_tasks.score(task, data, predictions),
         "settings": settings.to_json(),

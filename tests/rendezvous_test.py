@@ -25,7 +25,7 @@ class _Waiting:
     def __init__(self, hosts, index):
         self.error = None
         self._cluster = Cluster(tuple(hosts), index)
-        self._thread = threading.Thread(target=self._wait)
+        self._thread = threading.Thread(target=self._wait, daemon=True)
         self._thread.start()
 
     def _wait(self):
