@@ -23,21 +23,20 @@ from bert_tf.training import memory  # noqa: E402
 from bert_tf.training import memory_watch  # noqa: E402
 from bert_tf.training import training_state  # noqa: E402
 
-_LENGTH = 128
 _PREDICTIONS = 20
 _VOCAB_SIZE = 1000
 
 
-def _rows(count):
+def _rows(count, length):
     """Returns the features of `count` examples, all positions of them used."""
     rng = np.random.default_rng(3)
-    tokens = [count, _LENGTH]
+    tokens = [count, length]
     predictions = [count, _PREDICTIONS]
     return {
         "input_ids": rng.integers(0, _VOCAB_SIZE, tokens).astype(np.int32),
         "input_mask": np.ones(tokens, np.int32),
         "segment_ids": np.zeros(tokens, np.int32),
-        "masked_lm_positions": rng.integers(0, 128, predictions).astype("i"),
+        "masked_lm_positions": rng.integers(0, length, predictions).astype("i"),
         "masked_lm_ids": rng.integers(0, _VOCAB_SIZE, predictions).astype("i"),
         "masked_lm_weights": np.ones(predictions, np.float32),
         "next_sentence_labels": np.zeros([count, 1], np.int32),
@@ -49,7 +48,8 @@ def main(
     num_layers,
     hidden_size,
     batch_size,
-    vocab_size=_VOCAB_SIZE,
+    max_seq_length=128,
+    head_size=64,
     num_steps=2,
     limit=0,
     **flags,
@@ -60,7 +60,8 @@ def main(
       num_layers: Of the model.
       hidden_size: Its width.
       batch_size: Examples of a step.
-      vocab_size: Pieces that the model knows.
+      max_seq_length: Pieces of an example.
+      head_size: Of an attention head.
       num_steps: How many steps.
       limit: Bytes of address space beyond those of the built model; 0 means
         any number.
@@ -71,19 +72,19 @@ def main(
         input_file="",
         output_dir="",
         do_train=True,
-        max_seq_length=_LENGTH,
+        max_seq_length=max_seq_length,
         max_predictions_per_seq=_PREDICTIONS,
         train_batch_size=batch_size,
         num_warmup_steps=0,
         **flags,
     )
     bert_config = BertConfig(
-        vocab_size=vocab_size,
+        vocab_size=_VOCAB_SIZE,
         hidden_size=hidden_size,
         num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // 64,
+        num_attention_heads=hidden_size // head_size,
         intermediate_size=4 * hidden_size,
-        max_position_embeddings=_LENGTH,
+        max_position_embeddings=max_seq_length,
         type_vocab_size=2,
     )
     computing = devices.prepare(config)
@@ -92,11 +93,13 @@ def main(
         computing,
         bert_config,
         sum(v.value.shape.num_elements() for v in parts.variables.values()),
-        _LENGTH,
+        max_seq_length,
         _PREDICTIONS,
         config.remat,
     )
-    dataset = tf.data.Dataset.from_tensors(_rows(batch_size)).repeat()
+    dataset = tf.data.Dataset.from_tensors(
+        _rows(batch_size, max_seq_length)
+    ).repeat()
     iterator = distribution.deal(parts.strategy, dataset, parts.plan)
     if limit:
         with open("/proc/self/statm", encoding="utf-8") as file:
