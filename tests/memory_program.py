@@ -24,20 +24,19 @@ from bert_tf.training import memory_watch  # noqa: E402
 from bert_tf.training import training_state  # noqa: E402
 
 _PREDICTIONS = 20
-_VOCAB_SIZE = 1000
 
 
-def _rows(count, length):
+def _rows(count, length, vocab_size):
     """Returns the features of `count` examples, all positions of them used."""
     rng = np.random.default_rng(3)
     tokens = [count, length]
     predictions = [count, _PREDICTIONS]
     return {
-        "input_ids": rng.integers(0, _VOCAB_SIZE, tokens).astype(np.int32),
+        "input_ids": rng.integers(0, vocab_size, tokens).astype(np.int32),
         "input_mask": np.ones(tokens, np.int32),
         "segment_ids": np.zeros(tokens, np.int32),
         "masked_lm_positions": rng.integers(0, length, predictions).astype("i"),
-        "masked_lm_ids": rng.integers(0, _VOCAB_SIZE, predictions).astype("i"),
+        "masked_lm_ids": rng.integers(0, vocab_size, predictions).astype("i"),
         "masked_lm_weights": np.ones(predictions, np.float32),
         "next_sentence_labels": np.zeros([count, 1], np.int32),
         "dropout_seeds": np.arange(count, dtype=np.int32),
@@ -48,6 +47,7 @@ def main(
     num_layers,
     hidden_size,
     batch_size,
+    vocab_size=1000,
     max_seq_length=128,
     head_size=64,
     num_steps=2,
@@ -60,6 +60,7 @@ def main(
       num_layers: Of the model.
       hidden_size: Its width.
       batch_size: Examples of a step.
+      vocab_size: Pieces that the model knows.
       max_seq_length: Pieces of an example.
       head_size: Of an attention head.
       num_steps: How many steps.
@@ -79,7 +80,7 @@ def main(
         **flags,
     )
     bert_config = BertConfig(
-        vocab_size=_VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=hidden_size // head_size,
@@ -98,7 +99,7 @@ def main(
         config.remat,
     )
     dataset = tf.data.Dataset.from_tensors(
-        _rows(batch_size, max_seq_length)
+        _rows(batch_size, max_seq_length, vocab_size)
     ).repeat()
     iterator = distribution.deal(parts.strategy, dataset, parts.plan)
     if limit:

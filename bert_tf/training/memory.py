@@ -142,8 +142,9 @@ def estimate(
     squares = 2 * config.num_attention_heads * tokens * tokens
     kept = tokens * hidden if remat else rows + squares
     layers = config.num_hidden_layers * kept * activation_bytes
-    # Logits, their softmax and gradient, always float32.
-    logits = 3 * 4 * max_predictions_per_seq * config.vocab_size
+    # Logits without and with the bias, their softmax and gradient, always
+    # float32.
+    logits = 4 * 4 * max_predictions_per_seq * config.vocab_size
     # The widest gradient of a layer, before it is added up; and the one layer
     # that is computed again.
     transient = (rows + squares) * activation_bytes * (2 if remat else 1)
