@@ -150,17 +150,18 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
     def test_whoever_is_to_stop_tells_the_others(self):
         hosts = worker_processes.free_hosts(3)
         other = _Waiting(hosts, 1)
-        meet = rendezvous._Meeting._meet
+        greet_missing = rendezvous._Meeting.greet_missing
 
-        def meet_and_stop(meeting, greeting, expected=None):
-            meet(meeting, greeting, expected)
+        def stop_once_two_are_there(meeting):
+            missing = greet_missing(meeting)
             if threading.current_thread() is threading.main_thread():
-                if not greeting["stop"] and not asked:
-                    asked.append(greeting)
+                if missing.keys() == {2}:
                     raise Preempted("Stopped as asked (SIGTERM).")
+            return missing
 
-        asked = []
-        with mock.patch.object(rendezvous._Meeting, "_meet", meet_and_stop):
+        with mock.patch.object(
+            rendezvous._Meeting, "greet_missing", stop_once_two_are_there
+        ):
             with self.assertRaisesRegex(Preempted, "as asked"):
                 # The third one never comes.
                 rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
