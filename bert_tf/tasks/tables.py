@@ -186,10 +186,12 @@ def _count_message(
 
 
 def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the fields of each row that is not blank."""
+    """Yields the line and the fields of each row."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
     lines = (line + "\n" for _, line in text_lines.read_lines(path))
     reader = csv.reader(lines, strict=True)
+    num_columns = 0
+    blank: list[int] = []
     while True:
         line = reader.line_num + 1
         try:
@@ -203,7 +205,12 @@ def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
         if fields is None:
             return
         if fields:
+            num_columns = num_columns or len(fields)
+            yield from ((number, [""]) for number in blank)
+            blank = []
             yield line, fields
+        elif num_columns == 1:
+            blank.append(line)
 
 
 def _read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:

@@ -100,6 +100,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         ("a.tsv", "a\tb\n\n1\t2\n\r\n3\t4\n\n\n", [3, 5]),
         # A row with an empty text, as it would be elsewhere.
         ("a.tsv", "a\n1\n\n3\n\n", [2, 3, 4]),
+        ("a.csv", '\na\n"1\n"\n\r\n3\n\n', [3, 5, 6]),
         ("a.jsonl", '\n{"a": 1}\n\n{"a": 2}\n', [2, 4]),
         ("a.json", '\n\n[\n\n{"a": 1,\n"b": 2},\n\n\n{"a":\n2}]', [5, 9]),
         ("a.json", '[{"a": "\\n],["} ,{"a": 2}\n,{"a": 3}]', [1, 1, 2]),
