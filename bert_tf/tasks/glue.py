@@ -182,6 +182,7 @@ def _read_table(
         path,
         ending=ending,
         columns_without_header=task.columns_without_header,
+        columns_of_longer_rows=task.columns_of_longer_rows,
         on_broken_row=on_broken_row,
     )
 

@@ -41,6 +41,8 @@ class GlueTask:
         file that has two of them the first counts.
       aliases: Other spellings of the labels.
       columns_without_header: The columns of files that have no header.
+      columns_of_longer_rows: The columns of rows that have more fields than
+        the header names.
       submissions: Split to the name of its file on the leaderboard.
       has_faulty_rows: Whether the official files have broken rows, which are
         left out and counted, and empty texts, which are kept and counted.
@@ -55,6 +57,7 @@ class GlueTask:
     label_columns: tuple[str, ...] = ("gold_label", "label")
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     columns_without_header: tuple[str, ...] = ()
+    columns_of_longer_rows: tuple[str, ...] = ()
     submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_faulty_rows: bool = False
 
@@ -237,6 +240,25 @@ _SNLI = GlueTask(
     labels=_NLI,
     metrics=(metrics.ACCURACY,),
     aliases=_NUMBERED_NLI,
+    # GLUE's train.tsv names the label of one annotator, but of some rows it
+    # has those of all five.
+    columns_of_longer_rows=(
+        "index",
+        "captionID",
+        "pairID",
+        "sentence1_binary_parse",
+        "sentence2_binary_parse",
+        "sentence1_parse",
+        "sentence2_parse",
+        "sentence1",
+        "sentence2",
+        "label1",
+        "label2",
+        "label3",
+        "label4",
+        "label5",
+        "gold_label",
+    ),
 )
 
 TASKS: Mapping[str, GlueTask] = {

@@ -73,6 +73,7 @@ def read_table(
     *,
     ending: str | None = None,
     columns_without_header: Sequence[str] = (),
+    columns_of_longer_rows: Sequence[str] = (),
     on_broken_row: Callable[[int], None] | None = None,
 ) -> Table:
     r"""Opens a file of rows.
@@ -94,6 +95,8 @@ def read_table(
       ending: Overrides the file's ending, with its dot.
       columns_without_header: Names for a .csv or .tsv file without a header:
         one whose first line has as many fields, none of them such a name.
+      columns_of_longer_rows: Names for the rows of a .csv or .tsv file that
+        have as many fields, where all that the header names are among them.
       on_broken_row: Called with the line of each row that has too many or too
         few fields, which is then left out; by default such a row is an error.
 
@@ -105,7 +108,11 @@ def read_table(
     if ending in (".csv", ".tsv"):
         fields = _read_csv(path) if ending == ".csv" else _read_tsv(path)
         return _delimited_table(
-            path, fields, tuple(columns_without_header), on_broken_row
+            path,
+            fields,
+            tuple(columns_without_header),
+            tuple(columns_of_longer_rows),
+            on_broken_row,
         )
     if ending == ".txt":
         lines = _without_blank_end(text_lines.read_lines(path))
@@ -139,6 +146,7 @@ def _delimited_table(
     path: str,
     fields: Iterator[tuple[int, list[str]]],
     columns_without_header: tuple[str, ...],
+    columns_of_longer_rows: tuple[str, ...],
     on_broken_row: Callable[[int], None] | None,
 ) -> Table:
     line, first = next(fields, (0, []))
@@ -154,13 +162,17 @@ def _delimited_table(
             raise UserError(
                 f"{path} names the column {column!r} twice in line {line}."
             )
+    by_count = {len(columns): columns}
+    if set(columns) <= set(columns_of_longer_rows):
+        by_count |= {len(columns_of_longer_rows): columns_of_longer_rows}
 
     def rows() -> Iterator[Row]:
         if not has_header:
             yield Row(line, dict(zip(columns, first, strict=True)))
         for number, values in fields:
-            if len(values) == len(columns):
-                yield Row(number, dict(zip(columns, values, strict=True)))
+            names = by_count.get(len(values))
+            if names is not None:
+                yield Row(number, dict(zip(names, values, strict=True)))
             elif on_broken_row:
                 on_broken_row(number)
             else:

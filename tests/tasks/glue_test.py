@@ -107,6 +107,19 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         }.items():
             self.assertEqual(glue_tasks.get_task(name).labels, labels)
 
+    def test_rows_of_snli_with_the_labels_of_all_annotators(self):
+        (header,) = (x[3] for x in LAYOUTS if x[:2] == ("snli", "train"))
+        lines = [header, ["0"] * 9 + ["neutral", "neutral"]]
+        labels = ["entailment", "neutral", "neutral", "contradiction", "-"]
+        lines.append(["1"] * 7 + ["A", "B", *labels, "contradiction"])
+        self.write("train.tsv", "\n".join(map("\t".join, lines)))
+        first, second = self.read("snli", "train").examples
+        self.assertEqual((first.text_a, first.label), ("0", "neutral"))
+        self.assertEqual(
+            (second.text_a, second.text_b, second.label),
+            ("A", "B", "contradiction"),
+        )
+
     @parameterized.parameters("dev", "test")
     def test_rows_without_agreement_are_left_out_and_counted(self, split):
         self.write(

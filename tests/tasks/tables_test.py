@@ -133,6 +133,24 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
             [(2, {"index": "0", "text": "t"})],
         )
 
+    def test_rows_may_have_the_columns_of_another_edition(self):
+        options = {"columns_of_longer_rows": ("id", "text", "first", "gold")}
+        self.assertEqual(
+            self.read(
+                "a.tsv", "id\ttext\tgold\n1\tA\tx\n2\tB\ty\tz\n", **options
+            ),
+            [
+                (2, {"id": "1", "text": "A", "gold": "x"}),
+                (3, {"id": "2", "text": "B", "first": "y", "gold": "z"}),
+            ],
+        )
+        for header, row in (
+            ("id\ttext\tlabel", "1\tA\tx\ty"),
+            ("id\ttext", "1"),
+        ):
+            with self.assertRaisesRegex(UserError, "line 2 must have"):
+                self.read("a.tsv", f"{header}\n{row}\n", **options)
+
     def test_broken_rows_are_named_or_left_out(self):
         contents = "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n"
         self.assert_refused(
