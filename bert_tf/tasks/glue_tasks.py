@@ -91,11 +91,18 @@ class GlueTask:
         ]
 
 
+# What others call dev: SuperGLUE, and the hub.
+_OTHER_NAMES = {"dev": ("val", "validation")}
+
+
 def _usual_splits(prefix: str = "") -> dict[str, tuple[str, ...]]:
-    splits = ("train", "dev", "test")
     return {
-        split: (split, *([prefix + split] if prefix else []))
-        for split in splits
+        split: (
+            split,
+            *([prefix + split] if prefix else []),
+            *_OTHER_NAMES.get(split, ()),
+        )
+        for split in ("train", "dev", "test")
     }
 
 
@@ -159,8 +166,16 @@ _MNLI = GlueTask(
     texts=(*_SENTENCES, *_PREMISE),
     stems={
         "train": ("train", "multinli_1.0_train"),
-        "dev_matched": ("dev_matched", "multinli_1.0_dev_matched"),
-        "dev_mismatched": ("dev_mismatched", "multinli_1.0_dev_mismatched"),
+        "dev_matched": (
+            "dev_matched",
+            "multinli_1.0_dev_matched",
+            "validation_matched",
+        ),
+        "dev_mismatched": (
+            "dev_mismatched",
+            "multinli_1.0_dev_mismatched",
+            "validation_mismatched",
+        ),
         "test_matched": ("test_matched",),
         "test_mismatched": ("test_mismatched",),
     },

@@ -213,6 +213,20 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.write("dev.tsv", "sentence\tlabel\nA\t0\n")
         self.assertEqual(self.read("sst-2", "dev").examples[0].text_a, "A")
 
+    @parameterized.parameters(
+        ("rte", "dev", "val.jsonl"),
+        ("snli", "dev", "validation.csv"),
+        ("mnli", "dev_mismatched", "validation_mismatched.jsonl"),
+    )
+    def test_other_names_of_dev(self, name, split, file):
+        path = self.write(file, "")
+        task = glue_tasks.get_task(name)
+        self.assertEqual(glue.find_file(task, str(self.folder), split), path)
+        official = self.write(f"{split}.txt.gz", "")
+        self.assertEqual(
+            glue.find_file(task, str(self.folder), split), official
+        )
+
     @parameterized.parameters("SST-2", "sst2", "SST_2", "sst-2")
     def test_names_of_tasks(self, name):
         self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
