@@ -91,13 +91,12 @@ def read_examples(
     table = tables.read_table(path)
     texts = text_columns(table, columns)
     known = None if labels is None else frozenset(labels)
-    is_labelled = set(columns.labels) <= set(table.columns)
     if not may_lack_labels:
         table.require(columns.labels)
     examples = []
     for row in table.rows:
         label = None
-        if columns.labels and is_labelled:
+        if columns.labels:
             label = _read_label(
                 path, row, columns.labels, problem_type, label_separator
             )

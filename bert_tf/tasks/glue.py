@@ -192,13 +192,17 @@ def _read_examples(
 ) -> tuple[list[InputExample], int]:
     """Returns the examples, and how many rows have no gold label."""
     texts = _text_columns(task, table)
-    label_column = _label_column(task, table, is_test)
+    if not is_test and set(task.label_columns).isdisjoint(table.columns):
+        table.require(task.label_columns[:1])
     examples = []
     num_without_gold_label = 0
     for row in table.rows:
         if row.values.get("language", language) != language:
             continue
-        value = row.values.get(label_column)
+        # Of .jsonl each row has its own columns.
+        value = next(
+            (row.values[x] for x in task.label_columns if x in row.values), None
+        )
         if _is_left_out(task, value, is_test):
             num_without_gold_label += 1
             continue
@@ -209,17 +213,6 @@ def _read_examples(
             )
         )
     return examples, num_without_gold_label
-
-
-def _label_column(
-    task: GlueTask, table: tables.Table, is_test: bool
-) -> str | None:
-    for column in task.label_columns:
-        if column in table.columns:
-            return column
-    if not is_test:
-        table.require(task.label_columns[:1])
-    return None
 
 
 def _text_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:

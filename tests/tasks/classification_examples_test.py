@@ -208,6 +208,13 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             contents,
             may_lack_labels=True,
         )
+        # Of objects each has its own keys.
+        self.assert_refused(
+            "1 of 2 have none, the first of which is a.jsonl:1",
+            "a.jsonl",
+            '{"text": "x"}\n{"text": "y", "label": 1}\n',
+            may_lack_labels=True,
+        )
 
     def test_a_test_file_with_an_empty_column_of_several_labels(self):
         options = {"problem_type": "multi_label", "may_lack_labels": True}

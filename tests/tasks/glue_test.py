@@ -120,6 +120,12 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             ("A", "B", "contradiction"),
         )
 
+    def test_objects_of_a_test_that_differ_in_their_keys(self):
+        row = '{"premise": "A", "hypothesis": "B"'
+        self.write("test.jsonl", f'{row}}}\n{row}, "label": "entailment"}}\n')
+        with self.assertRaisesRegex(UserError, "1 of 2 have none"):
+            self.read("rte", "test")
+
     @parameterized.parameters("dev", "test")
     def test_rows_without_agreement_are_left_out_and_counted(self, split):
         self.write(
