@@ -299,7 +299,9 @@ class ClassifierConfig(FinetuneConfig):
         None, "The folder with the task's official files."
     )
     language: str | None = option(
-        None, "XNLI's language (default: zh, as in the original)."
+        None,
+        "XNLI's language (default: that of the model, if it is not trained "
+        "now, else zh, as in the original).",
     )
     train_file: str | None = option(None, "custom: what to train on.")
     dev_file: str | None = option(None, "custom: what to score.")

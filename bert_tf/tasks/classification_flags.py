@@ -74,7 +74,8 @@ def _official_task(
         raise UserError(
             f"--language is for xnli. Received: --task_name={config.task_name}."
         )
-    language = config.language or "zh"
+    stored = stored_task or {}
+    language = config.language or stored.get("language") or "zh"
     files = {}
     for kind, flag in _needed_kinds(config).items():
         if not official.splits(kind):
@@ -88,7 +89,6 @@ def _official_task(
                     split,
                 )
         files |= found
-    stored = stored_task or {}
     return ClassificationTask(
         name=official.name,
         max_seq_length=config.max_seq_length,

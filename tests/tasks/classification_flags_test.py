@@ -125,6 +125,11 @@ class OfficialTest(_TestCase):
         task = self.official("xnli", do_eval=True, language="sw")
         self.assertEqual(task.language, "sw")
         self.assertEqual(self.official("xnli", do_eval=True).language, "zh")
+        stored = {"language": "de"}
+        task = self.official("xnli", stored, do_eval=True)
+        self.assertEqual(task.language, "de")
+        task = self.official("xnli", stored, do_eval=True, language="sw")
+        self.assertEqual(task.language, "sw")
         self.assert_official_refused(
             "--language is for xnli", "snli", do_eval=True, language="de"
         )
