@@ -44,7 +44,7 @@ def build_task(
     else:
         task = _official_task(config, stored_task)
     if stored_task is not None:
-        _warn_of_length(config, stored_task)
+        task_lib.warn_of_settings(config, stored_task, "max_seq_length")
     return dataclasses.replace(
         task, class_weights=_class_weights(config, task, stored_task)
     )
@@ -259,19 +259,6 @@ def _head(
     if stored_task is None:
         return config.head
     return stored_task.get("head", "linear")
-
-
-def _warn_of_length(
-    config: ClassifierConfig, stored_task: Mapping[str, Any]
-) -> None:
-    known = stored_task.get("max_seq_length")
-    if known and known != config.max_seq_length:
-        logging.warning(
-            "The model was trained with --max_seq_length=%d and is used with "
-            "%d.",
-            known,
-            config.max_seq_length,
-        )
 
 
 # === Weights of labels ===

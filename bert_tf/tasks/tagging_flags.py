@@ -67,6 +67,9 @@ def build_task(
                 f"{stored_task.get('kind')!r} with labels={labels!r}."
             )
         form = {name: stored_task[name] for name in form if name in stored_task}
+        task_lib.warn_of_settings(
+            config, stored_task, "max_seq_length", "context", "doc_stride"
+        )
     return TaggingTask(
         name="tagging",
         max_seq_length=config.max_seq_length,

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
@@ -329,3 +330,25 @@ class Task(abc.ABC):
           values: What task.json holds; models that other programs trained
             lack all but the labels.
         """
+
+
+def warn_of_settings(
+    config: Any, stored_task: Mapping[str, Any], *names: str
+) -> None:
+    """Says which flags are not what a model was trained with.
+
+    Args:
+      config: The flags that the model is used with.
+      stored_task: What its task.json holds.
+      *names: Names of the flags, which are the same there.
+    """
+    for name in names:
+        used = getattr(config, name)
+        known = stored_task.get(name, used)
+        if known != used:
+            logging.warning(
+                "The model was trained with --%s=%s and is used with %s.",
+                name,
+                known,
+                used,
+            )

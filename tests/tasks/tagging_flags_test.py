@@ -143,6 +143,27 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(arguments[name], _STORED[name])
         self.assertEqual(task.files, {"dev": "dev.conll"})
 
+    def test_windows_that_are_not_those_of_training_are_said(self):
+        stored = _STORED | {
+            "max_seq_length": 64,
+            "context": "sentence",
+            "doc_stride": None,
+        }
+        with self.assertLogs(level="WARNING") as logs:
+            tagging_flags.build_task(_config(max_seq_length=32), stored)
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            [
+                "The model was trained with --max_seq_length=64 and is used "
+                "with 32.",
+                "The model was trained with --context=sentence and is used "
+                "with document.",
+            ],
+        )
+        config = _config(max_seq_length=64, context="sentence", doc_stride=None)
+        with self.assertNoLogs(level="WARNING"):
+            tagging_flags.build_task(config, stored)
+
     @parameterized.parameters(
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
     )
