@@ -189,8 +189,11 @@ def _evaluate_only(
 ) -> dict[str, Metrics]:
     """Evaluates and predicts with a model that is there."""
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
+    known: Mapping[str, Metrics] = {}
     if model_directory.recognizes(path) and not config.pretrained_model_dir:
         stored = formats.read(path)
+        # What is not evaluated now does not go.
+        known = stored.task.get("results", {})
         start_model.check_length(stored, config)
         normalization.require_agreement(stored, config)
     elif config.pretrained_model_dir or config.init_checkpoint:
@@ -222,6 +225,7 @@ def _evaluate_only(
         supervise(task, reader, computing),
         config.output_dir if coordinator.is_chief else None,
         int(stored.task.get("global_step", 0)),
+        known,
     )
     return results
 
@@ -233,10 +237,19 @@ def _evaluate(
     supervision: Supervision,
     output_dir: str | None,
     global_step: int,
+    known: Mapping[str, Metrics] | None = None,
 ) -> tuple[Task, dict[str, Metrics]]:
     """Scores dev and predicts test, as far as asked for, and writes both.
 
-    Without `output_dir` nothing is written, as another worker does.
+    Args:
+      config: The flags.
+      task: The task.
+      build_evaluator: Makes an evaluator of the model, given the batch size.
+      supervision: What the model has learnt from.
+      output_dir: Where to; without it nothing is written, as another worker
+        does.
+      global_step: Steps the model was trained for.
+      known: What is known of the model from earlier: split to metrics.
 
     Returns:
       The task as dev tuned it, and split to metrics.
@@ -261,7 +274,9 @@ def _evaluate(
             if output_dir is not None:
                 task_evaluation.write_predictions(output_dir, evaluated)
     if results and output_dir is not None:
-        task_evaluation.write_results(output_dir, global_step, results)
+        task_evaluation.write_results(
+            output_dir, global_step, dict(known or {}) | results
+        )
     return task, results
 
 

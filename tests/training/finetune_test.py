@@ -162,6 +162,22 @@ class OneRunTest(_TestCase):
         with self.assertRaisesRegex(UserError, "no fine-tuned model for this"):
             _run(self.config(do_train=False, output_dir=self.out("third")))
 
+    def test_scores_stay_that_are_not_computed_again(self):
+        results = _run(self.config(num_train_epochs="0.5"))
+        again = _run(
+            self.config(
+                do_train=False,
+                do_eval=False,
+                do_predict=True,
+                pretrained_model_dir=None,
+            )
+        )
+        self.assertEqual(list(again), ["test"])
+        self.assertEqual(
+            json.loads(_read(self.out("output"), "eval_results.json")),
+            {"global_step": 6} | results | again,
+        )
+
     def test_head_goes_on_where_labels_are_the_same(self):
         _run(self.config())
         config = self.config(
