@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from bert_tf.errors import UserError
 _CHUNK_BYTES = 1 << 24
 # What reading says of a directory, and of a file of somebody else.
 _NO_FILE = (tf.errors.FailedPreconditionError, tf.errors.PermissionDeniedError)
+_TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -54,6 +56,11 @@ def require_file(path: str, flag: str) -> str:
 
 def _temporary_name(path: str) -> str:
     return f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def is_temporary(path: str) -> bool:
+    """Returns whether a path is one that a killed process left half-written."""
+    return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
 
 
 def sync(path: str) -> None:

@@ -82,6 +82,15 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(files.read_bytes(self.path), b"earlier")
         self.assertEqual(files.read_bytes(self.path), b"later")
 
+    def test_what_is_half_written_is_told_by_its_name(self):
+        with files.atomic_file(self.path) as temporary:
+            self.assertTrue(files.is_temporary(temporary))
+            files.write_text(temporary, "")
+        with files.atomic_directory(f"{self.path}.d/") as temporary:
+            self.assertTrue(files.is_temporary(f"{temporary}/"))
+        for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
+            self.assertFalse(files.is_temporary(name))
+
     def test_body_that_writes_nothing_is_an_error(self):
         with self.assertRaises(OSError):
             with files.atomic_file(self.path):

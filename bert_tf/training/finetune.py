@@ -10,6 +10,8 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf import devices
@@ -134,6 +136,7 @@ def _train(
         setting,
         runs,
         lambda settings, folder: _run_once(setting, settings, folder),
+        lambda settings, folder: _evaluate_again(setting, settings, folder),
     )
 
 
@@ -176,8 +179,44 @@ def _run_once(
             learning_curves.draw_finetuning,
             f"Fine-tuning for {task.name}",
         )
-        _write_model(setting, settings, task, run, results, output_dir)
+        _write_model(
+            setting,
+            settings,
+            task,
+            run.weights(),
+            run.step,
+            results,
+            output_dir,
+        )
     run.release()
+    return results
+
+
+def _evaluate_again(
+    setting: Setting, settings: RunSettings, output_dir: str
+) -> dict[str, Metrics]:
+    """Evaluates a run that is done on data that it was not evaluated on."""
+    stored = formats.read(
+        os.path.join(output_dir, model_directory.MODEL_FOLDER)
+    )
+    model = task_model.build_model(
+        stored, setting.task, setting.devices, keep_head=True
+    )
+    step = int(stored.task["global_step"])
+    is_chief = setting.devices.coordinator.is_chief
+    task, results = _evaluate(
+        setting.config,
+        setting.task,
+        _evaluators(setting.config, model, setting.reader, setting.devices),
+        setting.supervision,
+        output_dir if is_chief else None,
+        step,
+    )
+    if is_chief:
+        weights = {name: stored.weights[name] for name in stored.weights}
+        _write_model(
+            setting, settings, task, weights, step, results, output_dir
+        )
     return results
 
 
@@ -214,20 +253,30 @@ def _evaluate_only(
     _, results = _evaluate(
         config,
         task,
-        lambda batch_size: Evaluator(
-            model,
-            reader,
-            batch_size,
-            config.num_length_buckets,
-            computing.strategy,
-            coordinator.is_chief,
-        ),
+        _evaluators(config, model, reader, computing),
         supervise(task, reader, computing),
         config.output_dir if coordinator.is_chief else None,
         int(stored.task.get("global_step", 0)),
         known,
     )
     return results
+
+
+def _evaluators(
+    config: FinetuneConfig,
+    model: keras.Model,
+    reader: SplitReader,
+    computing: Devices,
+) -> Callable[[int], Evaluator]:
+    """Returns what makes an evaluator of a model, given the batch size."""
+    return lambda batch_size: Evaluator(
+        model,
+        reader,
+        batch_size,
+        config.num_length_buckets,
+        computing.strategy,
+        computing.coordinator.is_chief,
+    )
 
 
 def _evaluate(
@@ -284,19 +333,19 @@ def _write_model(
     setting: Setting,
     settings: RunSettings,
     task: Task,
-    run: FinetuningRun,
+    weights: Mapping[str, np.ndarray],
+    step: int,
     results: Mapping[str, Metrics],
     output_dir: str,
 ) -> None:
     """Writes the model directory, without which a run has failed."""
     stored = setting.stored
     task_json = {"kind": task.kind} | task.to_json()
-    task_json |= {"global_step": run.step, "results": dict(results)}
+    task_json |= {"global_step": step, "results": dict(results)}
     flags = dataclasses.asdict(setting.config) | dataclasses.asdict(settings)
     card = model_card.build(
         f"A BERT for {task.name}",
-        f"A BERT fine-tuned for {run.step} steps with bert_tf, from "
-        f"{stored.path}.",
+        f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
         {
             "Data": dict(task.files),
             "Flags": {k: v for k, v in flags.items() if v is not None},
@@ -313,7 +362,7 @@ def _write_model(
     deliverables.write_model_directory(
         output_dir,
         stored.config,
-        run.weights(),
+        weights,
         stored.vocabulary,
         stored.tokenizer_settings,
         task_json,

@@ -21,6 +21,7 @@ from bert_tf import model_directory
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import RunSettings
 from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TRAIN
 from bert_tf.training import checkpoints
 from bert_tf.training import finetuning_run
 from bert_tf.training import finetuning_setting
@@ -43,19 +44,25 @@ class FinishedRun:
       settings: What it had for itself.
       folder: Where it is.
       results: Split to metrics.
+      evaluated: What was evaluated: split to the hash of its file.
     """
 
     settings: RunSettings
     folder: str
     results: Mapping[str, Metrics]
+    evaluated: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def run_all(
     setting: Setting,
     runs: Sequence[RunSettings],
     run_once: Callable[[RunSettings, str], Mapping[str, Metrics]],
+    evaluate_again: Callable[[RunSettings, str], Mapping[str, Metrics]],
 ) -> dict[str, Metrics]:
     """Does all runs that are not done, and keeps the best.
+
+    A run that is done, but was not asked for a dev or test set that it is
+    asked for now, is only evaluated.
 
     Of several workers all do each run together, and the chief keeps the books.
 
@@ -63,33 +70,40 @@ def run_all(
       setting: What they share.
       runs: What each has for itself.
       run_once: Does one, given its folder; returns split to metrics.
+      evaluate_again: Evaluates one that is done; the like.
 
     Returns:
       The results of the best.
     """
     output_dir = setting.config.output_dir
     coordinator = setting.devices.coordinator
+    asked = {
+        split: value
+        for split, value in setting.data_hashes.items()
+        if split.split("_")[0] != TRAIN
+    }
     finished = []
     for number, settings in enumerate(runs, start=1):
         folder = os.path.join(output_dir, RUNS_FOLDER, settings.name)
         identity = finetuning_setting.describe(setting, settings)
-        results = _read_finished(setting, folder, identity)
-        if results is None:
-            logging.info("Run %d of %d: %s.", number, len(runs), settings.name)
-            # All choose by the same numbers.
-            results = coordinator.from_chief(dict(run_once(settings, folder)))
-            if coordinator.is_chief:
-                files.write_json(
-                    os.path.join(folder, _RUN_FILE),
-                    {"identity": identity, "results": results},
-                )
-                _remove_checkpoints(folder)
-            gc.collect()  # The model and its graphs refer to each other.
+        done = _read_finished(setting, settings, folder, identity)
+        if done is None:
+            doing, what = run_once, ""
+        elif asked.items() <= done.evaluated.items():
+            doing, what = None, " is done"
         else:
-            logging.info(
-                "Run %d of %d is done: %s.", number, len(runs), settings.name
-            )
-        finished.append(FinishedRun(settings, folder, results))
+            doing, what = evaluate_again, " is done, and is evaluated again"
+        logging.info(
+            "Run %d of %d%s: %s.", number, len(runs), what, settings.name
+        )
+        if doing is not None:
+            # All choose by the same numbers.
+            results = coordinator.from_chief(dict(doing(settings, folder)))
+            done = FinishedRun(settings, folder, results, asked)
+            if coordinator.is_chief:
+                _write_finished(done, identity)
+            gc.collect()  # The model and its graphs refer to each other.
+        finished.append(done)
     best = _choose(setting, finished)
     if coordinator.is_chief:
         table = format_table(
@@ -109,9 +123,12 @@ def _split(setting: Setting) -> str:
 
 
 def _read_finished(
-    setting: Setting, folder: str, identity: Mapping[str, Any]
-) -> dict[str, Metrics] | None:
-    """Returns the results of a run if it is done.
+    setting: Setting,
+    settings: RunSettings,
+    folder: str,
+    identity: Mapping[str, Any],
+) -> FinishedRun | None:
+    """Returns a run if it is done.
 
     Raises:
       UserError: If it was another run.
@@ -131,11 +148,22 @@ def _read_finished(
         folder,
         setting.config.allow_changed_data,
     )
-    return written["results"]
+    return FinishedRun(
+        settings, folder, written["results"], written.get("evaluated", {})
+    )
 
 
-def _remove_checkpoints(folder: str) -> None:
-    """Removes what only going on with a run would need."""
+def _write_finished(run: FinishedRun, identity: Mapping[str, Any]) -> None:
+    """Notes that a run is done, and removes what going on would need."""
+    folder = run.folder
+    files.write_json(
+        os.path.join(folder, _RUN_FILE),
+        {
+            "identity": identity,
+            "results": run.results,
+            "evaluated": run.evaluated,
+        },
+    )
     checkpoints.CheckpointStore(folder).remove_all()
     best = os.path.join(folder, finetuning_run.BEST_FOLDER)
     if tf.io.gfile.exists(best):
@@ -224,7 +252,7 @@ def _copy_up(folder: str, output_dir: str) -> None:
     """Copies model, results and predictions of the best run."""
     for name in tf.io.gfile.listdir(folder):
         name = name.rstrip("/")
-        if name.startswith(_NOT_COPIED):
+        if name.startswith(_NOT_COPIED) or files.is_temporary(name):
             continue
         source = os.path.join(folder, name)
         target = os.path.join(output_dir, name)

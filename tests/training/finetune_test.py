@@ -521,6 +521,45 @@ class SelectionTest(_TestCase):
         with _die_at(0):
             self.assertEqual(_run(config), results)
 
+    def test_runs_that_are_done_are_evaluated_on_other_data(self):
+        runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
+        first = _run(self.config(**runs))
+        folders = [
+            self.out(f"output/runs/{name}")
+            for name in os.listdir(self.out("output/runs"))
+        ]
+        weights = [_weights(os.path.join(x, "model")) for x in folders]
+        # What a process leaves that is killed while it writes.
+        os.makedirs(os.path.join(folders[0], "model.tmp-123-0a1b2c3d"))
+        with _die_at(0):
+            again = _run(self.config(do_predict=True, **runs))
+        self.assertEqual(again["dev"], first["dev"])
+        for folder in (self.out("output"), *folders):
+            lines = _read(folder, "test_predictions.jsonl").splitlines()
+            self.assertLen(lines, 9)
+        self.assertNotIn(
+            "model.tmp-123-0a1b2c3d", os.listdir(self.out("output"))
+        )
+        tiny_finetuning.write_rows(self.out("dev.csv"), 17, seed=7)
+        with _die_at(0):
+            other = _run(self.config(**runs))
+        scores = []
+        for folder, before in zip(folders, weights, strict=True):
+            path = os.path.join(folder, "model")
+            for name, value in _weights(path).items():
+                self.assertAllEqual(value, before[name], name)
+            task = json.loads(_read(path, "task.json"))
+            scores.append(task["results"]["dev"])
+        best = max(scores, key=lambda values: values["accuracy"])
+        self.assertEqual(other["dev"]["accuracy"], best["accuracy"])
+        self.assertNotEqual(other["dev"]["loss"], first["dev"]["loss"])
+        alone = self.config(
+            do_train=False,
+            pretrained_model_dir=path,
+            output_dir=self.out("alone"),
+        )
+        self.assertEqual(_run(alone)["dev"], scores[-1])
+
     def test_table(self):
         def finished(rate, seed, value):
             settings = run_selection.RunSettings(rate, 16, 2.0, seed, "")
