@@ -208,6 +208,11 @@ class FinetuneConfig(TrainingDeviceConfig):
             f"--layer_decay must be above 0. Received: {self.layer_decay}.",
         )
         require(
+            not self.new_pooler or self.head == "linear",
+            "--new_pooler has no effect with --head=bilstm, which does not "
+            "read the pooler; drop one of the two.",
+        )
+        require(
             not self.evaluate_every_steps or self.selects_evaluation,
             "--evaluate_every_steps needs --keep_best or "
             "--early_stopping_patience.",
@@ -774,6 +779,11 @@ class TaggerConfig(FinetuneConfig):
                 )
             has_lstms = True
         else:
+            require(
+                not self.new_pooler,
+                "--new_pooler has no effect on a tagger, which does not read "
+                "the pooler; drop it.",
+            )
             require(
                 self.layer_combination is None,
                 "--layer_combination is for --approach=feature_based. "

@@ -46,6 +46,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
             {"layer_combination": "embeddings"},
             "is for --approach=feature_based",
         ),
+        ({"new_pooler": True}, "--new_pooler has no effect on a tagger"),
         (
             {"approach": "feature_based", "head": "bilstm"},
             "has its own two BiLSTMs",

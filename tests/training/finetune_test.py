@@ -638,6 +638,10 @@ class FlagsTest(_TestCase):
         ({"vocab_file": "v.txt"}, "takes the place of"),
         ({"do_train": False, "do_eval": False}, "At least one of"),
         ({"layer_decay": 0.0}, "--layer_decay must be above 0"),
+        (
+            {"new_pooler": True, "head": "bilstm"},
+            "--new_pooler has no effect with --head=bilstm",
+        ),
     )
     def test_refuses(self, values, message):
         with self.assertRaisesRegex(UserError, message):
