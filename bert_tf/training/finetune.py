@@ -165,7 +165,7 @@ def _run_once(
         run.evaluator,
         setting.supervision,
         output_dir if is_chief else None,
-        run.step,
+        run.chosen_step,
     )
     evaluations = run.evaluations
     scored = [split for split in results if split.startswith(DEV)]
@@ -184,7 +184,7 @@ def _run_once(
             settings,
             task,
             run.weights(),
-            run.step,
+            run.chosen_step,
             results,
             output_dir,
         )

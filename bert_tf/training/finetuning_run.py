@@ -153,6 +153,13 @@ class FinetuningRun:
         return self._loop.step
 
     @property
+    def chosen_step(self) -> int:
+        """The step that the model is of once training is over."""
+        if self._setting.config.selects_evaluation:
+            return self._selection.best_step
+        return self.step
+
+    @property
     def evaluations(self) -> list[dict[str, float]]:
         """The metrics of dev on the way, each with its `global_step`."""
         return [

@@ -434,6 +434,13 @@ class SelectionTest(_TestCase):
             self.assertAllEqual(value, best[name], name)
         last = _state(config.output_dir)
         self.assertNotAllClose(last["output_weights"], best["output_weights"])
+        # What is said of the model is said of that step.
+        for path in ("model/task.json", "eval_results.json"):
+            values = json.loads(_read(self.out("output"), path))
+            self.assertEqual(values["global_step"], 15)
+        self.assertIn(
+            "for 15 steps", _read(self.out("output"), "model/README.md")
+        )
 
     def _remember(self, seen):
         """Keeps what is written to the folder of the best."""
