@@ -44,7 +44,9 @@ def build_task(
     else:
         task = _official_task(config, stored_task)
     if stored_task is not None:
-        task_lib.warn_of_settings(config, stored_task, "max_seq_length")
+        task_lib.warn_of_settings(
+            stored_task, {"max_seq_length": config.max_seq_length}
+        )
     return dataclasses.replace(
         task, class_weights=_class_weights(config, task, stored_task)
     )

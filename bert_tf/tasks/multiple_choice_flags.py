@@ -24,7 +24,7 @@ def build_task(
       UserError: If a file is missing.
     """
     stored = stored_task or {}
-    task_lib.warn_of_settings(config, stored, "max_seq_length")
+    task_lib.warn_of_settings(stored, {"max_seq_length": config.max_seq_length})
     is_custom = config.is_custom
     return MultipleChoiceTask(
         name=config.task_name,

@@ -67,8 +67,10 @@ def build_task(
                 f"{stored_task.get('kind')!r} with labels={labels!r}."
             )
         form = {name: stored_task[name] for name in form if name in stored_task}
+        windows = ("max_seq_length", "context", "doc_stride")
         task_lib.warn_of_settings(
-            config, stored_task, "max_seq_length", "context", "doc_stride"
+            stored_task,
+            columns | {name: getattr(config, name) for name in windows},
         )
     return TaggingTask(
         name="tagging",

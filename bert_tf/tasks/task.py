@@ -333,22 +333,20 @@ class Task(abc.ABC):
 
 
 def warn_of_settings(
-    config: Any, stored_task: Mapping[str, Any], *names: str
+    stored_task: Mapping[str, Any], used: Mapping[str, Any]
 ) -> None:
     """Says which flags are not what a model was trained with.
 
     Args:
-      config: The flags that the model is used with.
       stored_task: What its task.json holds.
-      *names: Names of the flags, which are the same there.
+      used: The names of flags, which are the same there, and what they are.
     """
-    for name in names:
-        used = getattr(config, name)
-        known = stored_task.get(name, used)
-        if known != used:
+    for name, value in used.items():
+        known = stored_task.get(name, value)
+        if known != value:
             logging.warning(
                 "The model was trained with --%s=%s and is used with %s.",
                 name,
                 known,
-                used,
+                value,
             )

@@ -149,19 +149,23 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             "max_seq_length": 64,
             "context": "sentence",
             "doc_stride": None,
+            "word_column": 1,
+            "tag_column": -1,
         }
         with self.assertLogs(level="WARNING") as logs:
             tagging_flags.build_task(_config(max_seq_length=32), stored)
         self.assertEqual(
             [record.getMessage() for record in logs.records],
             [
+                "The model was trained with --word_column=1 and is used with "
+                "0.",
                 "The model was trained with --max_seq_length=64 and is used "
                 "with 32.",
                 "The model was trained with --context=sentence and is used "
                 "with document.",
             ],
         )
-        config = _config(max_seq_length=64, context="sentence", doc_stride=None)
+        config = _config(max_seq_length=64, context="sentence", word_column="1")
         with self.assertNoLogs(level="WARNING"):
             tagging_flags.build_task(config, stored)
 
