@@ -231,6 +231,25 @@ class ReadmeTest(tf.test.TestCase):
         self.assertLen(loss, 2)
         self.assertTrue(np.isfinite(loss).all())
 
+    def test_notebook_beside_the_clone_finds_the_library(self):
+        # A folder called bert_tf, as the clone's, is no package.
+        folder = self.create_tempdir()
+        folder.mkdir("bert_tf")
+        variables = {k: os.environ[k] for k in os.environ if k != "PYTHONPATH"}
+        found = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from importlib import util; print(util.find_spec('bert_tf'))",
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=folder.full_path,
+            env=variables,
+        ).stdout
+        self.assertIn(os.path.join("bert_tf", "__init__.py"), found)
+
     def test_every_folder_and_page_is_named(self):
         readme = (_ROOT / "README.md").read_text(encoding="utf-8")
         named = readme.split("## What is where")[1]
