@@ -271,13 +271,16 @@ def _find_max_context(
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """
-    if len(spans) <= 1:
-        return np.zeros([num_pieces], np.int64)
-    positions = np.arange(num_pieces)
-    starts, lengths = np.array(spans).T[..., np.newaxis]
-    context = np.minimum(positions - starts, starts + lengths - 1 - positions)
-    score = np.where(context < 0, -1.0, context + 0.01 * lengths)
-    return np.argmax(score, axis=0)
+    best = np.zeros([num_pieces], np.int64)
+    best_scores = np.full([num_pieces], -1.0)
+    # Window by window: all of them times all pieces are too many for memory.
+    for number, (start, length) in enumerate(spans):
+        shown = slice(start, start + length)
+        left = np.arange(length)
+        scores = np.minimum(left, left[::-1]) + 0.01 * length
+        best[shown][scores > best_scores[shown]] = number
+        np.maximum(best_scores[shown], scores, out=best_scores[shown])
+    return best
 
 
 def _place(

@@ -1,6 +1,7 @@
 """Tests for bert_tf.tasks.squad_features; the goldens have their own."""
 
 import dataclasses
+import tracemalloc
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -96,6 +97,16 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [one.is_max_context.tolist() for one in features],
             [[True] * 276 + [False] * 24, [False] * 26 + [True] * 124],
         )
+
+    def test_a_long_paragraph_takes_no_table_of_windows_and_pieces(self):
+        example = _example("a " * 8000)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        features = self._convert(example, doc_stride=4)
+        _, peak = tracemalloc.get_traced_memory()
+        self.assertLen(features, 2000)
+        # One such table takes that many bytes.
+        self.assertLess(peak, 2000 * 8000 * 8)
 
     def test_answers(self):
         example = _example(
