@@ -80,7 +80,12 @@ def atomic_file(path: str) -> Iterator[str]:
 
     Folders on the way are made. Whoever reads `path` sees the old contents or
     the new ones, never a part.
+
+    Raises:
+      UserError: If `path` is a device, a pipe or a stream as /dev/stdout, which
+        the file would take the place of.
     """
+    require_no_stream(path)
     folder = os.path.dirname(path)
     if folder:
         tf.io.gfile.makedirs(folder)
@@ -94,6 +99,22 @@ def atomic_file(path: str) -> Iterator[str]:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
         raise
+
+
+def require_no_stream(path: str) -> None:
+    """Raises `UserError` for what a file would take the place of for good."""
+    if "://" in path or not os.path.lexists(path):
+        return
+    is_link_to_stream = os.path.islink(path) and os.readlink(path).startswith(
+        "/proc/"
+    )
+    is_there = os.path.exists(path)
+    is_usual = os.path.isfile(path) or os.path.isdir(path)
+    if is_link_to_stream or (is_there and not is_usual):
+        raise UserError(
+            f"{path} is a device or a stream, and what is written appears "
+            "whole, as a file of its own; name a file."
+        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from unittest import mock
 
 import tensorflow as tf
@@ -73,6 +74,21 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
                 raise error
         self.assertEqual(files.read_bytes(self.path), b"earlier")
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
+    def test_devices_and_streams_stay_what_they_are(self):
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        stream = os.path.join(self.folder, "stdout")
+        os.symlink("/proc/self/fd/1", stream)
+        for path in (pipe, stream, "/dev/null"):
+            with self.assertRaisesRegex(UserError, "a device or a stream"):
+                files.require_no_stream(path)
+        for path in (pipe, stream):
+            with self.assertRaisesRegex(UserError, f"{path} is a device or"):
+                files.write_text(path, "x")
+        self.assertCountEqual(os.listdir(self.folder), ["pipe", "stdout"])
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        self.assertTrue(os.path.islink(stream))
 
     def test_earlier_contents_are_there_until_the_end(self):
         files.write_text(self.path, "earlier")

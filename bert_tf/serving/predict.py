@@ -161,6 +161,7 @@ def _check_paths(config: PredictConfig) -> None:
             "--output_file must name a file. Received a directory: "
             f"{config.output_file!r}."
         )
+    files.require_no_stream(config.output_file)
     if os.path.realpath(config.input_file) == os.path.realpath(
         config.output_file
     ):

@@ -288,6 +288,10 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.output = self.folder
         with self.assertRaisesRegex(UserError, "Received a directory"):
             self._run(f"{self.folder}/same.txt")
+        self.output = f"{self.folder}/pipe"
+        os.mkfifo(self.output)
+        with self.assertRaisesRegex(UserError, "pipe is a device or a stream"):
+            self._run(f"{self.folder}/same.txt")
 
     def test_numbers_that_are_not_finite(self):
         stored = formats.read(self.model)
