@@ -1,10 +1,16 @@
 """JSON files that people hand in, and what is expected in them."""
 
 import json
+import re
 from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import text_lines
+
+# What stands for half of a character beyond U+FFFF, and that half.
+_ESCAPE_OF_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
+_CHARACTERS_SHOWN = 20
 
 _KINDS = {str: "a string", int: "a whole number", list: "a list"}
 
@@ -17,7 +23,7 @@ def read_json(path: str) -> Any:
     """
     text = "\n".join(line for _, line in text_lines.read_lines(path))
     try:
-        return json.loads(text)
+        values = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}, line {error.lineno} is not valid JSON: {error.msg} at "
@@ -27,6 +33,31 @@ def read_json(path: str) -> Any:
         raise UserError(
             f"{path} is not valid JSON: lists in lists without end."
         ) from error
+    check_characters(text, values, path)
+    return values
+
+
+def check_characters(text: str, values: Any, where: str) -> None:
+    r"""Raises `UserError` if JSON holds half of a character.
+
+    Such as "\ud83d" without the "\ude00" that makes an emoji of it, where a
+    program has cut a text in the middle of one. It cannot be written in UTF-8.
+
+    Args:
+      text: The JSON.
+      values: What it holds.
+      where: The file and the place in it, for the error.
+    """
+    if not _ESCAPE_OF_HALF.search(text):
+        return
+    characters = json.dumps(values, ensure_ascii=False)
+    if half := _HALF.search(characters):
+        start = max(0, half.start() - _CHARACTERS_SHOWN)
+        raise UserError(
+            f"{where} holds half of a character, {half[0]!a}, behind "
+            f"{characters[start : half.start()]!r}; remove it or put in the "
+            "other half."
+        )
 
 
 def get(entry: Any, key: str, kind: type, where: str) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.errors import UserError
+from bert_tf.tasks import json_file
 from bert_tf.tasks import text_lines
 
 # The one column of a .txt file, in which each line is a text.
@@ -251,7 +252,8 @@ def _without_blank_end(
 def _read_json_lines(path: str) -> Iterator[Row]:
     for number, line in text_lines.read_lines(path):
         if line.strip():
-            yield _json_row(path, number, _parse_json(path, number, line))
+            value = _parse_json(path, number, line)
+            yield _json_row(path, number, value, line)
 
 
 def _read_json(path: str) -> Iterator[Row]:
@@ -271,8 +273,8 @@ def _read_json(path: str) -> Iterator[Row]:
         line += text.count("\n", counted, position)
         counted = position
         value, end = decoder.raw_decode(text, position)
+        yield _json_row(path, line, value, text[position:end])
         position = end - 1
-        yield _json_row(path, line, value)
 
 
 def _parse_json(path: str, line: int, text: str) -> Any:
@@ -290,10 +292,11 @@ def _parse_json(path: str, line: int, text: str) -> Any:
         ) from error
 
 
-def _json_row(path: str, line: int, value: Any) -> Row:
+def _json_row(path: str, line: int, value: Any, text: str) -> Row:
     if not isinstance(value, dict):
         raise UserError(
             f"{path}, line {line} must be a JSON object with a key for each "
             f"column. Received: {type(value).__name__}."
         )
+    json_file.check_characters(text, value, f"{path}, line {line}")
     return Row(line, value)
