@@ -7,8 +7,10 @@ document. Tags are IOB1 or IOB2 in files, and always IOB2 here.
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Literal
 from typing import NamedTuple
@@ -103,15 +105,12 @@ def read_examples(
         one before, a word or the chosen column is missing, or a tag is other
         than O, B-type or I-type.
     """
-    sentences, has_documents = _read_sentences(path)
+    has_documents = _has_documents(path)
+    sentences = list(_read_sentences(path, has_documents))
     header = None
     if isinstance(word_column, str) or isinstance(tag_column, str):
         header = _take_header(sentences)
-    if not sentences:
-        raise UserError(
-            f"{path} has no sentence: expected a word and its tag on each line,"
-            " and an empty line after each sentence."
-        )
+    _require_sentence(sentences, path)
     if may_lack_tags and _lacks_tags(
         word_column, tag_column, sentences, header
     ):
@@ -140,6 +139,28 @@ def read_examples(
         ),
         has_documents,
     )
+
+
+def read_untagged(
+    path: str, word_column: int | str = 0
+) -> Iterator[TaggingExample]:
+    """Yields the sentences of a file of columns, as far as it is read.
+
+    Args:
+      path: The file.
+      word_column: As for `read_examples`. Other columns are not read.
+
+    Raises:
+      UserError: As `read_examples`, where the mistake is.
+    """
+    sentences = _read_sentences(path, _has_documents(path))
+    # The header may be a sentence by itself.
+    first = list(itertools.islice(sentences, 2))
+    header = _take_header(first) if isinstance(word_column, str) else None
+    _require_sentence(first, path)
+    column = _find_column(word_column, first, header, path)
+    for sentence in itertools.chain(first, sentences):
+        yield _to_example(sentence, column, None, path)
 
 
 def is_tag(text: str) -> bool:
@@ -225,41 +246,54 @@ def _with_previous(tags: Iterable[str]):
         previous = tag
 
 
-def _read_sentences(path: str) -> tuple[list[_Sentence], bool]:
-    """Returns the sentences, and whether there are -DOCSTART- lines."""
-    sentences: list[_Sentence] = []
+def _has_documents(path: str) -> bool:
+    """Returns whether there are -DOCSTART- lines."""
+    return any(
+        line.startswith(DOCUMENT_START)
+        for _, line in text_lines.read_lines(path)
+    )
+
+
+def _read_sentences(path: str, has_documents: bool) -> Iterator[_Sentence]:
+    """Yields the sentences; without documents each is one."""
+    first = None
+    has_tabs = False
     document = 0
-    has_documents = has_tabs = False
-    at_start = True
+    rows: list[_Row] = []
     for number, line in text_lines.read_lines(path):
-        if not line.strip(" \t"):
-            at_start = True
+        is_start = line.startswith(DOCUMENT_START)
+        if is_start or not line.strip(" \t"):
+            if rows:
+                yield _Sentence(document, rows)
+                document += not has_documents
+                rows = []
+            document += is_start
             continue
-        if line.startswith(DOCUMENT_START):
-            has_documents = at_start = True
-            document += 1
-            continue
-        if not sentences:
+        if first is None:
             has_tabs = "\t" in line
-        if at_start:
-            sentences.append(_Sentence(document, []))
-            at_start = False
         fields = line.split("\t") if has_tabs else _SPACES.split(line.strip())
-        _check_width(sentences, fields, path, number)
-        sentences[-1].rows.append(_Row(number, fields))
-    if not has_documents:
-        for number, sentence in enumerate(sentences):
-            sentence.document = number
-    return sentences, has_documents
+        row = _Row(number, fields)
+        first = first or row
+        _check_width(row, first, path)
+        rows.append(row)
+    if rows:
+        yield _Sentence(document, rows)
 
 
-def _check_width(sentences, fields, path, number) -> None:
+def _check_width(row: _Row, first: _Row, path: str) -> None:
     """Raises if a line has other columns than the file's first one."""
-    first = sentences[0].rows[0] if sentences[0].rows else None
-    if first is not None and len(first.fields) != len(fields):
+    if len(first.fields) != len(row.fields):
         raise UserError(
-            f"{path}, line {number} has {len(fields)} columns; expected "
+            f"{path}, line {row.line} has {len(row.fields)} columns; expected "
             f"{len(first.fields)}, as on line {first.line}."
+        )
+
+
+def _require_sentence(sentences: Sequence[_Sentence], path: str) -> None:
+    if not sentences:
+        raise UserError(
+            f"{path} has no sentence: expected a word and its tag on each line,"
+            " and an empty line after each sentence."
         )
 
 

@@ -50,9 +50,7 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
     ):
         yield from _read_table(path)
     else:
-        yield from tagging_examples.read_examples(
-            path, word_column, tag_column=None
-        ).examples
+        yield from tagging_examples.read_untagged(path, word_column)
 
 
 def parse(row: Any) -> TaggingExample:

@@ -19,11 +19,14 @@ _OFFSETS = (
 
 
 class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
-    def _read(self, name, text, word_column=0):
+    def _iterate(self, name, text, word_column=0):
         path = pathlib.Path(self.create_tempdir().full_path, name)
         data = text.encode()
         path.write_bytes(gzip.compress(data) if name[-3:] == ".gz" else data)
-        return list(tagging_inputs.read_inputs(str(path), word_column))
+        return tagging_inputs.read_inputs(str(path), word_column)
+
+    def _read(self, name, text, word_column=0):
+        return list(self._iterate(name, text, word_column))
 
     def _assert_texts(self, examples):
         self.assertEqual(tuple(x.words for x in examples), _WORDS)
@@ -49,6 +52,8 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ("a.txt", "-DOCSTART-\n\nAnn\nsings\n\nBo\n", 0),
         ("a.tsv", "1\tAnn\tO\n2\tsings\tO\n\n1\tBo\tO\n", 1),
         ("eng.testb", "Ann NN\nsings VB\n\nBo NN\n", 0),
+        ("a.conll", "t w\nO Ann\nO sings\n\nO Bo\n", "w"),
+        ("a.conll", "t w\n\nO Ann\nO sings\n\nO Bo\n", "w"),
     )
     def test_columns(self, name, text, word_column):
         examples = self._read(name, text, word_column)
@@ -68,6 +73,13 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(examples, len(lines))
         for example, line in zip(examples, lines, strict=True):
             self.assertEqual(" ".join(example.words), line)
+
+    def test_columns_are_read_as_they_are_asked_for(self):
+        sentences = self._iterate("a.conll", "Ann O\n\nBo O\n\nsings\n")
+        self.assertEqual(next(sentences).words, ("Ann",))
+        self.assertEqual(next(sentences).words, ("Bo",))
+        with self.assertRaisesRegex(UserError, "line 5 has 1 columns"):
+            next(sentences)
 
     def test_documents(self):
         text = "-DOCSTART-\n\na\n\nb\n\n-DOCSTART-\n\nc\n"
