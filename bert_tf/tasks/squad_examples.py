@@ -58,23 +58,33 @@ class SquadExamples:
 
 
 def read_squad_examples(
-    input_file: str, is_training: bool, version_2_with_negative: bool = False
+    input_file: str,
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    with_answers: bool = True,
 ) -> SquadExamples:
     """Reads a SQuAD file; see `read_dataset` and `build_examples`."""
     return build_examples(
-        read_dataset(input_file),
+        read_dataset(input_file, with_answers),
         is_training,
         version_2_with_negative,
         input_file,
     )
 
 
-def read_dataset(input_file: str) -> list[dict[str, Any]]:
+def read_dataset(
+    input_file: str, with_answers: bool = True
+) -> list[dict[str, Any]]:
     """Returns what stands under "data" in a SQuAD file, checked.
 
     Each article has "paragraphs", each of them a "context" and "qas", each of
     them an "id" of its own and a "question"; answers, where there are any,
     have "text".
+
+    Args:
+      input_file: The file.
+      with_answers: Whether what it says of answers counts; it is left out if
+        not, whatever it is.
 
     Raises:
       UserError: If the file is otherwise; with the place in it.
@@ -92,11 +102,28 @@ def read_dataset(input_file: str) -> list[dict[str, Any]]:
             )
         seen.add(qas_id)
         json_file.get(question, "question", str, where)
-        for number, answer in enumerate(question.get("answers") or ()):
-            json_file.get(answer, "text", str, f"{where}.answers[{number}]")
+        if with_answers:
+            _check_answers(question, where)
+        else:
+            for name in ("answers", "is_impossible"):
+                question.pop(name, None)
     if not seen:
         raise UserError(f"{input_file} holds no question.")
     return dataset
+
+
+def _check_answers(question: dict[str, Any], where: str) -> None:
+    """Raises `UserError` if what is said of answers is not as expected."""
+    if question.get("answers") is not None:
+        json_file.get(question, "answers", list, where)
+    for number, answer in enumerate(question.get("answers") or ()):
+        json_file.get(answer, "text", str, f"{where}.answers[{number}]")
+    is_impossible = question.get("is_impossible")
+    if is_impossible not in (None, False, True):
+        raise UserError(
+            f"{where}: 'is_impossible' must be true or false. Received: "
+            f"{is_impossible!r:.40}."
+        )
 
 
 def _check_paragraphs(
@@ -124,7 +151,8 @@ def build_examples(
 
     In training a question whose answer is not in its paragraph, where the
     file says, is left out and counted. Outside training nobody looks where
-    the answers are.
+    the answers are; lists of them that are all empty say nothing, unless the
+    file says "is_impossible" somewhere.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
@@ -139,6 +167,7 @@ def build_examples(
     """
     examples = []
     unmatched = []
+    is_known = _knows_answers(dataset)
     for article in dataset:
         for paragraph in article["paragraphs"]:
             words = _split(paragraph["context"])
@@ -147,7 +176,7 @@ def build_examples(
                     question["id"],
                     question["question"],
                     *words,
-                    answers=_read_texts(question),
+                    answers=_read_texts(question) if is_known else None,
                 )
                 if is_training:
                     answer = _read_answer(
@@ -188,6 +217,16 @@ def to_dataset(examples: Iterable[SquadExample]) -> list[dict[str, Any]]:
     return [{"paragraphs": [{"qas": questions}]}]
 
 
+def _knows_answers(dataset: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether any question is answered, or said to have no answer."""
+    return any(
+        question.get("answers") or question.get("is_impossible") is not None
+        for article in dataset
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    )
+
+
 def _read_texts(question: dict[str, Any]) -> tuple[str, ...] | None:
     answers = question.get("answers")
     if answers is None:
@@ -200,7 +239,10 @@ def _read_answer(
 ) -> tuple[str, int] | None:
     """Returns the answer's text and offset, None if there is no answer."""
     answers = question.get("answers") or ()
-    if version_2_with_negative and question.get("is_impossible", not answers):
+    is_impossible = question.get("is_impossible")
+    if is_impossible is None:
+        is_impossible = not answers
+    if version_2_with_negative and is_impossible:
         return None
     where = f"{source}, question {question['id']!r}"
     if len(answers) != 1:

@@ -25,7 +25,10 @@ def read_questions(path: str) -> Iterator[SquadExample]:
       UserError: If the file is neither, or a question or paragraph is empty.
     """
     if tables.file_ending(path) == ".json":
-        yield from squad_examples.read_squad_examples(path, False).examples
+        read = squad_examples.read_squad_examples(
+            path, is_training=False, with_answers=False
+        )
+        yield from read.examples
         return
     table = tables.read_table(path)
     columns = (QUESTION, CONTEXT)
@@ -63,4 +66,7 @@ def parse_question(row: Any) -> SquadExample:
                 f"{row!r:.80}."
             )
         texts.append(text)
-    return squad_examples.make_example(str(values.get(ID, "")), *texts)
+    qas_id = values.get(ID)
+    return squad_examples.make_example(
+        "" if qas_id is None else str(qas_id), *texts
+    )

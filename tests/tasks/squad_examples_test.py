@@ -39,7 +39,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 "q?",
                 ("In", "1895-1943", "he", "led\u00a0them.", "The", "end."),
                 (1, 4, 14, 17, 29, 33),
-                answers=(),
+                answers=None,
             ),
         )
 
@@ -66,6 +66,22 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 {"id": "unknown"},
             ],
         )
+
+    @parameterized.parameters(
+        ((), (), None),
+        ((), (("he", 14),), ()),
+        # SQuAD 2.0 says that there is no answer.
+        ((), (), (), True),
+        ((), (), (), False),
+    )
+    def test_lists_of_answers_that_are_all_empty_say_nothing(
+        self, first, second, expected, is_impossible=None
+    ):
+        questions = [_question("a", *first), _question("b", *second)]
+        if is_impossible is not None:
+            questions[1]["is_impossible"] = is_impossible
+        read = squad_examples.build_examples(_dataset(*questions), False)
+        self.assertEqual(read.examples[0].answers, expected)
 
     def test_answers(self):
         read = squad_examples.build_examples(
@@ -126,6 +142,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             _question("said", ("he", 14), is_impossible=True),
             # Some files have the empty list only.
             _question("shown"),
+            _question("null", is_impossible=None),
             _question("good", ("he", 14), is_impossible=False),
         )
         read = squad_examples.build_examples(
@@ -141,7 +158,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 )
                 for one in read.examples
             ],
-            [(True, "", -1, -1), (True, "", -1, -1), (False, "he", 2, 2)],
+            [(True, "", -1, -1)] * 3 + [(False, "he", 2, 2)],
         )
         # To be predicted, they are questions like any other.
         read = squad_examples.build_examples(
@@ -152,7 +169,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 (one.is_impossible, one.orig_answer_text)
                 for one in read.examples
             ],
-            [(False, None)] * 3,
+            [(False, None)] * 4,
         )
 
     @parameterized.parameters(
@@ -212,6 +229,14 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             {"data": _dataset(_question("a", ("he", 1), (None, 1)))},
             r"qas\[0\].answers\[1\] must be .*'text', a string",
         ),
+        (
+            {"data": _dataset({"id": "a", "question": "?", "answers": {}})},
+            r"qas\[0\] must be .*'answers', a list. Received: {}",
+        ),
+        (
+            {"data": _dataset(_question("a", is_impossible="False"))},
+            r"qas\[0\]: 'is_impossible' must be true or false.*: 'False'",
+        ),
     )
     def test_other_files(self, values, message):
         path = self._write(json.dumps(values).encode())
@@ -222,6 +247,11 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write(b'{"data":\n [1, }')
         with self.assertRaisesRegex(
             UserError, "train.json, line 2 is not valid JSON: .* column 6"
+        ):
+            squad_examples.read_dataset(path)
+        path = self._write(b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}')
+        with self.assertRaisesRegex(
+            UserError, "train.json holds half of a character, '.ud83d', .*so '"
         ):
             squad_examples.read_dataset(path)
         path = self._write(b"[" * 100000)

@@ -50,13 +50,14 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
     def test_squad_file(self, name):
         questions = [
             {"id": "one", "question": "Who?", "answers": [{"text": "x"}]},
-            {"id": "two", "question": "Why?"},
+            # Nobody asks what these are.
+            {"id": "two", "question": "Y?", "answers": 3, "is_impossible": 2},
         ]
         paragraph = {"context": " A  b\n", "qas": questions}
         text = json.dumps({"data": [{"paragraphs": [paragraph]}]})
         self.assertEqual(
             self._read(name, text),
-            [("one", "Who?", "A b"), ("two", "Why?", "A b")],
+            [("one", "Who?", "A b"), ("two", "Y?", "A b")],
         )
 
     @parameterized.parameters(
@@ -76,6 +77,7 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
             (["Who?", "An  bo"], ""),
             ({"context": "An  bo", "question": "Who?", "label": 3}, ""),
             ({"context": "An  bo", "question": "Who?", "id": 5}, "5"),
+            ({"context": "An  bo", "question": "Who?", "id": None}, ""),
         ):
             example = squad_inputs.parse_question(row)
             self.assertEqual(example.qas_id, id)
