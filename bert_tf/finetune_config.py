@@ -449,8 +449,9 @@ class SquadConfig(FinetuneConfig):
     )
     null_score_diff_threshold: float | None = option(
         None,
-        "No answer is given where null_odds is above this (default: what "
-        "gives --predict_file the best F1, else that of the model, else 0).",
+        "No answer is given where null_odds is above this (default: that of a "
+        "model that is only used, else what gives --predict_file the best F1, "
+        "else 0).",
     )
     verbose_logging: bool = option(
         False, "Whether all questions that are left out are named."

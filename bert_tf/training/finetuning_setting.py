@@ -57,6 +57,7 @@ _WITHOUT_EFFECT = frozenset(
         "train_file",
         "unlabeled_file",
         "use_tpu",
+        "verbose_logging",
         "worker_hosts",
         "xla",
         # These are in the run's settings.

@@ -136,6 +136,10 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
                 [one["start"] for one in described],
             )
 
+        with self.subTest("what is shown may change"):
+            log = self.run_script(verbose_logging=True)
+            self.assertIn("Resumed at step", log)
+
         with self.subTest("windows that the model cannot read"):
             with self.assertRaisesRegex(UserError, "at most 12, .*: 13"):
                 self.run_script(
