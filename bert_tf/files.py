@@ -117,6 +117,23 @@ def require_no_stream(path: str) -> None:
         )
 
 
+def require_writable(path: str, flag: str) -> None:
+    """Raises `UserError` if no file can be written at `path`."""
+    require_no_stream(path)
+    folder, temporary = os.path.dirname(path), _temporary_name(path)
+    try:
+        if folder:
+            tf.io.gfile.makedirs(folder)
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(b"")
+        tf.io.gfile.remove(temporary)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
+            "give a path where it can."
+        ) from error
+
+
 @contextlib.contextmanager
 def atomic_directory(path: str) -> Iterator[str]:
     """Yields a temporary directory that replaces `path` on success.

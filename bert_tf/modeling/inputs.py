@@ -10,6 +10,17 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 
 
+def require_numbers(x):
+    """Raises `UserError` for texts, which `predict` takes in lists only."""
+    for leaf in tf.nest.flatten(x):
+        kind = getattr(getattr(leaf, "dtype", None), "kind", None)
+        if isinstance(leaf, str | bytes) or kind in ("U", "S", "O"):
+            raise UserError(
+                "Raw rows are predicted in a list: predict([row, row, ...]). "
+                f"Received: {type(x).__name__} with texts."
+            )
+
+
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     known = ("input_ids", "input_mask", "segment_ids")

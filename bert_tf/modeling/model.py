@@ -36,9 +36,8 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     """What all models share: a `BertConfig`, and weights from the start.
 
     Attributes:
-      row_predictor: Whoever has the tokenizer sets it, for `predict`: a
-        function of a list of raw rows, a batch size (or None) and whether to
-        show progress.
+      row_predictor: Set by who has the tokenizer, for `predict`: a function
+        of raw rows, a batch size (or None) and whether to show progress.
     """
 
     row_predictor = None
@@ -72,6 +71,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
             or no vocabulary.
         """
         if not isinstance(x, list):
+            model_inputs.require_numbers(x)
             return super().predict(x, batch_size, verbose, steps, callbacks)
         if self.row_predictor is None:
             raise UserError(

@@ -161,7 +161,6 @@ def _check_paths(config: PredictConfig) -> None:
             "--output_file must name a file. Received a directory: "
             f"{config.output_file!r}."
         )
-    files.require_no_stream(config.output_file)
     if os.path.realpath(config.input_file) == os.path.realpath(
         config.output_file
     ):
@@ -169,3 +168,4 @@ def _check_paths(config: PredictConfig) -> None:
             "--output_file must not be --input_file, which it would replace. "
             f"Received: {config.output_file!r}."
         )
+    files.require_writable(config.output_file, "--output_file")

@@ -292,6 +292,14 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         os.mkfifo(self.output)
         with self.assertRaisesRegex(UserError, "pipe is a device or a stream"):
             self._run(f"{self.folder}/same.txt")
+        before = sorted(os.listdir(self.folder))
+        for path in (f"{self.folder}/same.txt/x.jsonl", "/proc/x.jsonl"):
+            self.output = path
+            with self.assertRaisesRegex(
+                UserError, f"--output_file={path} cannot be written .*;"
+            ):
+                self._run(f"{self.folder}/same.txt", model_dir="nowhere")
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_numbers_that_are_not_finite(self):
         stored = formats.read(self.model)

@@ -177,6 +177,20 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "without steps= and callbacks="):
             model.predict([("cat", "dog")], steps=2)
 
+    @parameterized.parameters(
+        ("cat",),
+        (("cat", "dog"),),
+        ({"first": "cat", "second": "dog"},),
+        (np.array(["cat", "dog"]),),
+        (np.array(["cat", "dog"], object),),
+    )
+    def test_rows_that_are_in_no_list(self, rows):
+        name = type(rows).__name__
+        with self.assertRaisesRegex(
+            UserError, rf"in a list: predict\(.* Received: {name} with texts"
+        ):
+            self._load(_CLASSIFICATION).predict(rows)
+
     def test_models_that_read_no_rows(self):
         path = self.create_tempdir().full_path
         model = bert_tf.load_model(tiny_model.write(path))
