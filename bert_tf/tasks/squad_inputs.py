@@ -8,6 +8,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import classification_examples
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks import tables
+from bert_tf.tasks import text_lines
 from bert_tf.tasks.squad_examples import SquadExample
 
 QUESTION, CONTEXT, ID = "question", "context", "id"
@@ -17,14 +18,15 @@ def read_questions(path: str) -> Iterator[SquadExample]:
     """Yields the questions of a file; answers are not asked for.
 
     Args:
-      path: A SQuAD file, .json or .json.gz; or a .csv, .tsv or .jsonl file
-        with the columns "question", "context" and, if rows have a name, "id",
-        which is read row by row. Others are named by their file and line.
+      path: A SQuAD file, .json or .json.gz; or a .csv, .tsv or .jsonl file, or
+        a list in .json, with the columns "question", "context" and, if rows
+        have a name, "id", which is read row by row. Others are named by their
+        file and line.
 
     Raises:
       UserError: If the file is neither, or a question or paragraph is empty.
     """
-    if tables.file_ending(path) == ".json":
+    if tables.file_ending(path) == ".json" and not _is_list(path):
         read = squad_examples.read_squad_examples(
             path, is_training=False, with_answers=False
         )
@@ -41,6 +43,12 @@ def read_questions(path: str) -> Iterator[SquadExample]:
             texts.text_a,
             texts.text_b,
         )
+
+
+def _is_list(path: str) -> bool:
+    """Returns whether a JSON file holds a list; SQuAD's hold an object."""
+    lines = (line.strip() for _, line in text_lines.read_lines(path))
+    return next(filter(None, lines), "").startswith("[")
 
 
 def parse_question(row: Any) -> SquadExample:

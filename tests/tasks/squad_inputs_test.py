@@ -38,6 +38,11 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
             '{"question": "Who?", "context": "An, bo", "id": 7}\n'
             '{"question": "Why?", "context": "B", "answers": "?"}\n',
         ),
+        (
+            "q.json",
+            '\ufeff\n[{"question": "Who?", "context": "An, bo", "id": 7},\n'
+            '{"question": "Why?", "context": "B"}]',
+        ),
     )
     def test_tables(self, name, text):
         line = 2 if name == "q.jsonl" else 3
@@ -64,7 +69,8 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ("q.csv", "question,text\nWho?,A\n", "q.csv has no column 'context'"),
         ("q.csv", "question,context\nWho?, \n", "q.csv, line 2 .*'context'"),
         ("q.jsonl", '{"question": 1, "context": "a"}', "line 1 .*'question'"),
-        ("q.json", "[]", "q.json must be an object with 'data'"),
+        ("q.json", "{}", "q.json must be an object with 'data'"),
+        ("q.json", "[]", "q.json has no rows"),
         ("q.txt", "Who?\n", "q.txt has no column 'question'"),
     )
     def test_refused_files(self, name, text, message):
