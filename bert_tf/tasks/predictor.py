@@ -15,8 +15,8 @@ from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 
-# So many examples are featurized and computed at a time: enough for batches of
-# like length, and few enough for any memory.
+# So many examples are featurized and computed at a time, fewer if they make
+# more rows: enough for batches of like length, and few enough for any memory.
 EXAMPLES_PER_CHUNK = 4096
 
 
@@ -135,17 +135,19 @@ def chunks(
     """Cuts examples into lists that can be predicted one after the other.
 
     Args:
-      task: Says which examples must not be parted.
+      task: Says which examples must not be parted, and how large they are.
       examples: The examples.
-      size: How many make a list, more where they must not be parted; by
-        default `EXAMPLES_PER_CHUNK`.
+      size: How many rows make a list, more where examples must not be parted;
+        by default `EXAMPLES_PER_CHUNK`.
     """
     size = size or EXAMPLES_PER_CHUNK
     chunk: list[Any] = []
+    rows = 0
     for example in examples:
-        if len(chunk) >= size and not task.belong_together(chunk[-1], example):
+        if rows >= size and not task.belong_together(chunk[-1], example):
             yield chunk
-            chunk = []
+            chunk, rows = [], 0
         chunk.append(example)
+        rows += task.num_rows(example)
     if chunk:
         yield chunk

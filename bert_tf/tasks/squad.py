@@ -315,6 +315,10 @@ class SquadTask(task.Task):
         """Yields the questions of a file: see `squad_inputs`."""
         yield from squad_inputs.read_questions(path)
 
+    def num_rows(self, example: SquadExample) -> int:
+        """Returns how many windows the words of the paragraph have at least."""
+        return 1 + len(example.doc_tokens) // self.doc_stride
+
     def parse(self, row: Any) -> SquadExample:
         """Returns a question: see `squad_inputs.parse_question`."""
         return squad_inputs.parse_question(row)

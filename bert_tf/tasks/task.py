@@ -300,7 +300,7 @@ class Task(abc.ABC):
         """Returns whether an example must be predicted with the one before.
 
         As where the model reads across them. Files are predicted some
-        thousand examples at a time, in which all that belong together are.
+        thousand rows at a time, in which all that belong together are.
 
         Args:
           first: An example.
@@ -308,6 +308,11 @@ class Task(abc.ABC):
         """
         del first, second
         return False
+
+    def num_rows(self, example: Any) -> int:
+        """Returns about how many rows an example makes; by default 1."""
+        del example
+        return 1
 
     @abc.abstractmethod
     def parse(self, row: Any) -> Any:

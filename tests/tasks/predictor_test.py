@@ -9,6 +9,7 @@ from scipy import special
 from bert_tf import pretrained
 from bert_tf.tasks import predictor
 from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.squad import SquadTask
 from bert_tf.text import packing
 from tests import tiny_model
 
@@ -96,6 +97,7 @@ class ChunksTest(tf.test.TestCase):
     def test_what_belongs_together_is_not_parted(self):
         task = mock.Mock()
         task.belong_together = lambda first, second: first[0] == second[0]
+        task.num_rows.return_value = 1
         examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
         self.assertEqual(
             list(predictor.chunks(task, examples, 2)),
@@ -106,6 +108,18 @@ class ChunksTest(tf.test.TestCase):
             [["a1", "b1"], ["c1"]],
         )
         self.assertEqual(list(predictor.chunks(task, [], 2)), [])
+
+    def test_examples_of_many_rows_are_fewer_at_a_time(self):
+        task = SquadTask(doc_stride=3)
+        # 1, 2, 1, 5 and 1 windows.
+        examples = [
+            task.parse(("cat", " ".join(["dog"] * count)))
+            for count in (1, 4, 2, 12, 1)
+        ]
+        self.assertEqual(
+            list(predictor.chunks(task, examples, 3)),
+            [examples[:2], examples[2:4], examples[4:]],
+        )
 
 
 if __name__ == "__main__":
