@@ -494,6 +494,11 @@ class SquadConfig(FinetuneConfig):
             "--max_seq_length must be greater than --max_query_length + 3 = "
             f"{self.max_query_length + 3}. Received: {self.max_seq_length}.",
         )
+        require(
+            not self.new_pooler,
+            "--new_pooler has no effect on SQuAD, whose head does not read the "
+            "pooler; drop it.",
+        )
         self._check_triviaqa()
         require(
             not (self.ensemble_nbest_files and self.do_train),

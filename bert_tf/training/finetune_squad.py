@@ -226,8 +226,6 @@ def _train_on_triviaqa(
         init_checkpoint=None,
         bert_config_file=None,
         vocab_file=None,
-        # Its head goes on learning, and the pooler has no part in it.
-        new_pooler=False,
     )
 
 

@@ -248,6 +248,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             "must have one value",
         ),
         ({"ensemble_nbest_files": "a.json"}, "Received: --do_train"),
+        ({"new_pooler": True}, "--new_pooler has no effect on SQuAD"),
     )
     def test_flags_that_do_not_fit(self, values, message):
         with self.assertRaisesRegex(UserError, message):
