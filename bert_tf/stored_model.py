@@ -1,6 +1,7 @@
 """A model as it lies on disk, whatever the format."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -64,6 +65,11 @@ class StoredModel:
 
     def hash_weights(self) -> str:
         """Returns the SHA-256 of names and values, in hexadecimal."""
+        return self._weights_hash
+
+    @functools.cached_property
+    def _weights_hash(self) -> str:
+        # Each run of a grid asks for it, and large models take seconds.
         digest = hashlib.sha256()
         for name in sorted(self.weights):
             digest.update(name.encode() + self.weights[name].tobytes())

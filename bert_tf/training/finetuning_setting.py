@@ -67,6 +67,8 @@ _WITHOUT_EFFECT = frozenset(
         "train_batch_size",
     }
 )
+# Before the flag that names the model.
+_MODEL_OF = "the model of --"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +119,21 @@ def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
             }
         )
         | {"the vocabulary": setting.stored.vocabulary.hash}
+        | _hash_model(setting)
         | dict(setting.supervision.identity)
     )
+
+
+def _hash_model(setting: Setting) -> dict[str, str]:
+    """Returns the hash of the model that a flag names, if one does.
+
+    One that is drawn follows from the flags, and may differ in the last bit
+    elsewhere, where the run may well go on.
+    """
+    for name in ("pretrained_model_dir", "init_checkpoint"):
+        if getattr(setting.config, name):
+            return {_MODEL_OF + name: setting.stored.hash_weights()}
+    return {}
 
 
 def check_continuation(
@@ -177,6 +192,8 @@ def check_identity(
         _change(name, before.get(name), now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
+        # Of what was begun when models were not hashed nobody knows it.
+        and (name in before or not name.startswith(_MODEL_OF))
     ]
     if changes and not allow_changes:
         raise UserError(

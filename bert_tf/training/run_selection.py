@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -82,11 +81,13 @@ def run_all(
         for split, value in setting.data_hashes.items()
         if split.split("_")[0] != TRAIN
     }
+    # Of all, so that what has changed is said before another one is trained.
+    known = [_read_finished(setting, settings) for settings in runs]
     finished = []
-    for number, settings in enumerate(runs, start=1):
-        folder = os.path.join(output_dir, RUNS_FOLDER, settings.name)
-        identity = finetuning_setting.describe(setting, settings)
-        done = _read_finished(setting, settings, folder, identity)
+    for number, (settings, done) in enumerate(
+        zip(runs, known, strict=True), start=1
+    ):
+        folder = _folder(setting, settings)
         if done is None:
             doing, what = run_once, ""
         elif asked.items() <= done.evaluated.items():
@@ -101,7 +102,7 @@ def run_all(
             results = coordinator.from_chief(dict(doing(settings, folder)))
             done = FinishedRun(settings, folder, results, asked)
             if coordinator.is_chief:
-                _write_finished(done, identity)
+                _write_finished(setting, done)
             gc.collect()  # The model and its graphs refer to each other.
         finished.append(done)
     best = _choose(setting, finished)
@@ -122,11 +123,12 @@ def _split(setting: Setting) -> str:
     return setting.task.splits(DEV)[0]
 
 
+def _folder(setting: Setting, settings: RunSettings) -> str:
+    return os.path.join(setting.config.output_dir, RUNS_FOLDER, settings.name)
+
+
 def _read_finished(
-    setting: Setting,
-    settings: RunSettings,
-    folder: str,
-    identity: Mapping[str, Any],
+    setting: Setting, settings: RunSettings
 ) -> FinishedRun | None:
     """Returns a run if it is done.
 
@@ -134,6 +136,7 @@ def _read_finished(
       UserError: If it was another run.
     """
     coordinator = setting.devices.coordinator
+    folder = _folder(setting, settings)
     path = os.path.join(folder, _RUN_FILE)
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
@@ -144,7 +147,7 @@ def _read_finished(
         return None
     finetuning_setting.check_identity(
         written.get("identity"),
-        identity,
+        finetuning_setting.describe(setting, settings),
         folder,
         setting.config.allow_changed_data,
     )
@@ -153,13 +156,13 @@ def _read_finished(
     )
 
 
-def _write_finished(run: FinishedRun, identity: Mapping[str, Any]) -> None:
+def _write_finished(setting: Setting, run: FinishedRun) -> None:
     """Notes that a run is done, and removes what going on would need."""
     folder = run.folder
     files.write_json(
         os.path.join(folder, _RUN_FILE),
         {
-            "identity": identity,
+            "identity": finetuning_setting.describe(setting, run.settings),
             "results": run.results,
             "evaluated": run.evaluated,
         },

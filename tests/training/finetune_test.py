@@ -11,13 +11,16 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.tasks import classification_flags
 from bert_tf.training import finetune
+from bert_tf.training import finetuning_setting
 from bert_tf.training import metrics_log
 from bert_tf.training import run_selection
+from bert_tf.training import start_model
 from bert_tf.training.finetune_input import FinetuneInput
 from bert_tf.training.finetuning_run import FinetuningRun
 from bert_tf.training.loop import TrainingLoop
@@ -38,6 +41,26 @@ def _run(config):
 
 def _state(output_dir):
     return tf1_checkpoint.read(output_dir)
+
+
+def _change_weights(path, change):
+    """Replaces a model by another one of the same shape and vocabulary."""
+    stored = model_directory.read_model(path)
+    model_directory.write(
+        path,
+        stored.config,
+        {name: stored.weights[name] + change for name in stored.weights},
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        stored.task,
+        "# Another\n",
+    )
+
+
+def _forget_model(values):
+    """Makes of an identity what it was before models were hashed."""
+    (name,) = [name for name in values if name.startswith("the model of")]
+    del values[name]
 
 
 def _weights(path):
@@ -389,6 +412,54 @@ class ResumeTest(_TestCase):
             self.assertIn(message, text)
         self.assertEqual(_lines(allowed.output_dir)[-1]["step"], 9)
 
+    def test_notices_another_pretrained_model_of_the_same_name(self):
+        config = self.config(num_train_epochs="0.5")
+        results = _run(config)
+        _change_weights(config.pretrained_model_dir, 0.1)
+        with self.assertRaisesRegex(
+            UserError,
+            r"run in .*output \(step 6\) cannot go on like this: the model of "
+            "--pretrained_model_dir was '[0-9a-f]{64}' and is '[0-9a-f]{64}' "
+            "now. Use what it was begun with, .*--allow_changed_data",
+        ):
+            _run(config)
+        allowed = dataclasses.replace(config, allow_changed_data=True)
+        with self.assertLogs(level="WARNING") as logs:
+            self.assertEqual(_run(allowed), results)
+        self.assertIn(
+            "as allowed: the model of --pretrained_model_dir was",
+            "\n".join(logs.output),
+        )
+
+    def test_goes_on_where_no_model_was_noted(self):
+        describe = finetuning_setting.describe
+
+        def describe_less(*args):
+            identity = describe(*args)
+            _forget_model(identity)
+            return identity
+
+        config = self.config(num_train_epochs="0.5")
+        with mock.patch.object(finetuning_setting, "describe", describe_less):
+            results = _run(config)
+        with self.assertNoLogs(level="WARNING"), _die_at(0):
+            self.assertEqual(_run(config), results)
+
+    def test_new_weights_are_drawn_and_not_compared(self):
+        model = tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+        config = self.config(
+            pretrained_model_dir=None,
+            bert_config_file=os.path.join(model, "bert_config.json"),
+            vocab_file=os.path.join(model, "vocab.txt"),
+            num_train_epochs="0.5",
+        )
+        results = _run(config)
+        draw = start_model.draw_weights
+        with mock.patch.object(
+            start_model, "draw_weights", lambda shape, seed: draw(shape, 7)
+        ):
+            self.assertEqual(_run(config), results)
+
     def test_what_no_weight_depends_on_may_change(self):
         config = self.config(num_train_epochs="0.5")
         results = _run(config)
@@ -566,6 +637,33 @@ class SelectionTest(_TestCase):
             output_dir=self.out("alone"),
         )
         self.assertEqual(_run(alone)["dev"], scores[-1])
+
+    def test_runs_that_are_done_began_with_the_same_model(self):
+        runs = {"num_train_epochs": "0.5", "num_restarts": 2}
+        config = self.config(**runs)
+        results = _run(config)
+        _change_weights(config.pretrained_model_dir, 0.1)
+        # The runs that are new come first, and are not begun.
+        wider = self.config(
+            **runs | {"num_restarts": 1, "learning_rate": "0.001,0.003"}
+        )
+        with (
+            _die_at(0),
+            self.assertRaisesRegex(
+                UserError,
+                "runs/rate_0.003_.*_seed_12345 cannot go on like this: the "
+                "model of --pretrained_model_dir was",
+            ),
+        ):
+            _run(wider)
+        # Begun before models were hashed, runs stay what they were.
+        for folder in os.listdir(self.out("output/runs")):
+            path = self.out(f"output/runs/{folder}/run.json")
+            written = files.read_json(path)
+            _forget_model(written["identity"])
+            files.write_json(path, written)
+        with self.assertNoLogs(level="WARNING"), _die_at(0):
+            self.assertEqual(_run(config), results)
 
     def test_table(self):
         def finished(rate, seed, value):
