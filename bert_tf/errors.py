@@ -10,6 +10,13 @@ class UserError(ValueError):
     """
 
 
+class NotFiniteError(UserError):
+    """What a run computes is not finite any more, so it cannot go on.
+
+    Of several runs the others may: it is the settings of this one that are bad.
+    """
+
+
 class Preempted(BaseException):
     """The run was asked to stop (SIGTERM), and keeps what it has done.
 

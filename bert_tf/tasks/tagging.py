@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import UserError
+from bert_tf.errors import NotFiniteError
 from bert_tf.tasks import result_plots
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import tagging_examples
@@ -233,12 +233,12 @@ class TaggingTask(task.Task):
         """Returns the tags of each example's words.
 
         Raises:
-          UserError: If the model computes numbers that are not finite.
+          NotFiniteError: If the model computes numbers that are not finite.
         """
         del examples, tokenizer  # The features know what belongs to whom.
         ids = outputs.get(_TAG_IDS, ())
         if any((row == _BROKEN).any() for row in ids):
-            raise UserError(
+            raise NotFiniteError(
                 "The model computes numbers that are not finite, so it is "
                 "damaged, its training has failed, or it needs "
                 "--mixed_precision=float32."

@@ -19,6 +19,7 @@ from bert_tf import keras_backend
 from bert_tf import model_card
 from bert_tf import model_directory
 from bert_tf.devices import Devices
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.finetune_config import RunSettings
@@ -153,10 +154,26 @@ def _require_split(config: FinetuneConfig, task: Task) -> None:
 def _run_once(
     setting: Setting, settings: RunSettings, output_dir: str
 ) -> dict[str, Metrics]:
-    """Trains, evaluates, predicts, and writes what is left of it."""
-    config = setting.config
+    """Does a run, and gives its memory back."""
     tf.io.gfile.makedirs(output_dir)
     run = FinetuningRun(setting, settings, output_dir)
+    try:
+        results = _do(run, setting, settings, output_dir)
+    except NotFiniteError:
+        run.release()  # Other runs may follow.
+        raise
+    run.release()
+    return results
+
+
+def _do(
+    run: FinetuningRun,
+    setting: Setting,
+    settings: RunSettings,
+    output_dir: str,
+) -> dict[str, Metrics]:
+    """Trains, evaluates, predicts, and writes what is left of it."""
+    config = setting.config
     course = run.train()
     is_chief = setting.devices.coordinator.is_chief
     task, results = _evaluate(
@@ -188,7 +205,6 @@ def _run_once(
             results,
             output_dir,
         )
-    run.release()
     return results
 
 

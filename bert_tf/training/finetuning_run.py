@@ -176,7 +176,7 @@ class FinetuningRun:
         """Trains to the end; afterwards the model is the one that was chosen.
 
         Raises:
-          UserError: If a loss is not finite.
+          NotFiniteError: If a loss or gradient is not finite.
         """
         config = self._setting.config
         self._store.clean()

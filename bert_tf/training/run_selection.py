@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf import model_directory
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import RunSettings
 from bert_tf.tasks.task import DEV
@@ -35,33 +36,40 @@ _RUN_FILE = "run.json"
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 
+# What a run does, given its folder; returns split to metrics.
+_Work = Callable[[RunSettings, str], Mapping[str, Metrics]]
+
+
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """A run that is done.
+    """A run that is done, or has failed for good.
 
     Attributes:
       settings: What it had for itself.
       folder: Where it is.
       results: Split to metrics.
       evaluated: What was evaluated: split to the hash of its file.
+      failure: Why there are no results, if what it computed was not finite.
     """
 
     settings: RunSettings
     folder: str
     results: Mapping[str, Metrics]
     evaluated: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    failure: str | None = None
 
 
 def run_all(
     setting: Setting,
     runs: Sequence[RunSettings],
-    run_once: Callable[[RunSettings, str], Mapping[str, Metrics]],
-    evaluate_again: Callable[[RunSettings, str], Mapping[str, Metrics]],
+    run_once: _Work,
+    evaluate_again: _Work,
 ) -> dict[str, Metrics]:
     """Does all runs that are not done, and keeps the best.
 
     A run that is done, but was not asked for a dev or test set that it is
-    asked for now, is only evaluated.
+    asked for now, is only evaluated. One that fails as its numbers are not
+    finite, of which it would make the same again, stops none of the others.
 
     Of several workers all do each run together, and the chief keeps the books.
 
@@ -73,9 +81,10 @@ def run_all(
 
     Returns:
       The results of the best.
+
+    Raises:
+      UserError: If all have failed.
     """
-    output_dir = setting.config.output_dir
-    coordinator = setting.devices.coordinator
     asked = {
         split: value
         for split, value in setting.data_hashes.items()
@@ -87,31 +96,75 @@ def run_all(
     for number, (settings, done) in enumerate(
         zip(runs, known, strict=True), start=1
     ):
-        folder = _folder(setting, settings)
         if done is None:
-            doing, what = run_once, ""
+            work, what = run_once, ""
+        elif done.failure is not None:
+            work, what = None, " has failed before"
         elif asked.items() <= done.evaluated.items():
-            doing, what = None, " is done"
+            work, what = None, " is done"
         else:
-            doing, what = evaluate_again, " is done, and is evaluated again"
+            work, what = evaluate_again, " is done, and is evaluated again"
         logging.info(
             "Run %d of %d%s: %s.", number, len(runs), what, settings.name
         )
-        if doing is not None:
-            # All choose by the same numbers.
-            results = coordinator.from_chief(dict(doing(settings, folder)))
-            done = FinishedRun(settings, folder, results, asked)
-            if coordinator.is_chief:
-                _write_finished(setting, done)
+        if work is not None:
+            done = _do(setting, settings, work, asked, may_fail=done is None)
             gc.collect()  # The model and its graphs refer to each other.
         finished.append(done)
-    best = _choose(setting, finished)
+    return _keep_best(setting, finished)
+
+
+def _do(
+    setting: Setting,
+    settings: RunSettings,
+    work: _Work,
+    asked: Mapping[str, str],
+    may_fail: bool,
+) -> FinishedRun:
+    """Does a run, or what is left of it to do, and notes what came of it."""
+    coordinator = setting.devices.coordinator
+    folder = _folder(setting, settings)
+    failure = None
+    try:
+        results = dict(work(settings, folder))
+    except NotFiniteError as error:
+        if not may_fail:
+            raise
+        # All workers have the same numbers, so all come here.
+        failure, results = str(error), {}
+        logging.error("The run %s has failed: %s", settings.name, failure)
+    # All choose by the same numbers.
+    results, failure = coordinator.from_chief([results, failure])
+    evaluated = asked if failure is None else {}
+    done = FinishedRun(settings, folder, results, evaluated, failure)
+    if coordinator.is_chief:
+        _write_finished(setting, done)
+    return done
+
+
+def _keep_best(
+    setting: Setting, finished: Sequence[FinishedRun]
+) -> dict[str, Metrics]:
+    """Writes the table and copies the best run up; returns its results."""
+    output_dir = setting.config.output_dir
+    coordinator = setting.devices.coordinator
+    scored = [run for run in finished if run.failure is None]
+    best = _choose(setting, scored) if scored else None
     if coordinator.is_chief:
         table = format_table(
             finished, best, setting.task.metric, _split(setting)
         )
         files.write_text(os.path.join(output_dir, TABLE_FILE), table)
         logging.info("The runs:\n%s", table)
+    if best is None:
+        raise UserError(
+            f"All {len(finished)} runs in "
+            f"{os.path.join(output_dir, RUNS_FOLDER)} have failed, as what "
+            "they computed was not finite, so none can be kept; try a smaller "
+            "--learning_rate, or another --output_dir with a longer warm-up or "
+            "--mixed_precision=float32."
+        )
+    if coordinator.is_chief:
         _copy_up(best.folder, output_dir)
     logging.info(
         "The best is %s, copied to %s.", best.settings.name, output_dir
@@ -130,7 +183,7 @@ def _folder(setting: Setting, settings: RunSettings) -> str:
 def _read_finished(
     setting: Setting, settings: RunSettings
 ) -> FinishedRun | None:
-    """Returns a run if it is done.
+    """Returns a run if it is done, or has failed.
 
     Raises:
       UserError: If it was another run.
@@ -152,12 +205,19 @@ def _read_finished(
         setting.config.allow_changed_data,
     )
     return FinishedRun(
-        settings, folder, written["results"], written.get("evaluated", {})
+        settings,
+        folder,
+        written["results"],
+        written.get("evaluated", {}),
+        written.get("failure"),
     )
 
 
 def _write_finished(setting: Setting, run: FinishedRun) -> None:
-    """Notes that a run is done, and removes what going on would need."""
+    """Notes that a run is done, and removes what going on would need.
+
+    Of one that has failed it stays, as it shows why.
+    """
     folder = run.folder
     files.write_json(
         os.path.join(folder, _RUN_FILE),
@@ -165,8 +225,11 @@ def _write_finished(setting: Setting, run: FinishedRun) -> None:
             "identity": finetuning_setting.describe(setting, run.settings),
             "results": run.results,
             "evaluated": run.evaluated,
+            "failure": run.failure,
         },
     )
+    if run.failure is not None:
+        return
     checkpoints.CheckpointStore(folder).remove_all()
     best = os.path.join(folder, finetuning_run.BEST_FOLDER)
     if tf.io.gfile.exists(best):
@@ -181,54 +244,45 @@ def _choose(setting: Setting, runs: Sequence[FinishedRun]) -> FinishedRun:
 
 
 def format_table(
-    runs: Sequence[FinishedRun], best: FinishedRun, metric: str, split: str
+    runs: Sequence[FinishedRun],
+    best: FinishedRun | None,
+    metric: str,
+    split: str,
 ) -> str:
     """Returns a row a run, and mean and deviation over restarts.
 
     Args:
-      runs: All runs.
-      best: The best of them.
+      runs: All runs; those that have failed have no value.
+      best: The best of them; None if all have failed.
       metric: The metric that chose it.
       split: The dev set that chose it.
     """
     header = ("learning_rate", "batch", "epochs", "seed", metric, "")
     rows: list[tuple[str, ...]] = []
-    groups: dict[tuple[float, int, float], list[float]] = {}
+    groups: dict[tuple[str, ...], list[float | None]] = {}
     for run in runs:
         settings = run.settings
-        value = run.results[split][metric]
+        failed = run.failure is not None
+        value = None if failed else run.results[split][metric]
         cell = (
-            settings.learning_rate,
-            settings.train_batch_size,
-            settings.num_train_epochs,
+            f"{settings.learning_rate:g}",
+            f"{settings.train_batch_size:g}",
+            f"{settings.num_train_epochs:g}",
         )
         groups.setdefault(cell, []).append(value)
         rows.append(
             (
-                *(f"{number:g}" for number in cell),
+                *cell,
                 str(settings.seed),
-                f"{value:.4f}",
-                "best" if run is best else "",
+                "-" if value is None else f"{value:.4f}",
+                "failed" if failed else "best" if run is best else "",
             )
         )
-    means = [
-        (
-            *(f"{number:g}" for number in cell),
-            _count(values),
-            f"{statistics.mean(values):.4f}",
-            f"+- {statistics.stdev(values):.4f}" if len(values) > 1 else "",
-        )
-        for cell, values in groups.items()
-    ]
     every = [value for values in groups.values() for value in values]
-    means.append(
-        (
-            *("all",) * 3,
-            _count(every),
-            f"{statistics.mean(every):.4f}",
-            f"+- {statistics.stdev(every):.4f}",
-        )
-    )
+    means = [
+        (*cell, *_summarize(values))
+        for cell, values in (*groups.items(), (("all",) * 3, every))
+    ]
     return (
         _align([header, *rows])
         + "\nMean and standard deviation:\n"
@@ -236,8 +290,15 @@ def format_table(
     )
 
 
-def _count(values: Sequence[float]) -> str:
-    return "1 run" if len(values) == 1 else f"{len(values)} runs"
+def _summarize(values: Sequence[float | None]) -> tuple[str, str, str]:
+    """Returns number, mean and deviation of the runs that have a value."""
+    known = [value for value in values if value is not None]
+    of_all = "" if len(known) == len(values) else f" of {len(values)}"
+    return (
+        f"{len(known)}{of_all} {'run' if len(values) == 1 else 'runs'}",
+        f"{statistics.mean(known):.4f}" if known else "-",
+        f"+- {statistics.stdev(known):.4f}" if len(known) > 1 else "",
+    )
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

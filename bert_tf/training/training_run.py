@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf import files
 from bert_tf import progress
 from bert_tf.coordination import Coordinator
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.training import metrics_log
@@ -100,7 +101,7 @@ class TrainingRun:
         Raises:
           Preempted: If it was asked to stop; a checkpoint of the step it came
             to is written then.
-          UserError: If a loss or gradient is not finite.
+          NotFiniteError: If a loss or gradient is not finite.
         """
         end = self._course.last_step if stop_at is None else stop_at
         self._open_log()
@@ -253,7 +254,7 @@ class TrainingRun:
                 path = "no file, as the disk is full"
         self._close_log()
         self._coordinator.barrier("a step that is not finite")
-        raise UserError(
+        raise NotFiniteError(
             f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
             f"norm {metrics['grad_norm']}), so training stops; its batch is in "
             f"{path}, and the last checkpoint is as it was; try a smaller "

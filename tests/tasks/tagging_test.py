@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.tasks import registry
 from bert_tf.tasks.tagging import TaggingTask
@@ -139,7 +140,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         logits[1, 2, 0] = np.nan
         outputs = task.outputs({"logits": tf.constant(logits)})
         rows = {name: list(x.numpy()) for name, x in outputs.items()}
-        with self.assertRaisesRegex(UserError, "not finite"):
+        with self.assertRaisesRegex(NotFiniteError, "not finite"):
             task.predict(_EXAMPLES, features, rows, _TOKENIZER)
 
     def test_texts_without_words(self):

@@ -13,6 +13,7 @@ from absl.testing import parameterized
 
 from bert_tf import files
 from bert_tf import model_directory
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.tasks import classification_flags
@@ -664,6 +665,81 @@ class SelectionTest(_TestCase):
             files.write_json(path, written)
         with self.assertNoLogs(level="WARNING"), _die_at(0):
             self.assertEqual(_run(config), results)
+
+    def test_a_run_that_is_not_finite_stops_no_other(self):
+        runs = {
+            "learning_rate": "1e38,0.003",
+            "num_train_epochs": "0.5",
+            "save_checkpoints_steps": 1,
+        }
+        released = []
+        release = FinetuningRun.release
+
+        def note(run):
+            released.append(run.step)
+            release(run)
+
+        with (
+            mock.patch.object(FinetuningRun, "release", note),
+            self.assertLogs(level="ERROR") as logs,
+        ):
+            results = _run(self.config(**runs))
+        self.assertEqual(released, [1, 6])
+        (message,) = logs.output
+        failed = "rate_1e+38_batch_4_epochs_0.5_seed_12345"
+        self.assertIn(f"{failed} has failed: Step 2 is not finite", message)
+        folder = self.out(f"output/runs/{failed}")
+        written = files.read_json(os.path.join(folder, "run.json"))
+        self.assertIn(written["failure"], message)
+        # What the message speaks of.
+        self.assertIn("not_finite_batch_2.npz", os.listdir(folder))
+        self.assertEqual(_state(folder)["global_step"], 1)
+        value = results["dev"]["accuracy"]
+        self.assertEqual(
+            _read(self.out("output"), "runs.txt"),
+            "learning_rate  batch  epochs   seed  accuracy\n"
+            "        1e+38      4     0.5  12345         -  failed\n"
+            f"        0.003      4     0.5  12345    {value:.4f}    best\n"
+            "\n"
+            "Mean and standard deviation:\n"
+            "learning_rate  batch  epochs         seed  accuracy\n"
+            "        1e+38      4     0.5   0 of 1 run         -\n"
+            f"        0.003      4     0.5        1 run    {value:.4f}\n"
+            f"          all    all     all  1 of 2 runs    {value:.4f}\n",
+        )
+        # It is neither repeated nor evaluated.
+        with _die_at(0), self.assertLogs(level="INFO") as logs:
+            again = _run(self.config(do_predict=True, **runs))
+        self.assertEqual(again["dev"], results["dev"])
+        text = "\n".join(logs.output)
+        self.assertIn(f"Run 1 of 2 has failed before: {failed}.", text)
+        self.assertIn("Run 2 of 2 is done, and is evaluated again", text)
+
+    def test_all_runs_are_not_finite(self):
+        config = self.config(learning_rate="1e38,1e37", num_train_epochs="0.5")
+        with self.assertRaisesRegex(
+            UserError, "All 2 runs in .*output/runs have failed.*try a smaller"
+        ):
+            _run(config)
+        table = _read(self.out("output"), "runs.txt")
+        self.assertEqual(table.count("failed"), 2)
+        with _die_at(0), self.assertRaisesRegex(UserError, "All 2 runs"):
+            _run(config)
+        # Of a single run it is the end.
+        with self.assertRaisesRegex(NotFiniteError, "Step 2 is not finite"):
+            _run(dataclasses.replace(config, learning_rate="1e38"))
+
+    def test_another_error_of_a_run_stops_all(self):
+        config = self.config(num_restarts=2)
+        error = UserError("Something else.")
+        with (
+            mock.patch.object(FinetuningRun, "train", side_effect=error),
+            self.assertRaisesRegex(UserError, "Something else"),
+        ):
+            _run(config)
+        self.assertFalse(os.path.exists(self.out("output/runs.txt")))
+        for folder in os.listdir(self.out("output/runs")):
+            self.assertEmpty(os.listdir(self.out(f"output/runs/{folder}")))
 
     def test_table(self):
         def finished(rate, seed, value):

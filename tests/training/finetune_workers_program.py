@@ -123,7 +123,8 @@ def main(config: ClassifierConfig) -> None:
                 do_eval=True,
                 max_seq_length=12,
                 train_batch_size="3",
-                learning_rate="0.02,1e-9",
+                # With the first of them numbers are not finite.
+                learning_rate="1e38,0.02,1e-9",
                 num_train_epochs="1",
                 iterations_per_loop=1,
                 **among,

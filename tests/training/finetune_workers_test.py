@@ -55,7 +55,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
 
         self._assert_same_runs(alone, together)
         # Both have done everything, and one has written.
-        for text in ("the best on dev", "Run 2 of 2"):
+        for text in ("the best on dev", "has failed: Step 2", "Run 3 of 3"):
             self.assertIn(text, chief_log)
             self.assertIn(text, log)
         for text in ("The model is in", "Wrote the predictions", "step/s"):
