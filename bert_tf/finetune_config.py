@@ -652,6 +652,12 @@ _ENCODER_FLAGS = (
 # The paper names none for its feature-based tagger; weights that begin at
 # random need more than those that are only fine-tuned.
 _FEATURE_BASED_RATE = "1e-3"
+# What a tagger is trained with where the flags do not say it.
+_TAGGER_DEFAULTS = {
+    "word_column": "0",
+    "tag_column": "-1",
+    "context": "document",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -668,12 +674,17 @@ class TaggerConfig(FinetuneConfig):
     )
     dev_file: str | None = option(None, "What to score.")
     test_file: str | None = option(None, "What to predict.")
-    word_column: str = option(
-        "0",
+    word_column: str | None = option(
+        None,
         "The column of the words, numbered from 0 (from -1 backwards); or its "
-        "name, if the first line names the columns.",
+        "name, if the first line names the columns (default: that of the "
+        "model, if it is not trained now, else 0).",
     )
-    tag_column: str = option("-1", "The same for the tags, in IOB1 or IOB2.")
+    tag_column: str | None = option(
+        None,
+        "The same for the tags, in IOB1 or IOB2 (default: that of the model, "
+        "if it is not trained now, else -1).",
+    )
     approach: str = option(
         "fine_tuning",
         "feature_based keeps the encoder as it is and trains two BiLSTMs on "
@@ -689,17 +700,19 @@ class TaggerConfig(FinetuneConfig):
     lstm_size: int | None = option(
         None, "Units of each direction of a BiLSTM (default: 768)."
     )
-    context: str = option(
-        "document",
+    context: str | None = option(
+        None,
         "What a window may reach over: the document, which -DOCSTART- lines "
-        "begin, or the sentence alone.",
+        "begin, or the sentence alone (default: that of the model, if it is "
+        "not trained now, else document).",
         choices=("document", "sentence"),
     )
     doc_stride: int | None = option(
         None,
         "Windows begin so many pieces after each other, and a word is read "
-        "where it has the most context (default: half of --max_seq_length); 0 "
-        "makes one window, behind which words are tagged O.",
+        "where it has the most context (default: that of the model, if it is "
+        "not trained now, else half of --max_seq_length); 0 makes one window, "
+        "behind which words are tagged O.",
     )
     learning_rate: str | None = option(
         None,
@@ -715,6 +728,11 @@ class TaggerConfig(FinetuneConfig):
             is_new = self.approach == "feature_based"
             default = _FEATURE_BASED_RATE if is_new else _RATE
             object.__setattr__(self, "learning_rate", default)
+        if self.do_train:
+            # Else what is not given is the model's.
+            for name, default in _TAGGER_DEFAULTS.items():
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, default)
         super().__post_init__()
         self._check_files()
         self._check_approach()
@@ -737,13 +755,8 @@ class TaggerConfig(FinetuneConfig):
             f"{self.head_dropout_prob}.",
         )
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
-        require(
-            isinstance(columns[0], int) == isinstance(columns[1], int)
-            and columns[0] != columns[1],
-            "--word_column and --tag_column must be two different numbers, or "
-            f"two different names. Received: {self.word_column} and "
-            f"{self.tag_column}.",
-        )
+        if None not in columns:
+            require_tagger_columns(*columns)
 
     def _check_files(self) -> None:
         given = [
@@ -801,8 +814,22 @@ class TaggerConfig(FinetuneConfig):
             f"Received: {self.lstm_size}.",
         )
 
-    def parse_column(self, name: str) -> int | str:
-        """Returns what --word_column or --tag_column means."""
+    def parse_column(self, name: str) -> int | str | None:
+        """Returns what --word_column or --tag_column means, None if nothing."""
         value = getattr(self, name)
+        if value is None:
+            return None
         is_number = value.removeprefix("-").isdecimal()
         return int(value) if is_number else value
+
+
+def require_tagger_columns(
+    word_column: int | str, tag_column: int | str
+) -> None:
+    """Raises `UserError` if words and tags cannot lie there together."""
+    require(
+        isinstance(word_column, int) == isinstance(tag_column, int)
+        and word_column != tag_column,
+        "--word_column and --tag_column must be two different numbers, or two "
+        f"different names. Received: {word_column} and {tag_column}.",
+    )

@@ -11,6 +11,7 @@ from absl import logging
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
 from bert_tf.finetune_config import TaggerConfig
+from bert_tf.finetune_config import require_tagger_columns
 from bert_tf.tasks import tagging_examples
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.tagging import TaggingTask
@@ -37,17 +38,15 @@ def build_task(
     Args:
       config: The flags.
       stored_task: When nothing is trained, what task.json of the model says;
-        its labels, head and approach count.
+        its labels, head and approach count, and its columns, context and
+        stride where the flags do not say them.
 
     Raises:
       UserError: If a file is missing or not what it should be, or the model
         is no tagger.
     """
     files = _files(config)
-    columns = {
-        "word_column": config.parse_column("word_column"),
-        "tag_column": config.parse_column("tag_column"),
-    }
+    reading = _reading(config, stored_task or {})
     form = {
         name: getattr(config, name)
         for name in ("head", "approach", "layer_combination", "lstm_size")
@@ -55,7 +54,9 @@ def build_task(
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION
     if stored_task is None:
-        data = tagging_examples.read_examples(files[task_lib.TRAIN], **columns)
+        data = tagging_examples.read_examples(
+            files[task_lib.TRAIN], reading["word_column"], reading["tag_column"]
+        )
         labels = tagging_examples.collect_labels(data.examples)
         _warn_of_context(config, data, files[task_lib.TRAIN])
     else:
@@ -67,22 +68,34 @@ def build_task(
                 f"{stored_task.get('kind')!r} with labels={labels!r}."
             )
         form = {name: stored_task[name] for name in form if name in stored_task}
-        windows = ("max_seq_length", "context", "doc_stride")
         task_lib.warn_of_settings(
-            stored_task,
-            columns | {name: getattr(config, name) for name in windows},
+            stored_task, reading | {"max_seq_length": config.max_seq_length}
         )
     return TaggingTask(
         name="tagging",
         max_seq_length=config.max_seq_length,
         files=files,
         labels=tuple(labels),
-        context=config.context,
-        doc_stride=config.doc_stride,
         head_dropout_prob=config.head_dropout_prob,
-        **columns,
+        **reading,
         **form,
     )
+
+
+def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns columns, context and stride: the flags', else the model's."""
+    given = {
+        "word_column": config.parse_column("word_column"),
+        "tag_column": config.parse_column("tag_column"),
+        "context": config.context,
+        "doc_stride": config.doc_stride,
+    }
+    reading = {}
+    for name, flag in given.items():
+        candidates = (flag, stored.get(name), getattr(TaggingTask, name))
+        reading[name] = next((x for x in candidates if x is not None), None)
+    require_tagger_columns(reading["word_column"], reading["tag_column"])
+    return reading
 
 
 def _warn_of_context(

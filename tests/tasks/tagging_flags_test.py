@@ -35,8 +35,14 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"do_train": True}, "--do_train needs --train_file, or --data_dir"),
         ({"dev_file": None}, "--do_eval needs --dev_file"),
         ({"data_dir": "x"}, "takes the place of .*--data_dir and --dev_file"),
-        ({"word_column": "w"}, "two different names. Received: w and -1"),
-        ({"word_column": "-1"}, "two different numbers"),
+        (
+            {"word_column": "w", "do_train": True, "train_file": "x"},
+            "two different names. Received: w and -1",
+        ),
+        (
+            {"word_column": "1", "tag_column": "1"},
+            "two different numbers.*Received: 1 and 1",
+        ),
         ({"doc_stride": 127}, "at most --max_seq_length - 2.*127 with"),
         ({"doc_stride": -1}, "doc_stride"),
         ({"max_seq_length": 2}, "at least 3"),
@@ -78,6 +84,17 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         config = _config(word_column="-2", tag_column="3")
         self.assertEqual(config.parse_column("word_column"), -2)
         self.assertEqual(config.parse_column("tag_column"), 3)
+
+    def test_only_training_has_defaults(self):
+        names = ("word_column", "tag_column", "context", "doc_stride")
+        for flags, expected in (
+            ({"do_train": True}, ("0", "-1", "document", None)),
+            ({}, (None, None, None, None)),
+        ):
+            config = _config(train_file="train.conll", **flags)
+            self.assertEqual(
+                tuple(getattr(config, name) for name in names), expected
+            )
 
 
 class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
@@ -144,6 +161,42 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(arguments[name], _STORED[name])
         self.assertEqual(task.files, {"dev": "dev.conll"})
 
+    def test_what_is_not_given_is_read_as_in_training(self):
+        stored = _STORED | {
+            "max_seq_length": 128,
+            "word_column": "token",
+            "tag_column": "ner",
+            "context": "sentence",
+            "doc_stride": 32,
+        }
+        names = ("word_column", "tag_column", "context", "doc_stride")
+        with self.assertNoLogs(level="WARNING"):
+            task = tagging_flags.build_task(_config(), stored)
+        for name in names:
+            self.assertEqual(getattr(task, name), stored[name])
+
+        # Models that other programs trained do not say it.
+        task = tagging_flags.build_task(_config(), _STORED)
+        values = tuple(getattr(task, name) for name in names)
+        self.assertEqual(values, (0, -1, "document", None))
+
+        config = _config(tag_column="pos", doc_stride=0)
+        with self.assertLogs(level="WARNING") as logs:
+            task = tagging_flags.build_task(config, stored)
+        values = tuple(getattr(task, name) for name in names)
+        self.assertEqual(values, ("token", "pos", "sentence", 0))
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            [
+                "The model was trained with --tag_column=ner and is used with "
+                "pos.",
+                "The model was trained with --doc_stride=32 and is used with "
+                "0.",
+            ],
+        )
+        with self.assertRaisesRegex(UserError, "Received: 0 and ner"):
+            tagging_flags.build_task(_config(word_column="0"), stored)
+
     def test_windows_that_are_not_those_of_training_are_said(self):
         stored = _STORED | {
             "max_seq_length": 64,
@@ -152,22 +205,24 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             "word_column": 1,
             "tag_column": -1,
         }
+        flags = {"word_column": "0", "context": "document"}
         with self.assertLogs(level="WARNING") as logs:
-            tagging_flags.build_task(_config(max_seq_length=32), stored)
+            tagging_flags.build_task(
+                _config(max_seq_length=32, **flags), stored
+            )
         self.assertEqual(
             [record.getMessage() for record in logs.records],
             [
                 "The model was trained with --word_column=1 and is used with "
                 "0.",
-                "The model was trained with --max_seq_length=64 and is used "
-                "with 32.",
                 "The model was trained with --context=sentence and is used "
                 "with document.",
+                "The model was trained with --max_seq_length=64 and is used "
+                "with 32.",
             ],
         )
-        config = _config(max_seq_length=64, context="sentence", word_column="1")
         with self.assertNoLogs(level="WARNING"):
-            tagging_flags.build_task(config, stored)
+            tagging_flags.build_task(_config(max_seq_length=64), stored)
 
     @parameterized.parameters(
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
