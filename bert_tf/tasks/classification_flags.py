@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -23,6 +25,8 @@ from bert_tf.tasks.classification_examples import InputExample
 from bert_tf.tasks.glue_tasks import GlueTask
 
 _BALANCED = "balanced"
+# What stands for a label and its weight, whatever the labels are.
+_ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 
 
 def build_task(
@@ -291,6 +295,7 @@ def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
 
     Args:
       text: label:weight pairs with commas between; all other labels have 1.
+        Labels may have commas and colons themselves.
       labels: The labels, at least two.
 
     Raises:
@@ -298,17 +303,24 @@ def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """
     weights = dict.fromkeys(labels, 1.0)
     given = set()
-    for pair in text.split(","):
-        label, _, number = (part.strip() for part in pair.rpartition(":"))
-        if label not in weights or label in given:
+    # The longest first: of "a" and "a:1" the latter is meant by "a:1:2".
+    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
+    position, is_over = 0, False
+    while not is_over:
+        match = pair.match(text, position)
+        if match is None or match[1] in given:
+            example = shlex.quote(f"{labels[0]}:2.5,{labels[1]}:0.5")
             raise UserError(
                 f"--class_weights must be {_BALANCED!r} or name labels once "
-                f"each, as {labels[0]}:2.5,{labels[1]}:0.5. Received: "
-                f"{pair!r}, and the labels are "
-                f"{classification_examples.name_some(labels)}."
+                f"each, as --class_weights={example}. Received: "
+                f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
+                f"labels are {classification_examples.name_some(labels)}."
             )
-        weights[label] = _parse_weight(number, pair)
-        given.add(label)
+        received = match[0].strip().removesuffix(",")
+        weights[match[1]] = _parse_weight(match[2], received)
+        given.add(match[1])
+        position, is_over = match.end(), not match[0].endswith(",")
     return tuple(weights.values())
 
 

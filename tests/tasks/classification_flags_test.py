@@ -1,6 +1,7 @@
 """Tests for bert_tf.tasks.classification_flags."""
 
 import pathlib
+import shlex
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -294,6 +295,30 @@ class ClassWeightsTest(_CustomCase):
         train = self.write("colons.csv", "body,kind\nA,a:b\nB,a\n")
         self.assertEqual(self.weights("a:b:3", train_file=train), (1.0, 3.0))
 
+    def test_labels_with_commas(self):
+        train = self.write(
+            "commas.csv",
+            'body,kind\nA,"card, arrival"\nB,card\nC,"pin, card:2"\nD,pin\n',
+        )
+        for text, expected in (
+            ("card, arrival:3,pin:2", (1.0, 3.0, 2.0, 1.0)),
+            ("pin:2, card:0.5 ,card, arrival : 3", (0.5, 3.0, 2.0, 1.0)),
+            ("pin, card:2:4,pin:5,card:6", (6.0, 1.0, 5.0, 4.0)),
+        ):
+            weights = self.weights(text, train_file=train)
+            self.assertEqual(weights, expected, text)
+
+    def test_the_hint_can_be_parsed(self):
+        train = self.write("commas.csv", 'body,kind\nA,"a, b"\nB,it\'s: c\n')
+        with self.assertRaises(UserError) as caught:
+            self.weights("a, b:3,a, c:2", train_file=train)
+        message = str(caught.exception)
+        self.assertIn("Received: 'a, c:2', and the labels are 'a, b'", message)
+        hint = message.partition(", as ")[2].partition(". Received")[0]
+        (word,) = shlex.split(hint)
+        given = word.removeprefix("--class_weights=")
+        self.assertEqual(self.weights(given, train_file=train), (2.5, 0.5))
+
     def test_balanced_without_examples_of_a_label(self):
         self.write("train.tsv", "sentence\tlabel\nA\t1\nB\t1\n")
         self.assert_refused(
@@ -309,6 +334,9 @@ class ClassWeightsTest(_CustomCase):
         ("9:2,9:3", "once each"),
         ("9", "once each"),
         ("", "once each"),
+        ("9:2,", "once each, .* Received: ''"),
+        ("9:2,8:3,10:4", "Received: '8:3', and"),
+        ("9:2:3", "Received: '9:2:3', and"),
         ("9:0", "numbers above 0. Received: '9:0'"),
         ("9:many", "above 0"),
         ("9:inf", "above 0"),
