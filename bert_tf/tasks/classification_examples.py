@@ -58,6 +58,14 @@ class Columns:
         """The columns of texts, one or two."""
         return (self.text, self.text_pair) if self.text_pair else (self.text,)
 
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flag that names each column."""
+        flags = dict.fromkeys(self.labels, "--label_column")
+        if self.text_pair:
+            flags[self.text_pair] = "--text_pair_column"
+        return flags | {self.text: "--text_column"}
+
 
 def read_examples(
     path: str,
@@ -89,10 +97,10 @@ def read_examples(
         missing, unknown or not what the problem wants.
     """
     table = tables.read_table(path)
-    texts = text_columns(table, columns)
+    texts = text_columns(table, columns, columns.flags)
     known = None if labels is None else frozenset(labels)
     if not may_lack_labels:
-        table.require(columns.labels)
+        table.require(columns.labels, columns.flags)
     examples = []
     for row in table.rows:
         label = None
@@ -186,14 +194,23 @@ def make_example(
     return InputExample(guid, *texts, label=label)
 
 
-def text_columns(table: tables.Table, columns: Columns) -> tuple[str, ...]:
+def text_columns(
+    table: tables.Table,
+    columns: Columns,
+    flags: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
     """Returns the columns of a table that hold the texts.
+
+    Args:
+      table: The table.
+      columns: What they are called.
+      flags: Column to the flag that names it, where there is one.
 
     Raises:
       UserError: If it lacks one of them.
     """
     if tables.file_ending(table.path) != ".txt":
-        table.require(columns.texts)
+        table.require(columns.texts, flags)
         return columns.texts
     if columns.text_pair:
         raise UserError(

@@ -242,6 +242,13 @@ def _custom_labels(
     if len(task.columns.labels) > 1:
         return task.columns.labels
     if config.train_file is None:
+        kind = stored.get("kind", task.kind)
+        if kind != task.kind:
+            raise UserError(
+                "Without --do_train a model is needed that was fine-tuned for "
+                f"{task.kind}. Received: a model of kind={kind!r}; add "
+                "--do_train, or give the model that was trained for it."
+            )
         raise UserError(
             "The model does not say what its labels are called; give "
             "--train_file, which it was trained with."

@@ -306,5 +306,6 @@ def get_task(name: str) -> GlueTask:
         if task.name.replace("-", "") == folded:
             return task
     raise UserError(
-        f"--task_name must be one of {', '.join(TASKS)}. Received: {name!r}."
+        f"--task_name must be one of {', '.join(TASKS)}, or custom for own "
+        f"files. Received: {name!r}."
     )

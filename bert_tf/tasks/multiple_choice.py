@@ -85,6 +85,7 @@ class MultipleChoiceTask(task.Task):
             self.columns,
             may_lack_labels=split.startswith(task.TEST),
             columns_without_header=self._columns_without_header,
+            name_flags=self.name not in multiple_choice_files.OFFICIAL,
         )
         most = max(len(example.choices) for example in examples)
         num_fewer = sum(len(example.choices) < most for example in examples)

@@ -67,6 +67,16 @@ class Columns:
         first = (self.context, self.start)
         return (*(column for column in first if column), *self.choices)
 
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flag that names each column of own files."""
+        flags = dict.fromkeys(self.choices, "--choice_columns")
+        if self.context:
+            flags[self.context] = "--context_column"
+        if self.label:
+            flags[self.label] = "--label_column"
+        return flags
+
 
 def read_examples(
     path: str,
@@ -74,6 +84,7 @@ def read_examples(
     *,
     may_lack_labels: bool = False,
     columns_without_header: Sequence[str] = (),
+    name_flags: bool = False,
 ) -> list[MultipleChoiceExample]:
     """Reads examples with the choice that is right.
 
@@ -87,6 +98,7 @@ def read_examples(
       columns: Which of its columns to read.
       may_lack_labels: Whether no row need have a label, as in a test file.
       columns_without_header: As for `tables.read_table`.
+      name_flags: Whether errors say which flags name the columns.
 
     Raises:
       UserError: If the file cannot be read as a table, lacks a column, or if
@@ -96,9 +108,10 @@ def read_examples(
     table = tables.read_table(
         path, columns_without_header=columns_without_header
     )
-    table.require(columns.texts)
+    flags = columns.flags if name_flags else {}
+    table.require(columns.texts, flags)
     if columns.label and not may_lack_labels:
-        table.require([columns.label])
+        table.require([columns.label], flags)
     examples, lines = [], []
     for row in table.rows:
         where = f"{path}, line {row.line}"

@@ -53,15 +53,29 @@ class Table:
     columns: tuple[str, ...]
     rows: Iterator[Row]
 
-    def require(self, columns: Iterable[str]) -> None:
-        """Raises `UserError` if the table lacks one of the columns."""
+    def require(
+        self, columns: Iterable[str], flags: Mapping[str, str] | None = None
+    ) -> None:
+        """Raises `UserError` if the table lacks one of the columns.
+
+        Args:
+          columns: Their names.
+          flags: Column to the flag that can name another one.
+        """
         for column in columns:
-            if column not in self.columns:
-                names = ", ".join(map(repr, self.columns))
+            if column in self.columns:
+                continue
+            if file_ending(self.path) == ".txt":
                 raise UserError(
-                    f"{self.path} has no column {column!r}; its first line "
-                    f"names the columns {names}."
+                    f"{self.path} has no column {column!r}, as each of its "
+                    "lines is a text; give a .csv, .tsv or .jsonl file."
                 )
+            flag = (flags or {}).get(column)
+            hint = f"; say with {flag} which is meant" if flag else ""
+            raise UserError(
+                f"{self.path} has no column {column!r}; its first line names "
+                f"the columns {', '.join(map(repr, self.columns))}{hint}."
+            )
 
 
 def file_ending(path: str) -> str:

@@ -255,8 +255,8 @@ def _evaluate_only(
         stored = start_model.read(config)
     else:
         raise UserError(
-            f"There is no trained model in {path}; add --do_train, or give "
-            "--pretrained_model_dir."
+            f"There is no trained model in {path}; add --do_train, or give a "
+            "fine-tuned one with --pretrained_model_dir."
         )
     task = build_task(config, stored.task)
     _require_split(config, task)

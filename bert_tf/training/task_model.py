@@ -39,9 +39,13 @@ def build_model(
     if has_head_for(stored, task):
         logging.info("The head is that of %s.", stored.path)
     elif keep_head:
+        wanted = task.to_json()
+        if stored.task.get("kind") != task.kind:
+            # Without training they may have been taken from the model.
+            wanted |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is no fine-tuned model for this task "
-            f"({describe_head(task.kind, task.to_json())}). Received: "
+            f"({describe_head(task.kind, wanted)}). Received: "
             f"{describe_head(stored.task.get('kind'), stored.task)}; add "
             "--do_train, or give the model that was trained for it."
         )

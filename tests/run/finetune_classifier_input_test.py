@@ -38,8 +38,9 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
          '\ufefftext,label\r\n"x\r\ny",a\r\nz\r\n'),
         ("line 3 has no label in column 'label'", "text,label\nx,a\ny, \n"),
         ("line 2 has an empty text in column 'text'", "text,label\n ,a\n"),
-        ("has no column 'label'; .* 'text', 'kind'", "text,kind\nx,a\n"),
-        ("has no column 'text'; .* 'sentence', 'label'",
+        ("has no column 'label'; .* 'text', 'kind'; say with --label_column",
+         "text,kind\nx,a\n"),
+        ("no column 'text'; .* 'sentence', 'label'; say with --text_column",
          "sentence,label\nx,a\n"),
         ("at least 2 different labels .*'a'", "text,label\nx,a\ny,a\n"),
         ("train.csv has no rows", "text,label\n"),
@@ -82,6 +83,14 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
     def test_dev_and_test_data(self, flag, do_flag, message, contents):
         path = self.write("dev.csv", contents)
         self.assert_own_refused(message, **{flag: path, do_flag: True})
+
+    def test_the_second_text_has_a_flag(self):
+        train = self.write("train.csv", "text,more,label\nx,y,a\n")
+        self.assert_own_refused(
+            "no column 'other'; .*; say with --text_pair_column which is meant",
+            train_file=train,
+            text_pair_column="other",
+        )
 
     def test_scores(self):
         train = self.write("scores.tsv", "text\tlabel\nx\t1.5\ny\thigh\n")

@@ -205,6 +205,13 @@ class CustomTest(_CustomCase):
                 do_eval=True,
                 dev_file=dev,
             )
+        self.assert_refused(
+            "fine-tuned for classification. .* kind='question_answering'; add",
+            {"kind": "question_answering"},
+            task_name="custom",
+            do_eval=True,
+            dev_file=dev,
+        )
         task = self.build({}, **self.flags, do_eval=True, dev_file=dev)
         self.assertEqual(task.labels, ("10", "9", "x y"))
 

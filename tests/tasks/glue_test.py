@@ -238,7 +238,9 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
 
     def test_unknown_task(self):
-        with self.assertRaisesRegex(UserError, "cola, sst-2, .*: 'boolq'"):
+        with self.assertRaisesRegex(
+            UserError, "cola, sst-2, .* or custom for .*: 'boolq'"
+        ):
             glue_tasks.get_task("boolq")
 
     def test_splits(self):

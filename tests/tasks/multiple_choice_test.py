@@ -1,5 +1,6 @@
 """Tests for bert_tf.tasks.multiple_choice."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -258,8 +259,30 @@ right \\ predicted  [0]  [1]  [2]
             name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
         )
         self.assertFalse(task.is_labelled(task.read("test")))
-        with self.assertRaisesRegex(UserError, "no column 'answer'"):
+        with self.assertRaisesRegex(
+            UserError, "no column 'answer'; .*; say with --label_column which"
+        ):
             task.read("dev")
+
+    @parameterized.parameters(
+        (Columns(("a", "b"), "x"), "no column 'x'; .*; say with --context_col"),
+        (Columns(("a", "x")), "no column 'x'; .*; say with --choice_columns"),
+    )
+    def test_missing_columns_are_said_with_their_flags(self, columns, message):
+        path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
+        task = MultipleChoiceTask(
+            name="custom", columns=columns, files={"test": path}
+        )
+        with self.assertRaisesRegex(UserError, message):
+            task.read("test")
+        # Official files have no such flags, and prediction has not.
+        official = dataclasses.replace(task, name="swag")
+        for read in (
+            lambda: official.read("test"),
+            lambda: list(task.read_inputs(path)),
+        ):
+            with self.assertRaisesRegex(UserError, "'b', 'c'.$"):
+                read()
 
     def test_inputs_of_codah_have_no_header(self):
         path = self._write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")

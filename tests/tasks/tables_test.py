@@ -201,6 +201,18 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             table.require(["text"])
         table.require(["text;label"])
+        flags = {"text": "--text_column", "label": "--label_column"}
+        with self.assertRaisesRegex(
+            UserError,
+            "names the columns 'text;label'; say with --label_column which is "
+            "meant.$",
+        ):
+            table.require(["text;label", "label"], flags)
+        lines = tables.read_table(self.write("a.txt", "x\n"))
+        with self.assertRaisesRegex(
+            UserError, "no column 'label', as each of its lines is a text; give"
+        ):
+            lines.require(["label"], flags)
 
     def test_rows_are_read_as_they_are_asked_for(self):
         # The error in line 3 does not show before its turn.

@@ -185,6 +185,17 @@ class OneRunTest(_TestCase):
         # A model that was trained for something else.
         with self.assertRaisesRegex(UserError, "no fine-tuned model for this"):
             _run(self.config(do_train=False, output_dir=self.out("third")))
+        with self.assertRaisesRegex(
+            UserError,
+            "no trained model in .*third.* give a fine-tuned one with",
+        ):
+            _run(
+                self.config(
+                    do_train=False,
+                    output_dir=self.out("third"),
+                    pretrained_model_dir=None,
+                )
+            )
 
     def test_scores_stay_that_are_not_computed_again(self):
         results = _run(self.config(num_train_epochs="0.5"))

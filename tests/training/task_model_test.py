@@ -6,10 +6,12 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import initialization
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training import task_model
 from tests import tiny_model
 from tests.shared_data import golden
@@ -58,6 +60,25 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_head(False, stored, _regression())
         self.assert_head(True, self.stored(SquadTask()), SquadTask())
         self.assert_head(False, self.stored(SquadTask()), _task())
+
+    def test_another_task_has_not_the_labels_of_the_model(self):
+        tagging = TaggingTask(name="tagging", labels=("O", "B-x"))
+        stored = self.stored(tagging)
+        with self.assertRaisesRegex(
+            UserError,
+            r"for this task \(classification\)\. Received: tagging; 2 labels: "
+            r"O, B-x; add --do_train",
+        ):
+            task_model.build_model(
+                stored, _task(("O", "B-x")), devices=None, keep_head=True
+            )
+        with self.assertRaisesRegex(UserError, r"\(classification; 8 labels:"):
+            task_model.build_model(
+                self.stored(_task(("a", "b"))),
+                _task(),
+                devices=None,
+                keep_head=True,
+            )
 
     def test_scores(self):
         stored = self.stored(_regression())
