@@ -553,12 +553,13 @@ class MultipleChoiceConfig(FinetuneConfig):
     context_column: str | None = option(
         None,
         "custom: the column of what the choices continue or answer (default: "
-        "context); empty if there is none.",
+        "context); --context_column= if there is none.",
     )
     choice_columns: str | None = option(
         None,
-        "custom: the columns of the choices, with commas between; a single one "
-        "holds lists of choices (default: choices).",
+        "custom: the columns of the choices, with commas between; a single "
+        "one, of a .jsonl or .json file, holds lists of choices (default: "
+        "choices).",
     )
     label_column: str | None = option(
         None,

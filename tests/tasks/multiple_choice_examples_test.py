@@ -209,6 +209,16 @@ class OwnFilesTest(_FilesTestCase):
         self.assertEqual([x.label for x in examples], [1, 3])
         self.assertEqual(examples[1].names, ("0", "1", "2", "3"))
 
+    def test_a_cell_holds_no_list(self):
+        with self.assertRaisesRegex(
+            UserError, "line 2 must have a list of two or more texts"
+        ):
+            self._read(
+                "x.csv",
+                'context,choices,label\nA,"[""x"", ""y""]",0\n',
+                _LISTED,
+            )
+
     def test_rows_may_have_fewer_choices_than_columns(self):
         examples = self._read(
             "x.csv", "q,a,b,c,answer\nWho?,he,she,,b\nWho?,he,she,it,2\n"
