@@ -86,7 +86,9 @@ def _write_matrix(
     )
     files.write_text(
         f"{prefix}confusion_matrix.txt",
-        result_tables.confusion_matrix_text(labels, counts),
+        result_tables.confusion_matrix_text(
+            labels, counts, result_plots.needs_numbers(labels)
+        ),
     )
 
 
@@ -101,7 +103,10 @@ def _write_label_scores(
         f"{prefix}label_scores.png", result_tables.label_score_rows(*scores)
     )
     files.write_text(
-        f"{prefix}label_scores.txt", result_tables.label_scores_text(*scores)
+        f"{prefix}label_scores.txt",
+        result_tables.label_scores_text(
+            *scores, result_plots.needs_numbers(labels)
+        ),
     )
 
 

@@ -229,7 +229,10 @@ class MultipleChoiceTask(task.Task):
         path = os.path.join(output_dir, f"{prefix}confusion_matrix")
         result_plots.draw_confusion_matrix(f"{path}.png", names, counts)
         files.write_text(
-            f"{path}.txt", result_tables.confusion_matrix_text(names, counts)
+            f"{path}.txt",
+            result_tables.confusion_matrix_text(
+                names, counts, result_plots.needs_numbers(names)
+            ),
         )
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:

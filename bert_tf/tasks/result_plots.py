@@ -1,16 +1,22 @@
 """Pictures of what a model got right and wrong.
 
-What they show stands as text in `result_tables`.
+What they show stands as text in `result_tables`. Names with a character that
+the font lacks, as DejaVu Sans does those of Chinese, would be boxes: then all
+names are numbers, which the text beside the picture has too.
 
 Shapes:
   C: number of labels.
   N: number of examples.
 """
 
+import os
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 from matplotlib import colors
+from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -48,6 +54,9 @@ def draw_confusion_matrix(
         predicted; see `metrics.confusion_matrix`.
     """
     counts = np.asarray(counts)
+    missing = _missing_characters(labels)
+    if missing:
+        labels = result_tables.numbers(labels)
     if len(labels) <= _MAX_LABELS_WITH_NUMBERS:
         names = 0.09 * max(len(_shorten(label)) for label in labels)
         side = 1.0 + max(0.5 * len(labels), 2.0) + names
@@ -67,6 +76,8 @@ def draw_confusion_matrix(
             _name_labels(matrix, labels, min(44 * side / len(labels), 10.0))
         _draw_confusions(pairs, labels, counts, min(0.75 * side, 10.0))
     figure.suptitle(result_tables.accuracy_line(counts), fontsize=11)
+    if missing:
+        figure.supxlabel(_note_of_numbers(path, missing), fontsize=8)
     write_figure(figure, path)
 
 
@@ -125,6 +136,11 @@ def draw_entity_scores(
         Of more than 60 types those are drawn that occur most often.
     """
     *types, overall = rows
+    names = [name for name, _ in types]
+    missing = _missing_characters(names)
+    if missing:
+        scores = [score for _, score in types]
+        types = list(zip(result_tables.numbers(names), scores, strict=True))
     shown = sorted(types, key=lambda row: -row[1].num_references)[:_MAX_BARS]
     shown = [row for row in types if row in shown] + [overall]
     figure = new_figure(8.0, 1.6 + 0.5 * len(shown))
@@ -146,7 +162,8 @@ def draw_entity_scores(
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.axhline(len(shown) - 1.5, color="gray", linewidth=0.8)
     axes.set_xlim(0, 106)
-    axes.set_xlabel("%")
+    note = f"\n{_note_of_numbers(path, missing)}" if missing else ""
+    axes.set_xlabel(f"%{note}")
     axes.grid(axis="x", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if len(shown) <= len(types):
@@ -157,6 +174,11 @@ def draw_entity_scores(
         )
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     write_figure(figure, path)
+
+
+def needs_numbers(names: Iterable[str]) -> bool:
+    """Returns whether pictures have numbers in place of these names."""
+    return bool(_missing_characters(names))
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -175,6 +197,33 @@ def write_figure(figure: Figure, path: str) -> None:
     """Writes a figure as PNG, atomically."""
     with files.atomic_file(path) as temporary:
         figure.savefig(temporary, format="png")
+
+
+def _missing_characters(names: Iterable[str]) -> str:
+    """Returns what no font has of the characters that would be drawn."""
+    fonts = []
+    # All that Matplotlib looks for a character in.
+    for family in font_manager.FontProperties().get_family():
+        properties = font_manager.FontProperties(family=[family])
+        fonts.append(font_manager.get_font(font_manager.findfont(properties)))
+    return "".join(
+        character
+        for character in dict.fromkeys("".join(map(_shorten, names)))
+        if not any(font.get_char_index(ord(character)) for font in fonts)
+    )
+
+
+def _note_of_numbers(path: str, missing: str) -> str:
+    """Returns where a picture's numbers have names, and logs it."""
+    text = f"{os.path.splitext(os.path.basename(path))[0]}.txt"
+    logging.info(
+        "%s has numbers in place of names, as its font lacks characters such "
+        "as %r; %s beside it has both.",
+        path,
+        missing[0],
+        text,
+    )
+    return f"[0], [1] ...: see {text}"
 
 
 def _draw_matrix(

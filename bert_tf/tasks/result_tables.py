@@ -17,7 +17,9 @@ _MAX_COLUMNS = 20
 _NUM_RANGES = 10
 
 
-def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
+def confusion_matrix_text(
+    labels: Sequence[str], counts: np.ndarray, numbered: bool = False
+) -> str:
     """Returns a confusion matrix, or of many labels all that it has in it.
 
     With more than 20 labels, most cells are 0 and no line has room for a row:
@@ -28,17 +30,21 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
       labels: C names.
       counts: <int64>[C, C], a row for each right label, a column for each
         predicted; see `metrics.confusion_matrix`.
+      numbered: Whether the lines of many labels have their numbers, too; those
+        of a matrix always have.
     """
     counts = np.asarray(counts)
     names = [_one_line(label) for label in labels]
+    if numbered and len(labels) > _MAX_COLUMNS:
+        names = _with_numbers(names)
     head = f"{accuracy_line(counts)}\n\n"
     scores = _scores_text("label", _label_rows(names, counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
     # Columns go by number, so that long names do not make them wide.
-    table = [["right \\ predicted", *_numbers(names)]]
-    for number, name, row in zip(_numbers(names), names, counts, strict=True):
-        table.append([f"{number} {name}", *map(str, row)])
+    table = [["right \\ predicted", *numbers(names)]]
+    for name, row in zip(_with_numbers(names), counts, strict=True):
+        table.append([name, *map(str, row)])
     return f"{head}{aligned(table)}\n{scores}"
 
 
@@ -60,17 +66,23 @@ def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
     return [(int(rows[i]), int(columns[i])) for i in order]
 
 
-def entity_scores_text(rows: Sequence[tuple[str, EntityScore]]) -> str:
+def entity_scores_text(
+    rows: Sequence[tuple[str, EntityScore]], numbered: bool = False
+) -> str:
     """Returns a line of scores for each type of entities.
 
     Args:
-      rows: `TaggingScore.rows()`: a name and its scores.
+      rows: `TaggingScore.rows()`: a name and its scores, "overall" at the end.
+      numbered: Whether the types have their numbers before them.
     """
-    return _scores_text("type", rows)
+    return _scores_text("type", _number_rows(rows) if numbered else rows)
 
 
 def label_scores_text(
-    labels: Sequence[str], references: np.ndarray, predictions: np.ndarray
+    labels: Sequence[str],
+    references: np.ndarray,
+    predictions: np.ndarray,
+    numbered: bool = False,
 ) -> str:
     """Returns a line of scores for each label of a multi-label problem.
 
@@ -78,10 +90,10 @@ def label_scores_text(
       labels: C names.
       references: <int32>[N, C], 1 for each label that is right.
       predictions: <int32>[N, C], 1 for each that was predicted.
+      numbered: Whether the labels have their numbers before them.
     """
-    return _scores_text(
-        "label", label_score_rows(labels, references, predictions)
-    )
+    rows = label_score_rows(labels, references, predictions)
+    return _scores_text("label", _number_rows(rows) if numbered else rows)
 
 
 def label_score_rows(
@@ -176,8 +188,23 @@ def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     return aligned(table, num_names=2)
 
 
-def _numbers(names: Sequence[str]) -> list[str]:
+def numbers(names: Sequence[str]) -> list[str]:
+    """Returns what stands for names where there is no room for them."""
     return [f"[{number}]" for number in range(len(names))]
+
+
+def _with_numbers(names: Sequence[str]) -> list[str]:
+    pairs = zip(numbers(names), names, strict=True)
+    return [f"{number} {name}" for number, name in pairs]
+
+
+def _number_rows(
+    rows: Sequence[tuple[str, EntityScore]],
+) -> list[tuple[str, EntityScore]]:
+    """Returns rows of scores with numbers in front, but for the last one."""
+    names = _with_numbers([name for name, _ in rows[:-1]])
+    scores = [score for _, score in rows[:-1]]
+    return [*zip(names, scores, strict=True), rows[-1]]
 
 
 def _one_line(name: str) -> str:

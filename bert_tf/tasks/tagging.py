@@ -305,7 +305,10 @@ class TaggingTask(task.Task):
         path = os.path.join(output_dir, f"{prefix}entity_scores")
         rows = self._score(examples, predictions).rows()
         result_plots.draw_entity_scores(f"{path}.png", rows)
-        files.write_text(f"{path}.txt", result_tables.entity_scores_text(rows))
+        numbered = result_plots.needs_numbers(name for name, _ in rows)
+        files.write_text(
+            f"{path}.txt", result_tables.entity_scores_text(rows, numbered)
+        )
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         """Yields the sentences of a file; see `tagging_inputs`."""

@@ -253,6 +253,17 @@ class ReportTest(tf.test.TestCase):
         self.assertRegex(text, r"y +100.00 +50.00 +66.67 +2 +1 +1\n")
         self.assertRegex(text, r"overall +66.67 +66.67 +66.67 +3 +3 +2\n")
 
+    def test_labels_that_pictures_number_have_their_numbers(self):
+        labels = ("天気", "旅行", *(f"l{i}" for i in range(19)))
+        task = _single(labels=labels)
+        self.write(task, "dev", ["旅行", "l0"], np.eye(21)[[0, 2]])
+        text = self.text("confusion_matrix.txt")
+        self.assertRegex(text, r"\n\[1\] 旅行 +\[0\] 天気 +1 +1\n")
+        task = _multi(labels=("天気", "旅行", "z"))
+        self.write(task, "dev", [("旅行",), ()], [[0.1, 0.9, 0.1]] * 2)
+        text = self.text("label_scores.txt")
+        self.assertRegex(text, r"\n\[1\] 旅行 +50.00 +100.00 .*\n\[2\] z ")
+
     def test_score_scatter(self):
         names = self.write(
             _regression(files={"test": "a.csv"}),

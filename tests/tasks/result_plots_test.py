@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from absl.testing import parameterized
 
 from bert_tf.tasks import result_plots
@@ -67,6 +68,50 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
             shortened, "a label whose \N{HORIZONTAL ELLIPSIS} label of two"
         )
         self.assertEqual(result_plots._shorten("x" * 28), "x" * 28)
+
+    @parameterized.parameters(3, 40, 250)
+    def test_labels_that_the_font_lacks_are_numbers(self, num_labels):
+        counts = 30 * np.eye(num_labels, dtype=np.int64)
+        counts[0, 1] = 7
+        pictures = []
+        for first in ("天気", "東", "weather"):
+            labels = [first, *(f"label {i}" for i in range(1, num_labels))]
+            is_lacking = first != "weather"
+            self.assertEqual(result_plots.needs_numbers(labels), is_lacking)
+            with self.assertLogs(level="INFO") as logs:
+                logging.info("The picture.")
+                pictures.append(
+                    self._draw(
+                        result_plots.draw_confusion_matrix, labels, counts
+                    )
+                )
+            messages = [record.getMessage() for record in logs.records[1:]]
+            self.assertLen(messages, int(is_lacking))
+            for message in messages:
+                self.assertIn(f"such as '{first[0]}'; x.txt", message)
+        self.assertAllEqual(pictures[0], pictures[1])
+        self.assertFalse(np.array_equal(pictures[0], pictures[2]))
+
+    def test_types_that_the_font_lacks_are_numbers(self):
+        scores = [EntityScore(i + 1, 9, i) for i in range(62)]
+        pictures = []
+        for first in ("人", "東", "PER"):
+            names = [first, *(f"T{i}" for i in range(1, 61)), "overall"]
+            pictures.append(
+                self._draw(
+                    result_plots.draw_entity_scores,
+                    list(zip(names, scores, strict=True)),
+                )
+            )
+        self.assertAllEqual(pictures[0], pictures[1])
+        different = np.any(pictures[0] != pictures[2], axis=-1)
+        # At the left are the names.
+        self.assertGreater(different[:, :80].sum(), 1000)
+
+    def test_labels_that_the_font_has_stay(self):
+        self.assertFalse(
+            result_plots.needs_numbers(["schön\n", "погода", "a\tb", _DOLLARS])
+        )
 
     def test_labels_that_do_not_occur(self):
         counts = np.array([[5, 1, 0], [0, 0, 0], [0, 0, 0]])

@@ -206,6 +206,14 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         text = (folder / "test_predictions.conll").read_text()
         self.assertStartsWith(text, "the\tO\nmatting\tB-x\n")
 
+    def test_types_that_pictures_number_have_their_numbers(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        task = _task(labels=("O", "B-人", "B-x"))
+        example = TaggingExample(("a", "b"), ("B-人", "B-x"))
+        task.write_report(str(folder), "dev", [example], [("B-人", "O")])
+        text = (folder / "entity_scores.txt").read_text(encoding="utf-8")
+        self.assertRegex(text, r"\n\[0\] \w +.*\n\[1\] \w +.*\noverall ")
+
     def test_there_and_back(self):
         task = _task(
             word_column="token",
