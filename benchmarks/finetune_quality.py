@@ -169,13 +169,17 @@ def _spread(values):
     return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
+def _format(value, prefix=""):
+    return "" if math.isnan(value) else f"{prefix}{value:.2f}"
+
+
 def _row(task, metric, ours, theirs):
     """Returns a line of the table."""
     cells = [task, metric]
     for values in (ours, theirs):
         cells.append(
-            f"{statistics.mean(values):.2f} ± {_spread(values):.2f} "
-            f"({len(values)})"
+            f"{statistics.mean(values):.2f}{_format(_spread(values), ' ± ')}"
+            f" ({len(values)})"
             if values
             else "-"
         )
@@ -188,7 +192,7 @@ def _row(task, metric, ours, theirs):
         verdict = "reached" if reached else "missed"
         if min(len(ours), len(theirs)) < finetune_tasks.TASKS[task].seeds:
             verdict = f"{verdict} so far"
-        cells += [f"{difference:+.2f}", f"{error:.2f}", verdict]
+        cells += [f"{difference:+.2f}", _format(error), verdict]
     else:
         cells += ["-", "-", "-"]
     return f"| {' | '.join(cells)} |"
