@@ -24,6 +24,24 @@ from bert_tf.tasks.task import Task
 _NO_WEIGHT = 1e-5
 
 
+def overwrites_logits() -> bool:
+    """Tells whether the masked-LM loss needs no memory beside the logits'."""
+    # The kernel of a GPU adds up in any order, so it is refused where runs are
+    # to repeat; what TensorFlow computes instead takes several arrays.
+    return not tf.config.list_logical_devices("GPU")
+
+
+def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the loss of each label, of its shape."""
+    if not overwrites_logits():
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+        features=tf.reshape(logits, [-1, logits.shape[-1]]),
+        labels=tf.reshape(labels, [-1]),
+    )
+    return tf.reshape(losses, tf.shape(labels))
+
+
 def masked_lm_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
@@ -37,8 +55,10 @@ def masked_lm_sums(
     Returns:
       `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    # Nothing else reads the logits then, so that the loss may overwrite them.
+    with tf.control_dependencies([guesses]):
+        losses = _cross_entropy(logits, labels)
     correct = tf.cast(guesses == labels, tf.float32)
     return {
         "masked_lm_sum": tf.reduce_sum(losses * weights),

@@ -30,6 +30,8 @@ _USABLE_SHARE = 0.8
 # gradient.
 HELD_BYTES = 4 * 3
 _GRADIENT_BYTES = 4
+# The logits without and with the bias, their softmax and gradient.
+LOGITS_COPIES = 4
 # What the process takes for each device beside tensors: programs, threads,
 # gaps between tensors. With the whole step compiled, the compiler's memory.
 _RUNTIME_BYTES = 270_000_000
@@ -119,6 +121,7 @@ def estimate(
     remat: bool = False,
     compiles_step: bool = False,
     num_devices: int = 1,
+    logits_copies: int = LOGITS_COPIES,
 ) -> MemoryEstimate:
     """Estimates the memory of a training step.
 
@@ -132,6 +135,7 @@ def estimate(
       remat: Whether layers are computed again in the backward pass.
       compiles_step: Whether XLA compiles the whole step.
       num_devices: Devices that share the memory.
+      logits_copies: Arrays of the size of the logits that are there at once.
     """
     tokens = max_seq_length
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -142,9 +146,8 @@ def estimate(
     squares = 2 * config.num_attention_heads * tokens * tokens
     kept = tokens * hidden if remat else rows + squares
     layers = config.num_hidden_layers * kept * activation_bytes
-    # Logits without and with the bias, their softmax and gradient, always
-    # float32.
-    logits = 4 * 4 * max_predictions_per_seq * config.vocab_size
+    # Always float32.
+    logits = 4 * logits_copies * max_predictions_per_seq * config.vocab_size
     # The widest gradient of a layer, before it is added up; and the one layer
     # that is computed again.
     transient = (rows + squares) * activation_bytes * (2 if remat else 1)

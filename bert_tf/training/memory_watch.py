@@ -11,6 +11,7 @@ from bert_tf.devices import Devices
 from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.training import failures
+from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import xla
 
@@ -74,7 +75,14 @@ class StepSizes:
             remat=self.remat,
             compiles_step=self.compiles_step,
             num_devices=self.sharing,
+            logits_copies=self._logits_copies(),
         )
+
+    def _logits_copies(self) -> int:
+        if not losses.overwrites_logits():
+            return memory.LOGITS_COPIES
+        # Their gradient in half precision, and that transposed.
+        return 2 if self.precision == "bfloat16" else 1
 
     def available(self) -> int | None:
         """Returns the bytes free for a step, weights and slots included."""

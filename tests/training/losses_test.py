@@ -1,7 +1,10 @@
 """Tests for bert_tf.training.losses."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.training import losses
 
@@ -12,7 +15,7 @@ def _numpy_losses(logits, labels):
     return np.log(np.exp(logits).sum(-1)) - chosen
 
 
-class LossesTest(tf.test.TestCase):
+class LossesTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         rng = np.random.default_rng(0)
@@ -59,6 +62,26 @@ class LossesTest(tf.test.TestCase):
                     next_logits.argmax(-1) == next_labels
                 ),
             },
+        )
+
+    @parameterized.parameters(True, False)
+    def test_masked_lm_gradient_matches_numpy(self, overwrites):
+        labels = self.batch["masked_lm_ids"]
+        weights = self.batch["masked_lm_weights"]
+        logits = tf.constant(self.outputs["masked_lm_logits"])
+        with (
+            mock.patch.object(
+                losses, "overwrites_logits", return_value=overwrites
+            ),
+            tf.GradientTape() as tape,
+        ):
+            tape.watch(logits)
+            sums = losses.masked_lm_sums(logits, labels, weights)
+        powers = np.exp(np.float64(logits))
+        expected = powers / powers.sum(-1, keepdims=True) - np.eye(11)[labels]
+        self.assertAllClose(
+            tape.gradient(sums["masked_lm_sum"], logits),
+            expected * weights[..., None],
         )
 
     def test_uneven_parts_add_up_to_the_whole(self):

@@ -32,6 +32,9 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(_estimate(predictions=77).per_example, base)
         self.assertLess(_estimate(activation_bytes=2).per_example, base)
         self.assertLess(_estimate(remat=True).per_example, base / 3)
+        self.assertEqual(
+            base - _estimate(logits_copies=1).per_example, 3 * 4 * 20 * 30522
+        )
         deeper = dataclasses.replace(_BASE, num_hidden_layers=24)
         self.assertGreater(_estimate(deeper).per_example, 1.5 * base)
 

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
 from bert_tf.distribution import StepPlan
+from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.memory_watch import StepSizes
@@ -88,6 +89,21 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_other_errors_are_none_of_its_business(self, error):
         self.assertIsNone(_watch(None).explain(error))
+
+    def test_counts_the_logits_that_the_loss_keeps(self):
+        def per_example(precision, overwrites):
+            sizes = StepSizes(**(vars(_SIZES) | {"precision": precision}))
+            with mock.patch.object(
+                losses, "overwrites_logits", return_value=overwrites
+            ):
+                return sizes.estimate().per_example
+
+        logits = 4 * _SIZES.max_predictions_per_seq * _SIZES.config.vocab_size
+        for precision, more in {"float32": 3, "bfloat16": 2}.items():
+            self.assertEqual(
+                per_example(precision, False) - per_example(precision, True),
+                more * logits,
+            )
 
     def test_devices_of_a_cpu_share_its_memory(self):
         one = _SIZES
