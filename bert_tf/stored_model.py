@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,14 +64,20 @@ class StoredModel:
                 return size
         return None
 
-    def hash_weights(self) -> str:
-        """Returns the SHA-256 of names and values, in hexadecimal."""
-        return self._weights_hash
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of all that it computes with, in hexadecimal."""
+        return self._fingerprint
 
     @functools.cached_property
-    def _weights_hash(self) -> str:
+    def _fingerprint(self) -> str:
         # Each run of a grid asks for it, and large models take seconds.
-        digest = hashlib.sha256()
+        described = {
+            "config": self.config.to_dict(),
+            "vocabulary": self.vocabulary and self.vocabulary.hash,
+            "tokenizer": self.tokenizer_settings,
+            "task": self.task,
+        }
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name in sorted(self.weights):
             digest.update(name.encode() + self.weights[name].tobytes())
         return digest.hexdigest()

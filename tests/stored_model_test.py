@@ -1,12 +1,17 @@
 """Tests for bert_tf.stored_model."""
 
+import dataclasses
+
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import stored_model
+from bert_tf.interop.tensors import Tensors
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.interop import stored_models
 from tests.shared_data import data
 
 
@@ -44,6 +49,26 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
             stored_model.tokenizer_settings(vocabulary, lower_case, accents),
             tokenizer.settings(),
         )
+
+    def test_fingerprint_is_of_all_that_is_computed_with(self):
+        stored = stored_models.build("classification")
+        weights = {name: stored.weights[name] for name in stored.weights}
+        weights["output_bias"] = weights["output_bias"] + np.float32(1e-6)
+        words = Vocabulary(stored.vocabulary.tokens[::-1])
+        changes = [
+            {"config": dataclasses.replace(stored.config, hidden_act="relu")},
+            {"weights": Tensors.from_arrays(weights)},
+            {"vocabulary": words},
+            {"tokenizer_settings": {"lower_case": False}},
+            {"task": stored.task | {"labels": ["1", "2", "3"]}},
+        ]
+        found = [
+            dataclasses.replace(stored, **change).fingerprint()
+            for change in changes
+        ]
+        self.assertLen({stored.fingerprint(), *found}, 1 + len(changes))
+        moved = dataclasses.replace(stored, path="elsewhere")
+        self.assertEqual(moved.fingerprint(), stored.fingerprint())
 
 
 if __name__ == "__main__":

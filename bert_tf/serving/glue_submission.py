@@ -113,7 +113,7 @@ def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
             config.common_flags()
             | {f"the data for {x.name}": files.sha256(x.path) for x in parts}
             | {
-                f"the model for {name}": stored.hash_weights()
+                f"the model for {name}": stored.fingerprint()
                 for name, stored in models.items()
             },
             "flags, models and data",

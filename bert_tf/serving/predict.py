@@ -1,9 +1,14 @@
 """Predicts the rows of a file with a fine-tuned model."""
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 from absl import logging
@@ -11,6 +16,7 @@ from absl import logging
 from bert_tf import devices
 from bert_tf import files
 from bert_tf import keras_backend
+from bert_tf import partial_file
 from bert_tf import pretrained
 from bert_tf import progress
 from bert_tf.devices import Devices
@@ -50,7 +56,7 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
             config.common_flags()
             | {
                 "the file of --input_file": files.sha256(config.input_file),
-                "the model": stored.hash_weights(),
+                "the model": stored.fingerprint(),
             },
             "flags, model and data",
         )
@@ -64,15 +70,22 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
     # The whole file is read before the first row is computed, so that what is
     # wrong with the last one is not found out hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
-    with progress.bar(
-        total, "predicting", "example", hidden=not coordinator.is_chief
-    ) as bar:
-        rows = predict_rows(predictor, config.input_file, bar.update)
-        if coordinator.is_chief:
-            _write(config.output_file, rows)
-        else:
-            for _ in rows:
-                pass
+    with _open_output(config, stored, computing) as output:
+        num_done = coordinator.from_chief(output.num_examples)
+        if num_done:
+            logging.info("%d of %d examples were done before.", num_done, total)
+        with progress.bar(
+            total,
+            "predicting",
+            "example",
+            initial=num_done,
+            hidden=not coordinator.is_chief,
+        ) as bar:
+            chunks = predict_chunks(
+                predictor, config.input_file, bar.update, num_done
+            )
+            for lines in chunks:
+                output.append(lines, len(lines))
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -116,42 +129,102 @@ def build_predictor(
     )
 
 
-def predict_rows(predictor: Predictor, path: str, on_examples) -> Iterator[str]:
-    """Yields a line of JSON for each example of a file, in order.
+def predict_chunks(
+    predictor: Predictor,
+    path: str,
+    on_examples: Callable[[int], object],
+    num_done: int = 0,
+) -> Iterator[list[str]]:
+    """Yields lines of JSON, one for each example of a file, in order.
 
     Args:
       predictor: The model.
       path: The file.
       on_examples: Called with how many more examples are done.
+      num_done: Examples of the first chunks, which are left out.
 
     Raises:
       UserError: If the file is not what it should be, or the model makes
         something else than numbers of it.
     """
     task = predictor.task
+    num_seen = 0
     for examples in predictors.chunks(task, task.read_inputs(path)):
-        for described in predictor.describe(examples, on_examples):
-            try:
-                line = json.dumps(
-                    described, ensure_ascii=False, allow_nan=False
-                )
-            except ValueError as error:
-                raise UserError(
-                    "The model computes numbers that are not finite, so it is "
-                    "damaged or needs --mixed_precision=float32. Received: "
-                    f"{described}."
-                ) from error
-            yield f"{line}\n"
+        num_seen += len(examples)
+        if num_seen > num_done:
+            yield [
+                _to_line(described)
+                for described in predictor.describe(examples, on_examples)
+            ]
+        else:
+            predictor.choose_lengths(examples)
 
 
-def _write(path: str, rows: Iterable[str]) -> None:
-    """Writes rows as they come, atomically."""
-    with (
-        files.atomic_file(path) as temporary,
-        tf.io.gfile.GFile(temporary, "w") as output,
-    ):
-        for row in rows:
-            output.write(row)
+def _to_line(described: Mapping[str, Any]) -> str:
+    try:
+        line = json.dumps(described, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise UserError(
+            "The model computes numbers that are not finite, so it is "
+            "damaged or needs --mixed_precision=float32. Received: "
+            f"{described}."
+        ) from error
+    return f"{line}\n"
+
+
+class _Output(Protocol):
+    """Where lines go; `num_examples` are there already."""
+
+    num_examples: int
+
+    def append(self, lines: Sequence[str], num_examples: int) -> None: ...
+
+
+class _Nowhere:
+    """The output of workers that only compute."""
+
+    num_examples = 0
+
+    def append(self, lines: Sequence[str], num_examples: int) -> None:
+        pass
+
+
+class _WholeFile:
+    """A file that nothing can be added to once it is closed."""
+
+    num_examples = 0
+
+    def __init__(self, file: tf.io.gfile.GFile) -> None:
+        self._file = file
+
+    def append(self, lines: Sequence[str], num_examples: int) -> None:
+        del num_examples  # Nobody goes on with it.
+        self._file.write("".join(lines))
+
+
+@contextlib.contextmanager
+def _open_output(
+    config: PredictConfig, stored: StoredModel, computing: Devices
+) -> Iterator[_Output]:
+    """Yields the output, which appears under its name when it is whole."""
+    path = config.output_file
+    if not computing.coordinator.is_chief:
+        yield _Nowhere()
+    elif "://" in path:  # Remote disks take files as a whole.
+        with (
+            files.atomic_file(path) as temporary,
+            tf.io.gfile.GFile(temporary, "w") as file,
+        ):
+            yield _WholeFile(file)
+    else:
+        identity = config.common_flags() | {
+            "the model": stored.fingerprint(),
+            "the file of --input_file": files.sha256(config.input_file),
+            "the precision": computing.precision.name,
+            "examples of a chunk": predictors.EXAMPLES_PER_CHUNK,
+        }
+        with partial_file.open_partial(path, identity) as output:
+            yield output
 
 
 def _check_paths(config: PredictConfig) -> None:

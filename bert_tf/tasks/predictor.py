@@ -79,13 +79,24 @@ class Predictor:
         # Of texts without words no row may be left.
         if not len(features):
             return {}
+        lengths = self._lengths_for(features)
+        return self._computer.compute(features, lengths, on_rows).outputs
+
+    def choose_lengths(self, examples: Sequence[Any]) -> None:
+        """Chooses lengths as predicting these examples would have done."""
+        if self._num_length_buckets and self._lengths is None:
+            features = self.task.featurize(examples, self._tokenizer)
+            if len(features):
+                self._lengths_for(features)
+
+    def _lengths_for(self, features: Features) -> tuple[int, ...]:
         if self._lengths is None:
             self._lengths = prediction.allowed_lengths(
                 features.lengths,
                 self.task.max_seq_length,
                 self._num_length_buckets,
             )
-        return self._computer.compute(features, self._lengths, on_rows).outputs
+        return self._lengths
 
     def describe(
         self,

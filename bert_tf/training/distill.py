@@ -73,7 +73,7 @@ def _run_on(
     if computing.coordinator.num_workers > 1:
         # Teachers that differ would have learnt something else of each step.
         computing.coordinator.agree(
-            {"the teacher": stored.hash_weights()}, "teacher"
+            {"the teacher": stored.fingerprint()}, "teacher"
         )
 
     def build_task(
@@ -159,7 +159,7 @@ class Teacher:
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
         """The teacher's weights and the unlabeled data, by their hashes."""
-        identity = {"the teacher": self._stored.hash_weights()}
+        identity = {"the teacher": self._stored.fingerprint()}
         if self._config.unlabeled_file:
             path = self._config.unlabeled_file
             identity["the file of the unlabeled data"] = files.sha256(path)

@@ -132,7 +132,7 @@ def _hash_model(setting: Setting) -> dict[str, str]:
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(setting.config, name):
-            return {_MODEL_OF + name: setting.stored.hash_weights()}
+            return {_MODEL_OF + name: setting.stored.fingerprint()}
     return {}
 
 
@@ -234,7 +234,7 @@ def agree(
         | _name_data(data_hashes)
         | {
             "the vocabulary": vocabulary.hash if vocabulary else None,
-            "the model": stored.hash_weights(),
+            "the model": stored.fingerprint(),
         },
         "flags, model and data",
     )

@@ -186,7 +186,7 @@ class _Pretraining:
         )
         if self._coordinator.num_workers > 1:
             self._coordinator.agree(
-                {"--init_checkpoint": stored.hash_weights()}, "first weights"
+                {"--init_checkpoint": stored.fingerprint()}, "first weights"
             )
         return stored
 

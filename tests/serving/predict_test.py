@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import partial_file
 from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
@@ -238,18 +240,88 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write("texts.txt", "cat\ndog")
         before = self._run(path)
         with (
-            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 1),
             mock.patch.object(
-                predict.Predictor, "describe", side_effect=[[{}], OSError]
+                predict.Predictor, "describe", side_effect=OSError
             ),
             self.assertRaises(OSError),
         ):
             self._run(path)
         with open(self.output, encoding="utf-8") as file:
             self.assertEqual([json.loads(line) for line in file], before)
-        self.assertEqual(os.listdir(os.path.dirname(self.output)), [
-            os.path.basename(self.output)
-        ])  # fmt: skip
+        self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def _output_files(self):
+        return sorted(os.listdir(os.path.dirname(self.output)))
+
+    def _fail_after(self, path, num_chunks, **flags):
+        """Predicts chunks of 7 rows, of which some succeed."""
+        describe = predict.Predictor.describe
+        calls = []
+
+        def fail(*args):
+            calls.append(args)
+            if len(calls) > num_chunks:
+                raise OSError
+            return describe(*args)
+
+        with (
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7),
+            mock.patch.object(predict.Predictor, "describe", fail),
+            self.assertRaises(OSError),
+        ):
+            self._run(path, **flags)
+
+    @parameterized.parameters(0, 2)
+    def test_goes_on_where_it_was_stopped(self, num_length_buckets):
+        flags = {"num_length_buckets": num_length_buckets, "batch_size": 3}
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        with self._chunks_of(7):
+            self._run(path, **flags)
+        whole = pathlib.Path(self.output).read_bytes()
+        os.remove(self.output)
+
+        self._fail_after(path, 2, **flags)
+        with open(f"{self.output}.partial", "ab") as file:
+            file.write(b'{"label": "no", "pro')  # As a kill may leave it.
+        with self._chunks_of(7) as sizes:
+            self._run(path, **flags)
+
+        self.assertEqual(sizes, [7, 2])
+        self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
+        self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def test_begins_anew_where_anything_has_changed(self):
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+
+        def change_input():
+            self._write("texts.jsonl", self._rows(_texts(23)[::-1]))
+
+        def change_model():
+            shutil.rmtree(self.model)
+            labels = ("nein", "vielleicht", "ja")
+            task = dataclasses.replace(_TASK, labels=labels)
+            tiny_model.write_task(self.model, task)
+
+        def lose_lines():
+            os.truncate(f"{self.output}.partial", 9)
+
+        for change in (change_input, change_model, lose_lines, None):
+            self._fail_after(path, 2)
+            flags = {} if change else {"batch_size": 5}
+            if change:
+                change()
+            with self._chunks_of(7) as sizes:
+                self._run(path, **flags)
+            self.assertEqual(sizes, [7, 7, 7, 2])
+            self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def test_refuses_what_another_process_writes(self):
+        path = self._write("texts.txt", "cat")
+        with (
+            partial_file.open_partial(self.output, {}),
+            self.assertRaisesRegex(UserError, "Another process writes .*;"),
+        ):
+            self._run(path)
 
     def test_models_of_others(self):
         stored = formats.read(self.model)
