@@ -144,8 +144,8 @@ def predict_chunks(
       num_done: Examples of the first chunks, which are left out.
 
     Raises:
-      UserError: If the file is not what it should be, or the model makes
-        something else than numbers of it.
+      UserError: If the file is not what it should be, or the model computes
+        numbers that are not finite.
     """
     task = predictor.task
     num_seen = 0
@@ -161,14 +161,7 @@ def predict_chunks(
 
 
 def _to_line(described: Mapping[str, Any]) -> str:
-    try:
-        line = json.dumps(described, ensure_ascii=False, allow_nan=False)
-    except ValueError as error:
-        raise UserError(
-            "The model computes numbers that are not finite, so it is "
-            "damaged or needs --mixed_precision=float32. Received: "
-            f"{described}."
-        ) from error
+    line = json.dumps(described, ensure_ascii=False, allow_nan=False)
     return f"{line}\n"
 
 

@@ -19,9 +19,11 @@ import tensorflow as tf
 
 from bert_tf import progress
 from bert_tf.data import length_buckets
+from bert_tf.errors import NotFiniteError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
+from bert_tf.tasks.task import NOT_FINITE
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 
@@ -113,6 +115,7 @@ class OutputComputer:
 
         Raises:
           UserError: If a row is longer than all of `lengths`.
+          NotFiniteError: If an output is not finite.
         """
         if not len(features):
             # Nobody has computed anything that would have a name.
@@ -132,6 +135,8 @@ class OutputComputer:
             outputs, loss_sums = self._run(batch, is_row)
             sums += loss_sums
             for name, values in outputs.items():
+                if not np.isfinite(values).all():
+                    raise NotFiniteError(NOT_FINITE)
                 of_rows = rows.setdefault(name, [None] * len(features))
                 for index, value in zip(planned.indices, values, strict=False):
                     of_rows[index] = value

@@ -238,11 +238,7 @@ class TaggingTask(task.Task):
         del examples, tokenizer  # The features know what belongs to whom.
         ids = outputs.get(_TAG_IDS, ())
         if any((row == _BROKEN).any() for row in ids):
-            raise NotFiniteError(
-                "The model computes numbers that are not finite, so it is "
-                "damaged, its training has failed, or it needs "
-                "--mixed_precision=float32."
-            )
+            raise NotFiniteError(task.NOT_FINITE)
         return tagging_features.decode_tags(features, ids, self.labels)
 
     def describe(

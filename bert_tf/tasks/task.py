@@ -29,6 +29,10 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 # The kinds of splits; a task may have several of a kind: dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
+NOT_FINITE = (
+    "The model computes numbers that are not finite, so it is damaged, its "
+    "training has failed, or it needs --mixed_precision=float32."
+)
 
 
 class Features(Protocol):

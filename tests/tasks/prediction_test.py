@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.modeling.model import named_variables
 from bert_tf.modeling.task_models import BertForClassification
@@ -228,6 +229,14 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computer = prediction.OutputComputer(_classifier(), _Task(), 4)
         with self.assertRaisesRegex(UserError, "longer than 8"):
             computer.compute(_Features(_LENGTHS), (8,))
+
+    def test_refuses_numbers_that_are_not_finite(self):
+        model = _classifier()
+        bias = named_variables(model)["output_bias"]
+        bias.assign([0.0, np.inf, 0.0])
+        computer = prediction.OutputComputer(model, _Task(), 4)
+        with self.assertRaisesRegex(NotFiniteError, "not finite.*--mixed_prec"):
+            computer.compute(_Features(_LENGTHS), _EIGHTS)
 
     def test_no_rows(self):
         computer = prediction.OutputComputer(_classifier(), _Task(), 4)

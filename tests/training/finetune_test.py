@@ -740,6 +740,13 @@ class SelectionTest(_TestCase):
         with self.assertRaisesRegex(NotFiniteError, "Step 2 is not finite"):
             _run(dataclasses.replace(config, learning_rate="1e38"))
 
+    def test_a_run_whose_scores_are_not_finite_has_failed_too(self):
+        # The only step is finite; what it makes of the weights is not.
+        _run(self.config(learning_rate="1e38,0.003", num_train_epochs="0.084"))
+        table = _read(self.out("output"), "runs.txt")
+        self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
+        self.assertRegex(table, r"(?m)^ *0\.003 .* best$")
+
     def test_another_error_of_a_run_stops_all(self):
         config = self.config(num_restarts=2)
         error = UserError("Something else.")
