@@ -78,7 +78,7 @@ def _convert(source_format, target_format, source, target, exact_gelu, pipe):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.interop import conversion
     from bert_tf.interop import formats
-    from bert_tf.run_config import ConvertCheckpointConfig
+    from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 
     for name in (source_format, target_format):
         formats.module_of(name)

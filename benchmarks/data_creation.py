@@ -85,7 +85,7 @@ def _measure(
     from bert_tf import files
     from bert_tf.data import original_generator
     from bert_tf.data import streaming_generator
-    from bert_tf.run_config import CreatePretrainingDataConfig
+    from bert_tf.run_config.data import CreatePretrainingDataConfig
     from bert_tf.text.tokenizer import BertTokenizer
 
     folder = tempfile.mkdtemp()

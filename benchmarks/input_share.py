@@ -101,7 +101,7 @@ def _measure(config):
 
 
 def _make_config(folder):
-    from bert_tf.run_config import PretrainConfig
+    from bert_tf.run_config.pretrain import PretrainConfig
 
     data = {"input_file": _INPUT.value, "vocab_file": _VOCAB.value}
     if not _INPUT.value:

@@ -55,7 +55,7 @@ def _build_parts(device_flags, model_name, batch_size):
     from bert_tf import distribution
     from bert_tf import files
     from bert_tf.modeling.model import BertForPretraining
-    from bert_tf.run_config import DeviceConfig
+    from bert_tf.run_config.devices import DeviceConfig
     from bert_tf.training import loop
     from bert_tf.training.losses import PretrainingObjective
     from bert_tf.training.optimization import build_optimizer

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import MutableMapping
 
 from bert_tf.errors import UserError
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")

@@ -27,11 +27,11 @@ from bert_tf.data import tfrecords
 from bert_tf.data import vocabulary_building
 from bert_tf.demo_serving import Served
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
-from bert_tf.run_config import CreatePretrainingDataConfig
-from bert_tf.run_config import DemoConfig
-from bert_tf.run_config import LearnVocabularyConfig
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
+from bert_tf.run_config.demo import DemoConfig
+from bert_tf.run_config.export import SavedModelConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.serving import predict
 from bert_tf.serving.fill_mask import FillMask
 from bert_tf.tasks import classification_flags

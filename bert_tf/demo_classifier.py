@@ -15,8 +15,8 @@ from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.data import docstring_sentences
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import ClassifierConfig
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.classifier import ClassifierConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.tasks import tables
 from bert_tf.training import deliverables
 from bert_tf.training import task_evaluation

@@ -24,8 +24,8 @@ from typing import Any
 from bert_tf import cli
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.export import SavedModelConfig
+from bert_tf.run_config.serve import ServeConfig
 
 EXPORT_SCRIPT = "export/savedmodel.py"
 SERVE_SCRIPT = "run/serve.py"

@@ -18,7 +18,7 @@ from bert_tf import rendezvous
 from bert_tf import strategies
 from bert_tf.cluster import Cluster
 from bert_tf.coordination import Coordinator
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 
 # How long workers that are all there may take to connect. TensorFlow would wait
 # for an hour for one that ended meanwhile.

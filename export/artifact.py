@@ -36,7 +36,7 @@ class Artifact:
         `top_k`, `pooling`, `layer`, `doc_stride`, ...
       command: The command line that makes it again.
       litert: How the weights in litert/ are kept, one of
-        `bert_tf.export_config.LITERT_QUANTIZATIONS`; None if there are none.
+        `run_config.export.LITERT_QUANTIZATIONS`; None if there are none.
     """
 
     model_name: str

@@ -84,7 +84,7 @@ class LitertModule:
         Args:
           directory: The version directory, under whatever temporary name.
           quantization: How the weights are kept, one of
-            `bert_tf.export_config.LITERT_QUANTIZATIONS`.
+            `run_config.export.LITERT_QUANTIZATIONS`.
 
         Returns:
           The model's file in float32.

@@ -86,7 +86,7 @@ def examine(
     Args:
       directory: The version directory.
       quantization: How the weights are kept, one of
-        `bert_tf.export_config.LITERT_QUANTIZATIONS`.
+        `run_config.export.LITERT_QUANTIZATIONS`.
       planned: The calls, and what they must give.
       warmups: Warm-up requests, of which some are timed.
       exact: The model's file in float32, where it is known and not that in

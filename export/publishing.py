@@ -13,10 +13,10 @@ from bert_tf import keras_backend
 from bert_tf import precision as precisions
 from bert_tf import pretrained
 from bert_tf.errors import UserError
-from bert_tf.export_config import BUCKETS
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import initialization
 from bert_tf.modeling import inference
+from bert_tf.run_config.export import BUCKETS
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import registry as tasks
 from export import extras

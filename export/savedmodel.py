@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from bert_tf import cli
-from bert_tf.export_config import SavedModelConfig
+from bert_tf.run_config.export import SavedModelConfig
 
 
 def main(config: SavedModelConfig) -> None:

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from bert_tf import cli
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config.export import TfliteConfig
 
 
 def main(config: TfliteConfig) -> None:

@@ -17,8 +17,8 @@ from absl import logging
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
-from bert_tf.export_config import VerifyConfig
 from bert_tf.interop import initialization
+from bert_tf.run_config.export import VerifyConfig
 from bert_tf.stored_model import StoredModel
 from export import artifact as artifacts
 from export import graph_file

@@ -10,7 +10,7 @@ that is missing or has no place is an error unless --allow_missing matches it.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import ConvertCheckpointConfig
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 
 
 def main(config: ConvertCheckpointConfig) -> None:

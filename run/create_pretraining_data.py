@@ -9,7 +9,7 @@ stand between documents.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 
 
 def main(config: CreatePretrainingDataConfig) -> None:

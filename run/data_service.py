@@ -8,7 +8,7 @@ with --tf_data_service=grpc://a:5000,grpc://b:5000.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import DataServiceConfig
+from bert_tf.run_config.data import DataServiceConfig
 
 
 def main(config: DataServiceConfig) -> None:

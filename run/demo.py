@@ -6,7 +6,7 @@ A second run goes on where the first one stopped, or finishes at once.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import DemoConfig
+from bert_tf.run_config.demo import DemoConfig
 
 
 def main(config: DemoConfig) -> None:

@@ -17,7 +17,7 @@ is.
 """
 
 from bert_tf import cli
-from bert_tf.distill_config import DistillConfig
+from bert_tf.run_config.distill import DistillConfig
 
 
 def main(config: DistillConfig) -> None:

@@ -12,7 +12,7 @@ directory, which run/convert_checkpoint.py takes to other formats.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import ExtendVocabularyConfig
+from bert_tf.run_config.checkpoints import ExtendVocabularyConfig
 
 
 def main(config: ExtendVocabularyConfig) -> None:

@@ -11,7 +11,7 @@ alone, in place of --model_dir:
 """
 
 from bert_tf import cli
-from bert_tf.run_config import ExtractFeaturesConfig
+from bert_tf.run_config.predict import ExtractFeaturesConfig
 
 
 def main(config: ExtractFeaturesConfig) -> None:

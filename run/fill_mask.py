@@ -8,7 +8,7 @@ model may be of any format, for instance a Hugging Face directory.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import FillMaskConfig
+from bert_tf.run_config.predict import FillMaskConfig
 
 
 def main(config: FillMaskConfig) -> None:

@@ -18,7 +18,7 @@ Started again, it goes on where its last checkpoint is.
 """
 
 from bert_tf import cli
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 
 
 def main(config: ClassifierConfig) -> None:

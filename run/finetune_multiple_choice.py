@@ -17,7 +17,7 @@ Started again, it goes on where its last checkpoint is.
 """
 
 from bert_tf import cli
-from bert_tf.finetune_config import MultipleChoiceConfig
+from bert_tf.run_config.multiple_choice import MultipleChoiceConfig
 
 
 def main(config: MultipleChoiceConfig) -> None:

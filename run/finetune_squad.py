@@ -12,7 +12,7 @@ again, it goes on where its last checkpoint is. --triviaqa_file and
 """
 
 from bert_tf import cli
-from bert_tf.finetune_config import SquadConfig
+from bert_tf.run_config.squad import SquadConfig
 
 
 def main(config: SquadConfig) -> None:

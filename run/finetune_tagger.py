@@ -20,7 +20,7 @@ Started again, it goes on where its last checkpoint is.
 """
 
 from bert_tf import cli
-from bert_tf.finetune_config import TaggerConfig
+from bert_tf.run_config.tagger import TaggerConfig
 
 
 def main(config: TaggerConfig) -> None:

@@ -8,7 +8,7 @@ paper.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import GlueSubmissionConfig
+from bert_tf.run_config.predict import GlueSubmissionConfig
 
 
 def main(config: GlueSubmissionConfig) -> None:

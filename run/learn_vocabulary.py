@@ -7,7 +7,7 @@ A report on it lies beside it: tokens per word, share of [UNK].
 """
 
 from bert_tf import cli
-from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
 
 
 def main(config: LearnVocabularyConfig) -> None:

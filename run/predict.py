@@ -8,7 +8,7 @@ output appears when it is whole.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
 
 
 def main(config: PredictConfig) -> None:

@@ -14,7 +14,7 @@ goes on where that left off.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 
 
 def main(config: PretrainConfig) -> None:

@@ -9,7 +9,7 @@ a page to try a model by hand, /metrics is for Prometheus.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:

@@ -8,7 +8,7 @@ end], ...]}; offsets are bytes of the line of text.
 """
 
 from bert_tf import cli
-from bert_tf.run_config import TokenizeFileConfig
+from bert_tf.run_config.data import TokenizeFileConfig
 
 
 def main(config: TokenizeFileConfig) -> None:

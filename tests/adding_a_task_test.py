@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.serving import predict
 from bert_tf.tasks import registry
 from tests import tiny_model

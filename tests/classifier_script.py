@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 from run import finetune_classifier
 from tests import tiny_model
 

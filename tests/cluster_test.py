@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from bert_tf import cluster as clusters
 from bert_tf.cluster import Cluster
 from bert_tf.errors import UserError
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 
 _WORKERS = "multi_worker_mirrored"
 

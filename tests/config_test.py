@@ -1,8 +1,10 @@
 """Tests for bert_tf.config and the checks of bert_tf.run_config."""
 
 import dataclasses
+import importlib
 import json
 import pathlib
+import pkgutil
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ from bert_tf import run_config
 from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
+from bert_tf.run_config.predict import ExtractFeaturesConfig
 from tests import shared_data
 
 _VALUES = {
@@ -186,7 +189,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
             "CreatePretrainingDataConfig": _CREATE_DATA,
             "PretrainConfig": _PRETRAIN,
         }[name]
-        config_cls = getattr(run_config, name)
+        config_cls = _all_run_configs()[name]
         config_cls(**given)  # Right without the change.
         with self.assertRaisesRegex(UserError, message):
             config_cls(**{**given, **changes})
@@ -198,43 +201,50 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
             "init_checkpoint": "d",
             "vocab_file": "e",
         }
-        run_config.ExtractFeaturesConfig(**files, **trio)
-        run_config.ExtractFeaturesConfig(**files, model_dir="f")
+        ExtractFeaturesConfig(**files, **trio)
+        ExtractFeaturesConfig(**files, model_dir="f")
         with self.assertRaisesRegex(UserError, "Received both"):
-            run_config.ExtractFeaturesConfig(**files, **trio, model_dir="f")
+            ExtractFeaturesConfig(**files, **trio, model_dir="f")
         # What is left out may lie beside the checkpoint.
-        run_config.ExtractFeaturesConfig(**files, init_checkpoint="d")
+        ExtractFeaturesConfig(**files, init_checkpoint="d")
         del trio["init_checkpoint"]
         with self.assertRaisesRegex(UserError, "or --init_checkpoint"):
-            run_config.ExtractFeaturesConfig(**files, **trio)
+            ExtractFeaturesConfig(**files, **trio)
 
     def test_every_field_has_a_help_sentence(self):
-        for config_cls in _all_run_configs():
+        for config_cls in _all_run_configs().values():
             for field in dataclasses.fields(config_cls):
                 label = f"{config_cls.__name__}.{field.name}"
                 self.assertTrue(field.metadata.get("help"), label)
 
     def test_configurations_are_frozen(self):
-        for config_cls in _all_run_configs():
+        for config_cls in _all_run_configs().values():
             # Where `dataclass(frozen=True)` leaves its mark.
             self.assertTrue(
                 config_cls.__dataclass_params__.frozen, config_cls.__name__
             )
 
     def test_import_does_not_wait_for_tensorflow(self):
+        names = {value.__module__ for value in _all_run_configs().values()}
         code = (
-            "import sys; import bert_tf.cli, bert_tf.run_config; "
+            f"import sys; import bert_tf.cli, {', '.join(sorted(names))}; "
             "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def _all_run_configs():
-    return [
-        value
-        for value in vars(run_config).values()
-        if dataclasses.is_dataclass(value) and isinstance(value, type)
+    """Returns the dataclasses of all modules by their names."""
+    modules = [
+        importlib.import_module(f"bert_tf.run_config.{module.name}")
+        for module in pkgutil.iter_modules(run_config.__path__)
     ]
+    return {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if dataclasses.is_dataclass(value) and name.endswith("Config")
+    }
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf import demo_serving
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 
 _SERVED = demo_serving.Served(
     "http://localhost:1/v1/models/library",

@@ -11,7 +11,7 @@ from bert_tf import strategies
 from bert_tf.cluster import Cluster
 from bert_tf.coordination import Coordinator
 from bert_tf.errors import UserError
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 from tests import worker_processes
 
 

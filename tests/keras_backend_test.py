@@ -15,7 +15,7 @@ from bert_tf.errors import UserError
 
 _SCRIPT = """
 from bert_tf import cli
-from bert_tf.run_config import FillMaskConfig
+from bert_tf.run_config.predict import FillMaskConfig
 
 def main(config):
     from bert_tf.modeling import model

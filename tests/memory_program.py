@@ -17,7 +17,7 @@ from bert_tf import devices  # noqa: E402
 from bert_tf import distribution  # noqa: E402
 from bert_tf.config import BertConfig  # noqa: E402
 from bert_tf.errors import UserError  # noqa: E402
-from bert_tf.run_config import PretrainConfig  # noqa: E402
+from bert_tf.run_config.pretrain import PretrainConfig  # noqa: E402
 from bert_tf.training import assembly  # noqa: E402
 from bert_tf.training import memory  # noqa: E402
 from bert_tf.training import memory_watch  # noqa: E402

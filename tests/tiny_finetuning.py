@@ -4,7 +4,7 @@ import csv
 import os
 import random
 
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 from tests import tiny_model
 
 # The words of both labels, and those of each.

@@ -8,7 +8,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.generation_result import RecordCounts
 from bert_tf.data.manifest import Manifest
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.text.vocabulary import Vocabulary
 from tests import record_files
 

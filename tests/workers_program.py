@@ -13,7 +13,7 @@ from bert_tf.config import option
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 
 NUM_RECORDS = 21
 BATCH_SIZE = 7

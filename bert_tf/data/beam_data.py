@@ -37,7 +37,7 @@ from bert_tf.data.local_copy import LocalCopy
 from bert_tf.data.record_parts import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 

@@ -24,8 +24,8 @@ from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
-from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
 
 _PROBLEMS = "problems"
 _DEFAULT_OPTIONS = ("--default_sdk_harness_log_level=WARNING",)

@@ -21,7 +21,7 @@ from bert_tf.data import beam_runner
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
 from bert_tf.data.vocabulary_building import CountedText
-from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
 from bert_tf.text import word_count
 
 # Files that the words are spread over, each of which a worker sorts.

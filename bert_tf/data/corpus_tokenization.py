@@ -16,7 +16,7 @@ from bert_tf.data import record_parts
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
 _CHARACTERS_PER_BATCH = 1 << 20

@@ -11,7 +11,7 @@ from matplotlib import figure
 from bert_tf import files
 from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.generation_result import RecordCounts
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 
 # Sentences give about 54%; paragraphs taken for sentences give 73%, because a
 # single one often fills a sequence and has nothing to be followed by.

@@ -25,7 +25,7 @@ from bert_tf.data import tfrecords
 from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.generation_result import RecordCounts
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
 Sentence = list[int]

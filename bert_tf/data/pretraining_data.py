@@ -28,7 +28,7 @@ from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.manifest import Manifest
 from bert_tf.data.recipe import Recipe
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf import progress
 from bert_tf.data import corpus
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 
 # Raise it when the same flags begin to make other records.
 _VERSION = 1

@@ -41,7 +41,7 @@ from bert_tf.data.mask_sampling import MaskingOptions
 from bert_tf.data.record_parts import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Less than a second of work, and the memory that a worker's plan takes.

@@ -18,7 +18,7 @@ from bert_tf import progress
 from bert_tf.data import beam_package
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
-from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
 from bert_tf.text import vocabulary_learning
 from bert_tf.text import word_count
 from bert_tf.text import word_statistics

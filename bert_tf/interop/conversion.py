@@ -19,7 +19,7 @@ from bert_tf.errors import UserError
 from bert_tf.interop import conversion_report
 from bert_tf.interop import formats
 from bert_tf.interop import paths
-from bert_tf.run_config import ConvertCheckpointConfig
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 from bert_tf.stored_model import StoredModel
 
 # The exact GELU, in our terms; see `config.HIDDEN_ACTS`.

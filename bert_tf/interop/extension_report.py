@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_tf import model_card
 from bert_tf.interop.model_extension import Extension
-from bert_tf.run_config import ExtendVocabularyConfig
+from bert_tf.run_config.checkpoints import ExtendVocabularyConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.new_pieces import NewPiece
 from bert_tf.text.new_pieces import NewPieces

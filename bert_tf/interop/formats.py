@@ -18,7 +18,7 @@ import types
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.run_config import FORMATS
+from bert_tf.run_config.checkpoints import FORMATS
 from bert_tf.stored_model import StoredModel
 
 # Each is imported when it is first asked for, as KerasHub takes seconds.
@@ -74,7 +74,8 @@ def read(
 
     Args:
       path: A directory or, for checkpoints of TensorFlow, a prefix.
-      source_format: One of `run_config.FORMATS`; by default recognised.
+      source_format: One of `run_config.checkpoints.FORMATS`; by default
+        recognised.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:

@@ -12,7 +12,7 @@ from bert_tf.interop import extension_report
 from bert_tf.interop import formats
 from bert_tf.interop import model_extension
 from bert_tf.interop import paths
-from bert_tf.run_config import ExtendVocabularyConfig
+from bert_tf.run_config.checkpoints import ExtendVocabularyConfig
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 

@@ -26,7 +26,7 @@ from bert_tf import progress
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.modeling import model as bert_model
-from bert_tf.run_config import ExtractFeaturesConfig
+from bert_tf.run_config.predict import ExtractFeaturesConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer

@@ -15,7 +15,7 @@ from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.interop import weight_map
-from bert_tf.run_config import FillMaskConfig
+from bert_tf.run_config.predict import FillMaskConfig
 from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import MASK
 

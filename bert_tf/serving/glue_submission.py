@@ -18,7 +18,7 @@ from bert_tf import progress
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
-from bert_tf.run_config import GlueSubmissionConfig
+from bert_tf.run_config.predict import GlueSubmissionConfig
 from bert_tf.serving import predict
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import glue

@@ -23,7 +23,7 @@ from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.modeling import inference
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks import registry

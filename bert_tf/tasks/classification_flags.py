@@ -12,7 +12,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 from bert_tf.tasks import classification
 from bert_tf.tasks import classification_examples
 from bert_tf.tasks import glue

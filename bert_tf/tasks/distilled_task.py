@@ -5,8 +5,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
+from bert_tf.run_config.distill import DistillConfig
 from bert_tf.tasks import glue
 from bert_tf.tasks import multiple_choice_files
 from bert_tf.tasks import tagging_flags

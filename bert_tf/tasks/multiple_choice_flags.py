@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.finetune_config import MultipleChoiceConfig
+from bert_tf.run_config.multiple_choice import MultipleChoiceConfig
 from bert_tf.tasks import multiple_choice_files
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask

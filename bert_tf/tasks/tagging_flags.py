@@ -10,8 +10,8 @@ from absl import logging
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import TaggerConfig
-from bert_tf.finetune_config import require_tagger_columns
+from bert_tf.run_config.tagger import TaggerConfig
+from bert_tf.run_config.tagger import require_tagger_columns
 from bert_tf.tasks import tagging_examples
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.tagging import TaggingTask

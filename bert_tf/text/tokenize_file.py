@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import files
 from bert_tf import progress
 from bert_tf.errors import UserError
-from bert_tf.run_config import TokenizeFileConfig
+from bert_tf.run_config.data import TokenizeFileConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Read at once; more only where one line is longer.

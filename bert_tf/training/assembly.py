@@ -12,7 +12,7 @@ from bert_tf.devices import Devices
 from bert_tf.distribution import StepPlan
 from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import remat
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import memory_watch

@@ -17,7 +17,7 @@ from bert_tf import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.data.manifest import Manifest
 from bert_tf.errors import UserError
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import learning_curves
 from bert_tf.training import metrics_log

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.run_config.finetune import FinetuneConfig
 from bert_tf.tasks.task import Task
 
 # The metrics of dev, and the `step` they are of.

@@ -16,9 +16,9 @@ from bert_tf import devices
 from bert_tf import files
 from bert_tf import pretrained
 from bert_tf.devices import Devices
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
+from bert_tf.run_config.distill import DistillConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks import distilled_task
 from bert_tf.tasks import registry

@@ -21,9 +21,9 @@ from bert_tf import model_directory
 from bert_tf.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import FinetuneConfig
-from bert_tf.finetune_config import RunSettings
 from bert_tf.interop import formats
+from bert_tf.run_config.finetune import FinetuneConfig
+from bert_tf.run_config.finetune import RunSettings
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST

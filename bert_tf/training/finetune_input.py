@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
-from bert_tf.finetune_config import RunSettings
+from bert_tf.run_config.finetune import RunSettings
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.training import loop as training_loop

@@ -13,8 +13,8 @@ from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import SquadConfig
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
+from bert_tf.run_config.squad import SquadConfig
 from bert_tf.tasks import squad_ensemble
 from bert_tf.tasks import triviaqa
 from bert_tf.tasks.squad import SquadTask

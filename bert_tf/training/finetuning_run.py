@@ -12,9 +12,9 @@ from bert_tf import distribution
 from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
-from bert_tf.finetune_config import RunSettings
 from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import remat
+from bert_tf.run_config.finetune import RunSettings
 from bert_tf.tasks import prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.training import checkpoints

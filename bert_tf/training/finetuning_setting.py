@@ -11,8 +11,8 @@ from bert_tf import files
 from bert_tf.coordination import Coordinator
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import FinetuneConfig
-from bert_tf.finetune_config import RunSettings
+from bert_tf.run_config.finetune import FinetuneConfig
+from bert_tf.run_config.finetune import RunSettings
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN

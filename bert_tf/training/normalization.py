@@ -7,7 +7,7 @@ from absl import logging
 from bert_tf import stored_model
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import FinetuneConfig
+from bert_tf.run_config.finetune import FinetuneConfig
 from bert_tf.stored_model import StoredModel
 
 

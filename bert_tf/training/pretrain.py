@@ -18,7 +18,7 @@ from bert_tf.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.interop import loading
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.training import assembly
 from bert_tf.training import checkpoints

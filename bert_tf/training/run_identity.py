@@ -24,7 +24,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data.manifest import Manifest
 from bert_tf.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.training.checkpoints import Checkpoint
 
 _FIXED = (

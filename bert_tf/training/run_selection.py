@@ -19,7 +19,7 @@ from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import RunSettings
+from bert_tf.run_config.finetune import RunSettings
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.training import checkpoints

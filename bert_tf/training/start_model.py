@@ -9,11 +9,11 @@ from bert_tf import files
 from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import FinetuneConfig
 from bert_tf.interop import formats
 from bert_tf.interop import initialization
 from bert_tf.interop.tensors import Tensors
 from bert_tf.modeling import model
+from bert_tf.run_config.finetune import FinetuneConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import normalization

@@ -12,9 +12,9 @@ import numpy as np
 from absl import logging
 
 from bert_tf.config import BertConfig
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
 from bert_tf.interop.tensors import Tensors
+from bert_tf.run_config.distill import DistillConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.training import start_model
 

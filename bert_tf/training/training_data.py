@@ -14,7 +14,7 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.manifest import Manifest
 from bert_tf.data.record_repair import Budget
 from bert_tf.errors import UserError
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 

@@ -23,7 +23,7 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.devices import Devices
 from bert_tf.distribution import StepPlan
 from bert_tf.errors import UserError
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.training import loop as training_loop
 from bert_tf.training import training_data
 

@@ -21,10 +21,10 @@ from typing import Self
 
 import tensorflow as tf
 
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.stored_model import StoredModel
 from bert_tf.text.tokenizer import BertTokenizer
 from export.heads import dense_packing

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.export_config import QUANTIZATIONS
+from bert_tf.run_config.export import QUANTIZATIONS
 from bert_tf.serving.lite_model import LiteModel
 from bert_tf.tasks.squad import SquadTask
 from export.on_device import costs
@@ -61,7 +61,7 @@ class Report:
     """What a file is worth.
 
     Attributes:
-      quantization: One of `bert_tf.export_config.QUANTIZATIONS`.
+      quantization: One of `run_config.export.QUANTIZATIONS`.
       num_bytes: Its size.
       latencies: How long calls of one row take, or of as many as the file has.
       peak_memory: The most bytes that a process needs for it with one thread;

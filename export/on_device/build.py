@@ -6,8 +6,8 @@ import keras
 
 from bert_tf import cli
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config.export import SavedModelConfig
+from bert_tf.run_config.export import TfliteConfig
 from bert_tf.stored_model import StoredModel
 from export import labels
 from export import publishing
@@ -26,7 +26,7 @@ class Build:
 
     Attributes:
       config: What the user asks for.
-      quantization: One of `bert_tf.export_config.QUANTIZATIONS`; that of
+      quantization: One of `run_config.export.QUANTIZATIONS`; that of
         `config` may be all of them.
       stored: The model as it lies on disk.
       name: The head's, a key of `export.heads.registry.ENTRIES`.

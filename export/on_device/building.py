@@ -13,9 +13,9 @@ from absl import logging
 from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
-from bert_tf.export_config import ALL
-from bert_tf.export_config import QUANTIZATIONS
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config.export import ALL
+from bert_tf.run_config.export import QUANTIZATIONS
+from bert_tf.run_config.export import TfliteConfig
 from export.on_device import accuracy
 from export.on_device import build as builds
 from export.on_device import client_texts

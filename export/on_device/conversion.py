@@ -38,7 +38,7 @@ def convert(
     Args:
       function: Takes the tensors of `specs` by name; returns tensors by name.
       specs: Dtypes and shapes of its inputs; None where free.
-      quantization: One of `bert_tf.export_config.QUANTIZATIONS`: "none" for
+      quantization: One of `run_config.export.QUANTIZATIONS`: "none" for
         float32; "float16" for weights in float16; "dynamic" for weights in
         int8, and activations while products are computed; "full_int8" for
         both, see `calibration`.

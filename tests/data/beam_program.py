@@ -14,7 +14,7 @@ from bert_tf.data import beam_runner
 from bert_tf.data import pretraining_data
 from bert_tf.data import record_parts
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 
 
 def _config(**flags):

@@ -26,8 +26,8 @@ from bert_tf.data import pretraining_data
 from bert_tf.data import streaming_generator
 from bert_tf.data import vocabulary_building
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
-from bert_tf.run_config import LearnVocabularyConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
+from bert_tf.run_config.data import LearnVocabularyConfig
 from tests import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from bert_tf import files
 from bert_tf.data import data_report
 from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.generation_result import RecordCounts
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 
 _MASK_ID = 4
 

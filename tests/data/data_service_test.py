@@ -13,7 +13,7 @@ from bert_tf.data import data_service
 from bert_tf.data.data_service import DataService
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
-from bert_tf.run_config import DataServiceConfig
+from bert_tf.run_config.data import DataServiceConfig
 from bert_tf.text.masking import DynamicMasking
 from tests import record_files
 

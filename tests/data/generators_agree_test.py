@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from bert_tf.data import corpus
 from bert_tf.data import original_generator
 from bert_tf.data import streaming_generator
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from tests.shared_data import data
 

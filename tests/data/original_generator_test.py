@@ -10,7 +10,7 @@ from bert_tf import features
 from bert_tf.data import original_generator
 from bert_tf.data import tfrecords
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.shared_data import data

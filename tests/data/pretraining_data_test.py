@@ -13,7 +13,7 @@ from bert_tf.data import manifest
 from bert_tf.data import pretraining_data
 from bert_tf.data import tfrecords
 from bert_tf.errors import UserError
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.vocabulary import Vocabulary
 
 _WORDS = "the cat sat on a mat dog ran home and ate fish ##s ##ed . ,".split()

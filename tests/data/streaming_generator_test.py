@@ -22,7 +22,7 @@ from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
-from bert_tf.run_config import CreatePretrainingDataConfig
+from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 

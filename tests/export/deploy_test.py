@@ -9,7 +9,7 @@ import yaml
 from absl.testing import parameterized
 
 from bert_tf import cli
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 from export import usage
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

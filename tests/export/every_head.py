@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from unittest import mock
 
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.tagging import TaggingTask
 from export import publishing

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.serving.model_server import litert
 from export import artifact as artifacts
 from export import litert_module

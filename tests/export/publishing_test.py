@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
+from bert_tf.run_config.export import SavedModelConfig
 from export import publishing
 from tests import tiny_model
 from tests.export import tiny_exports

@@ -4,7 +4,7 @@ import contextlib
 import os
 from unittest import mock
 
-from bert_tf.export_config import SavedModelConfig
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask

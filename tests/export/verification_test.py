@@ -13,8 +13,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf import files
 from bert_tf import model_directory
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import initialization
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from export import artifact as artifacts

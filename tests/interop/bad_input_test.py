@@ -16,8 +16,8 @@ from bert_tf.errors import UserError
 from bert_tf.interop import conversion
 from bert_tf.interop import formats
 from bert_tf.interop import tf1_checkpoint
-from bert_tf.run_config import FORMATS
-from bert_tf.run_config import ConvertCheckpointConfig
+from bert_tf.run_config.checkpoints import FORMATS
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 from tests.interop import stored_models
 
 _CHECKPOINT = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")

@@ -18,8 +18,8 @@ from bert_tf.interop import conversion_report
 from bert_tf.interop import formats
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.interop import weight_map
-from bert_tf.run_config import FORMATS
-from bert_tf.run_config import ConvertCheckpointConfig
+from bert_tf.run_config.checkpoints import FORMATS
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 from tests.interop import stored_models
 from tests.shared_data import golden
 

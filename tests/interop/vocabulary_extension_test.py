@@ -13,7 +13,7 @@ from bert_tf import model_directory
 from bert_tf import stored_model
 from bert_tf.errors import UserError
 from bert_tf.interop import vocabulary_extension
-from bert_tf.run_config import ExtendVocabularyConfig
+from bert_tf.run_config.checkpoints import ExtendVocabularyConfig
 from bert_tf.text.vocabulary import Vocabulary
 from tests import tiny_model
 from tests.shared_data import golden

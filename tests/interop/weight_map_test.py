@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from bert_tf.interop import weight_layout
 from bert_tf.interop import weight_map
-from bert_tf.run_config import FORMATS
+from bert_tf.run_config.checkpoints import FORMATS
 from tests.modeling import tiny
 
 

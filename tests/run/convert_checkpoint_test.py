@@ -12,17 +12,18 @@ import tensorflow as tf
 from bert_tf import model_directory
 from bert_tf.interop import conversion
 from bert_tf.interop import formats
-from bert_tf.run_config import ConvertCheckpointConfig
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 from tests.interop import stored_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Dies when everything is written and nothing has its name yet.
 _KILLED = """
 import os, signal, sys
-from bert_tf import cli, files, run_config
+from bert_tf import cli, files
+from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
 from run import convert_checkpoint
 files.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
-cli.run(convert_checkpoint.main, run_config.ConvertCheckpointConfig)
+cli.run(convert_checkpoint.main, ConvertCheckpointConfig)
 """
 
 

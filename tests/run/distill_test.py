@@ -12,9 +12,9 @@ from absl.testing import parameterized
 from bert_tf import cli
 from bert_tf import files
 from bert_tf.devices import Devices
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.distill import DistillConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.serving import predict
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns

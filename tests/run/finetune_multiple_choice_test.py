@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import MultipleChoiceConfig
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.multiple_choice import MultipleChoiceConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.serving import predict
 from run import finetune_multiple_choice
 from tests import tiny_model

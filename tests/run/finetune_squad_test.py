@@ -10,8 +10,8 @@ from absl.testing import parameterized
 from bert_tf import files
 from bert_tf import pretrained
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import SquadConfig
 from bert_tf.interop import formats
+from bert_tf.run_config.squad import SquadConfig
 from bert_tf.tasks import registry
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks import squad_metrics

@@ -11,9 +11,9 @@ import tensorflow as tf
 import bert_tf
 from bert_tf import model_directory
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import TaggerConfig
 from bert_tf.modeling import model as bert_model
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
+from bert_tf.run_config.tagger import TaggerConfig
 from bert_tf.serving import predict
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary

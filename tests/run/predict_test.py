@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
 from run import predict
 from tests import classifier_script
 from tests import tiny_model

@@ -12,7 +12,7 @@ from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.modeling import model as bert_model
-from bert_tf.run_config import ExtractFeaturesConfig
+from bert_tf.run_config.predict import ExtractFeaturesConfig
 from bert_tf.serving import extract_features
 from bert_tf.text.vocabulary import Vocabulary
 from tests import tiny_model

@@ -16,7 +16,7 @@ from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import weight_map
-from bert_tf.run_config import FillMaskConfig
+from bert_tf.run_config.predict import FillMaskConfig
 from bert_tf.serving import fill_mask
 from tests import tiny_model
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf import pretrained
 from bert_tf.errors import UserError
-from bert_tf.run_config import GlueSubmissionConfig
+from bert_tf.run_config.predict import GlueSubmissionConfig
 from bert_tf.serving import glue_submission
 from bert_tf.tasks import glue_tasks
 from bert_tf.tasks.classification import ClassificationTask

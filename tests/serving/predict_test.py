@@ -18,7 +18,7 @@ from bert_tf import partial_file
 from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
-from bert_tf.run_config import PredictConfig
+from bert_tf.run_config.predict import PredictConfig
 from bert_tf.serving import predict
 from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks.classification import ClassificationTask

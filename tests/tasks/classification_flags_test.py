@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 from bert_tf.tasks import classification_flags
 from bert_tf.tasks.classification_examples import Columns
 

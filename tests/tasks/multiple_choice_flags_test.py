@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import MultipleChoiceConfig
+from bert_tf.run_config.multiple_choice import MultipleChoiceConfig
 from bert_tf.tasks import multiple_choice_files
 from bert_tf.tasks import multiple_choice_flags
 from bert_tf.tasks.multiple_choice_examples import Columns

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.finetune_config import TaggerConfig
+from bert_tf.run_config.tagger import TaggerConfig
 from bert_tf.tasks import tagging_flags
 
 _TRAIN = "a\tO\nb\tI-PER\n\nc\tB-LOC\n"

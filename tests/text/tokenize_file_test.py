@@ -10,7 +10,7 @@ from unittest import mock
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.run_config import TokenizeFileConfig
+from bert_tf.run_config.data import TokenizeFileConfig
 from bert_tf.text import tokenize_file
 from tests.shared_data import data
 from tests.text import reference_tokenizer

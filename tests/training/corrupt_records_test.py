@@ -9,7 +9,7 @@ from bert_tf import files
 from bert_tf.data import data_service
 from bert_tf.errors import UserError
 from bert_tf.interop import tf1_checkpoint
-from bert_tf.run_config import DataServiceConfig
+from bert_tf.run_config.data import DataServiceConfig
 from tests import pretrain_case
 from tests import record_files
 from tests import tiny_pretraining

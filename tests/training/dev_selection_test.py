@@ -5,7 +5,7 @@ import types
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.finetune_config import ClassifierConfig
+from bert_tf.run_config.classifier import ClassifierConfig
 from bert_tf.training.dev_selection import DevSelection
 
 

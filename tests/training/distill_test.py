@@ -16,10 +16,10 @@ from bert_tf import devices
 from bert_tf import model_directory
 from bert_tf import pretrained
 from bert_tf.devices import Devices
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import tf1_checkpoint
+from bert_tf.run_config.distill import DistillConfig
 from bert_tf.tasks import classification_flags
 from bert_tf.tasks import distilled_task
 from bert_tf.tasks import glue_tasks

@@ -8,8 +8,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from bert_tf.finetune_config import ClassifierConfig
 from bert_tf.interop import tf1_checkpoint
+from bert_tf.run_config.classifier import ClassifierConfig
 from tests import killed_process
 from tests import tiny_finetuning
 from tests import worker_processes

@@ -8,10 +8,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import model_directory
-from bert_tf.distill_config import DistillConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.modeling import model as bert_model
+from bert_tf.run_config.distill import DistillConfig
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary

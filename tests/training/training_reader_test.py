@@ -12,7 +12,7 @@ from bert_tf.cluster import Cluster
 from bert_tf.coordination import Coordinator
 from bert_tf.data.record_repair import Budget
 from bert_tf.errors import UserError
-from bert_tf.run_config import DeviceConfig
+from bert_tf.run_config.devices import DeviceConfig
 from bert_tf.training import training_reader
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_tf import cli
-from bert_tf.run_config import PretrainConfig
+from bert_tf.run_config.pretrain import PretrainConfig
 from bert_tf.training import pretrain
 
 

@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 from bert_tf.serving.model_server import batching_options
 from bert_tf.serving.model_server import batching_parameters
 from bert_tf.serving.model_server import grpc_services

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.tasks import glue_tasks
 from export.heads import classification
 from export.heads.classification import Classification

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_tf import pretrained
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.serving import fill_mask
 from export import computing
 from export.heads import fill_mask as fill_mask_head

@@ -10,8 +10,8 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks.squad import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer

@@ -5,9 +5,9 @@ import dataclasses
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
 from bert_tf.interop import weight_map
+from bert_tf.run_config.export import SavedModelConfig
 from export.heads import registry
 from tests import tiny_model
 

@@ -9,10 +9,10 @@ from absl.testing import parameterized
 
 import bert_tf
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
 from bert_tf.interop import formats
 from bert_tf.modeling import inference
 from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.run_config.export import SavedModelConfig
 from bert_tf.tasks.tagging import TaggingTask
 from export.heads.head import Source
 from export.heads.tagging import Tagging

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config.export import TfliteConfig
 from export.on_device import build as builds
 
 

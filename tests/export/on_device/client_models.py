@@ -8,9 +8,9 @@ from bert_tf import model_directory
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
-from bert_tf.export_config import TfliteConfig
 from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import task_models
+from bert_tf.run_config.export import TfliteConfig
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
 from bert_tf.tasks.squad import SquadTask

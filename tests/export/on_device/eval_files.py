@@ -5,7 +5,7 @@ import functools
 import json
 import os
 
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config.export import TfliteConfig
 from export.on_device import build as builds
 from export.on_device import building
 from tests.export.on_device import tiny_builds

@@ -6,8 +6,8 @@ import os
 import shutil
 import tempfile
 
-from bert_tf.export_config import TfliteConfig
 from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.run_config.export import TfliteConfig
 from export.on_device import build as builds
 from export.on_device import building
 from tests import tiny_model

@@ -4,7 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 from bert_tf.serving.model_server import batching_parameters
 from bert_tf.serving.model_server import model_config
 from bert_tf.serving.model_server.batching_options import BatchingOptions

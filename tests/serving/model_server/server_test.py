@@ -13,7 +13,7 @@ from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.errors import UserError
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 from bert_tf.serving.model_server.server import ModelServer
 from tests.serving.model_server import toy_models
 

@@ -9,7 +9,7 @@ import socket
 
 import tensorflow as tf
 
-from bert_tf.run_config import ServeConfig
+from bert_tf.run_config.serve import ServeConfig
 from bert_tf.serving.model_server.server import ModelServer
 
 TIMEOUT_SECONDS = 60

@@ -1,7 +1,4 @@
-"""What the scripts in export/ can be told: one frozen dataclass per script.
-
-Nothing here imports TensorFlow.
-"""
+"""What the scripts in export/ can be told."""
 
 import dataclasses
 import itertools
@@ -9,8 +6,8 @@ import os
 
 from bert_tf.config import option
 from bert_tf.errors import UserError
-from bert_tf.run_config import require
-from bert_tf.run_config import require_at_least
+from bert_tf.run_config.checks import require
+from bert_tf.run_config.checks import require_at_least
 
 HEADS = (
     "classification",

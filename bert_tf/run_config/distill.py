@@ -1,12 +1,12 @@
-"""What run/distill.py can be told. Nothing here imports TensorFlow."""
+"""What run/distill.py can be told."""
 
 import dataclasses
 
 from bert_tf.config import option
-from bert_tf.finetune_config import FinetuneConfig
-from bert_tf.run_config import require
-from bert_tf.run_config import require_at_least
-from bert_tf.run_config import require_rate
+from bert_tf.run_config.checks import require
+from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_rate
+from bert_tf.run_config.finetune import FinetuneConfig
 
 # The paper's models have heads of this size, and four times the width between
 # the two products of a layer.

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.export_config."""
+"""Tests for bert_tf.run_config.export."""
 
 import itertools
 
@@ -7,10 +7,10 @@ from absl import flags
 from absl.testing import parameterized
 
 from bert_tf import cli
-from bert_tf import export_config
 from bert_tf.errors import UserError
-from bert_tf.export_config import SavedModelConfig
-from bert_tf.export_config import TfliteConfig
+from bert_tf.run_config import export
+from bert_tf.run_config.export import SavedModelConfig
+from bert_tf.run_config.export import TfliteConfig
 
 
 def _config(**values):
@@ -53,7 +53,7 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
             _config(buckets="16, 32,99").bucket_lengths(), (16, 32, 99)
         )
         self.assertIsNone(_config().bucket_lengths())
-        for first, second in itertools.pairwise(export_config.BUCKETS):
+        for first, second in itertools.pairwise(export.BUCKETS):
             self.assertBetween(second / first, 1.1, 1.5)
 
     def test_flags_make_the_configuration(self):
@@ -100,7 +100,7 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
             read(), TfliteConfig(model_dir="m", output_file="o", pair=True)
         )
         self.assertEqual(read().quantization, "dynamic")
-        for quantization in export_config.QUANTIZATIONS:
+        for quantization in export.QUANTIZATIONS:
             values["quantization"].parse(quantization)
 
 

@@ -1,0 +1,31 @@
+"""What flags are checked with."""
+
+from typing import Any
+
+from bert_tf.errors import UserError
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises `UserError` unless the condition holds."""
+    if not condition:
+        raise UserError(message)
+
+
+def require_at_least(config: Any, least: int, *names: str) -> None:
+    """Raises `UserError` if a flag, unless it is None, is below `least`."""
+    for name in names:
+        value = getattr(config, name)
+        require(
+            value is None or value >= least,
+            f"--{name} must be at least {least}. Received: {value}.",
+        )
+
+
+def require_rate(config: Any, *names: str) -> None:
+    """Raises `UserError` if a flag does not lie between 0 and 1."""
+    for name in names:
+        value = getattr(config, name)
+        require(
+            0 <= value <= 1,
+            f"--{name} must lie between 0 and 1. Received: {value}.",
+        )
