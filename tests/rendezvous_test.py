@@ -116,6 +116,10 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
         calls=[True, False],
     )
     def test_refuses_another_order_or_the_same_index(self, said, calls):
+        # So long it waits for an answer that does not come.
+        self.enter_context(
+            mock.patch.object(rendezvous, "_SECONDS_TO_ANSWER", 1.0)
+        )
         hosts = worker_processes.free_hosts(2)
         names = dict(zip("abc", [*hosts, "c:1"], strict=True))
         greeting = {

@@ -318,6 +318,7 @@ class OneRunTest(_TestCase):
                 decayed[name], factor * value, rtol=1e-3, atol=1e-6, msg=name
             )
 
+    @pytest.mark.thorough
     def test_dropout_flags_change_the_run(self):
         losses = []
         for number, values in enumerate(
@@ -611,6 +612,7 @@ class SelectionTest(_TestCase):
         with _die_at(0):
             self.assertEqual(_run(config), results)
 
+    @pytest.mark.thorough
     def test_runs_that_are_done_are_evaluated_on_other_data(self):
         runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
         first = _run(self.config(**runs))
@@ -650,6 +652,7 @@ class SelectionTest(_TestCase):
         )
         self.assertEqual(_run(alone)["dev"], scores[-1])
 
+    @pytest.mark.thorough
     def test_runs_that_are_done_began_with_the_same_model(self):
         runs = {"num_train_epochs": "0.5", "num_restarts": 2}
         config = self.config(**runs)
@@ -726,6 +729,7 @@ class SelectionTest(_TestCase):
         self.assertIn(f"Run 1 of 2 has failed before: {failed}.", text)
         self.assertIn("Run 2 of 2 is done, and is evaluated again", text)
 
+    @pytest.mark.thorough
     def test_all_runs_are_not_finite(self):
         config = self.config(learning_rate="1e38,1e37", num_train_epochs="0.5")
         with self.assertRaisesRegex(
