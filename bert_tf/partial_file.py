@@ -1,7 +1,7 @@
 """A file of lines that is written in parts, and goes on after a kill.
 
 `<path>.partial` holds the lines so far; `<path>.partial.json` says how many of
-its bytes count, of how many examples, and what they were made of. It is
+its bytes count, how many lines they are, and what they were made of. It is
 written after the lines, so that it never promises more than there is.
 """
 
@@ -25,7 +25,7 @@ class PartialFile:
     """The lines of a file that is not yet whole.
 
     Attributes:
-      num_examples: How many examples are done.
+      num_lines: How many lines are done.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PartialFile:
         self._identity = dict(identity)
         self._lines = lines
         state = self._read_state()
-        self.num_examples: int = state["num_examples"]
+        self.num_lines: int = state["num_lines"]
         # What came after the last promise may be cut anywhere.
         lines.truncate(state["num_bytes"])
         lines.seek(0, os.SEEK_END)
@@ -56,18 +56,18 @@ class PartialFile:
                 self._path,
             )
             os.remove(path)  # Before the lines change that it speaks of.
-        return {"num_examples": 0, "num_bytes": 0}
+        return {"num_lines": 0, "num_bytes": 0}
 
-    def append(self, lines: Sequence[str], num_examples: int) -> None:
-        """Adds the lines of further examples, which count from then on."""
+    def append(self, lines: Sequence[str]) -> None:
+        """Adds lines with their ends, which count from then on."""
         self._lines.write("".join(lines).encode("utf-8"))
         self._lines.flush()
         os.fsync(self._lines.fileno())
-        self.num_examples += num_examples
+        self.num_lines += len(lines)
         files.write_json(
             _state_path(self._path),
             {
-                "num_examples": self.num_examples,
+                "num_lines": self.num_lines,
                 "num_bytes": self._lines.tell(),
                 "identity": self._identity,
             },

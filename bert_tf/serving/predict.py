@@ -71,7 +71,7 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
     # wrong with the last one is not found out hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
     with _open_output(config, stored, computing) as output:
-        num_done = coordinator.from_chief(output.num_examples)
+        num_done = coordinator.from_chief(output.num_lines)
         if num_done:
             logging.info("%d of %d examples were done before.", num_done, total)
         with progress.bar(
@@ -85,7 +85,7 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
                 predictor, config.input_file, bar.update, num_done
             )
             for lines in chunks:
-                output.append(lines, len(lines))
+                output.append(lines)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -166,32 +166,31 @@ def _to_line(described: Mapping[str, Any]) -> str:
 
 
 class _Output(Protocol):
-    """Where lines go; `num_examples` are there already."""
+    """Where lines go; `num_lines` are there already."""
 
-    num_examples: int
+    num_lines: int
 
-    def append(self, lines: Sequence[str], num_examples: int) -> None: ...
+    def append(self, lines: Sequence[str]) -> None: ...
 
 
 class _Nowhere:
     """The output of workers that only compute."""
 
-    num_examples = 0
+    num_lines = 0
 
-    def append(self, lines: Sequence[str], num_examples: int) -> None:
+    def append(self, lines: Sequence[str]) -> None:
         pass
 
 
 class _WholeFile:
     """A file that nothing can be added to once it is closed."""
 
-    num_examples = 0
+    num_lines = 0
 
     def __init__(self, file: tf.io.gfile.GFile) -> None:
         self._file = file
 
-    def append(self, lines: Sequence[str], num_examples: int) -> None:
-        del num_examples  # Nobody goes on with it.
+    def append(self, lines: Sequence[str]) -> None:
         self._file.write("".join(lines))
 
 
