@@ -20,6 +20,7 @@ from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.run_config.predict import PredictConfig
 from bert_tf.serving import predict
+from bert_tf.tasks import prediction
 from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
@@ -49,6 +50,20 @@ def _texts(count):
     return [
         " ".join(rng.choice(_WORDS, rng.integers(1, 10))) for _ in range(count)
     ]
+
+
+@contextlib.contextmanager
+def _lengths_chosen():
+    """Yields a list of the lengths that those of batches are chosen by."""
+    chosen = []
+    choose = prediction.allowed_lengths
+
+    def spy(lengths, *args):
+        chosen.append(list(lengths))
+        return choose(lengths, *args)
+
+    with mock.patch.object(prediction, "allowed_lengths", spy):
+        yield chosen
 
 
 class PredictTest(tf.test.TestCase, parameterized.TestCase):
@@ -275,7 +290,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def test_goes_on_where_it_was_stopped(self, num_length_buckets):
         flags = {"num_length_buckets": num_length_buckets, "batch_size": 3}
         path = self._write("texts.jsonl", self._rows(_texts(23)))
-        with self._chunks_of(7):
+        with self._chunks_of(7), _lengths_chosen() as chosen:
             self._run(path, **flags)
         whole = pathlib.Path(self.output).read_bytes()
         os.remove(self.output)
@@ -283,9 +298,11 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self._fail_after(path, 2, **flags)
         with open(f"{self.output}.partial", "ab") as file:
             file.write(b'{"label": "no", "pro')  # As a kill may leave it.
-        with self._chunks_of(7) as sizes:
+        with self._chunks_of(7) as sizes, _lengths_chosen() as again:
             self._run(path, **flags)
 
+        if num_length_buckets:
+            self.assertEqual(again, chosen)
         self.assertEqual(sizes, [7, 2])
         self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
         self.assertEqual(self._output_files(), ["predictions.jsonl"])
