@@ -1,10 +1,8 @@
-"""Tests for bert_tf.text.tokenize_file and run/tokenize_file.py."""
+"""Tests for bert_tf.text.tokenize_file."""
 
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from unittest import mock
 
 import tensorflow as tf
@@ -135,27 +133,6 @@ class TokenizeFileTest(tf.test.TestCase):
         )
         with self.assertRaisesRegex(UserError, "--input_file .*no/such.txt"):
             tokenize_file.run(config)
-
-    def test_script(self):
-        command = [
-            sys.executable,
-            str(_ROOT / "run" / "tokenize_file.py"),
-            f"--vocab_file={self.vocab_file}",
-            f"--input_file={self._write('in.txt', b'he!')}",
-            f"--output_file={self.output_file}",
-        ]
-        subprocess.run(command, check=True, cwd=self.folder)
-        with open(self.output_file, encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["ids"], [5, 12])
-        self._write("vocab.txt", "[PAD]\n[UNK]\nhe\n\n")
-        failed = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True
-        )
-        self.assertEqual(failed.returncode, 1)
-        self.assertRegex(
-            failed.stderr.splitlines()[-1],
-            r"ERROR: .*vocab\.txt, line 4: empty",
-        )
 
 
 if __name__ == "__main__":
