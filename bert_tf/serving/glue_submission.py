@@ -218,6 +218,11 @@ def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
         path = os.path.join(glue_dir, name.rstrip("/"))
         if _fold(name.rstrip("/")) in wanted and tf.io.gfile.isdir(path):
             return path
+    # GLUE's page offers this one file as it is, without a folder.
+    if task.name == _AX and tf.io.gfile.exists(
+        os.path.join(glue_dir, f"{task.title}.tsv")
+    ):
+        return glue_dir
     return None
 
 

@@ -260,13 +260,15 @@ class ClassificationTask(task.Task):
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
         """Returns the official metrics, or those of the problem."""
-        return metrics.compute_metrics(
-            self.metric_names,
-            classification_features.convert_labels(
-                examples, self.labels, self.problem_type
-            ),
-            self.predicted_ids(predictions),
+        right = classification_features.convert_labels(
+            examples, self.labels, self.problem_type
         )
+        predicted = self.predicted_ids(predictions)
+        if self.official is not None and self.labels is not None:
+            # GLUE's F1 is that of id 1, and a model may have another order.
+            ids = np.array([self.official.labels.index(x) for x in self.labels])
+            right, predicted = ids[right], ids[predicted]
+        return metrics.compute_metrics(self.metric_names, right, predicted)
 
     def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
         """Returns predictions in the form of `label_ids`."""

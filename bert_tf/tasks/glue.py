@@ -117,14 +117,14 @@ def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
 
     Raises:
       UserError: If the file cannot be read as a table or lacks a column, or a
-        text is missing or empty (unless `task.has_faulty_rows`).
+        text is missing; an empty one is kept, as in the original.
     """
     is_lines = tables.file_ending(path) == ".txt" and not task.is_pair
     table = _read_table(task, path, ".txt" if is_lines else None)
     texts = (tables.TEXT_COLUMN,) if is_lines else _text_columns(task, table)
     for row in table.rows:
         yield classification_examples.make_example(
-            path, row, texts, may_be_empty=task.has_faulty_rows
+            path, row, texts, may_be_empty=True
         )
 
 
@@ -141,13 +141,13 @@ def read_split(
 
     Raises:
       UserError: If the file cannot be read as a table, lacks a column, or if
-        a row is broken, a text is empty (unless `task.has_faulty_rows`), or
-        a label is missing or unknown.
+        a row is broken (unless `task.has_broken_rows`), or a label is missing
+        or unknown. Empty texts are kept, as in the original, and counted.
     """
     broken: list[int] = []
     is_test = split.startswith("test")
     # The rows of a test are counted by the leaderboard.
-    may_break = task.has_faulty_rows and not is_test
+    may_break = task.has_broken_rows and not is_test
     table = _read_table(
         task, path, on_broken_row=broken.append if may_break else None
     )
@@ -209,7 +209,7 @@ def _read_examples(
         label = _read_label(task, table.path, row.line, value, is_test)
         examples.append(
             classification_examples.make_example(
-                table.path, row, texts, label, may_be_empty=task.has_faulty_rows
+                table.path, row, texts, label, may_be_empty=True
             )
         )
     return examples, num_without_gold_label

@@ -44,8 +44,8 @@ class GlueTask:
       columns_of_longer_rows: The columns of rows that have more fields than
         the header names.
       submissions: Split to the name of its file on the leaderboard.
-      has_faulty_rows: Whether the official files have broken rows, which are
-        left out and counted, and empty texts, which are kept and counted.
+      has_broken_rows: Whether the official files have broken rows, which are
+        left out and counted.
     """
 
     name: str
@@ -59,7 +59,7 @@ class GlueTask:
     columns_without_header: tuple[str, ...] = ()
     columns_of_longer_rows: tuple[str, ...] = ()
     submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    has_faulty_rows: bool = False
+    has_broken_rows: bool = False
 
     @property
     def is_pair(self) -> bool:
@@ -158,7 +158,7 @@ _QQP = GlueTask(
     metrics=(metrics.F1, metrics.ACCURACY),
     label_columns=("is_duplicate", "label"),
     submissions=_submission("QQP"),
-    has_faulty_rows=True,
+    has_broken_rows=True,
 )
 _MNLI = GlueTask(
     name="mnli",
@@ -176,8 +176,14 @@ _MNLI = GlueTask(
             "multinli_1.0_dev_mismatched",
             "validation_mismatched",
         ),
-        "test_matched": ("test_matched",),
-        "test_mismatched": ("test_mismatched",),
+        "test_matched": (
+            "test_matched",
+            "multinli_0.9_test_matched_unlabeled",
+        ),
+        "test_mismatched": (
+            "test_mismatched",
+            "multinli_0.9_test_mismatched_unlabeled",
+        ),
     },
     labels=_NLI,
     metrics=(metrics.ACCURACY,),
@@ -245,7 +251,7 @@ _XNLI = GlueTask(
     labels=_NLI,
     metrics=(metrics.ACCURACY,),
     aliases={**_NUMBERED_NLI, "contradictory": "contradiction"},
-    has_faulty_rows=True,
+    has_broken_rows=True,
 )
 _SNLI = GlueTask(
     name="snli",

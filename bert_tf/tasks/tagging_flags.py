@@ -16,7 +16,7 @@ from bert_tf.tasks import tagging_examples
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.tagging import TaggingTask
 
-# What files in --data_dir may be called, the original CoNLL-2003 first.
+# What files in --data_dir may be called.
 _STEMS = {
     task_lib.TRAIN: ("train",),
     task_lib.DEV: ("dev", "valid", "validation", "devel"),

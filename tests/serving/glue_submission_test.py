@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import tempfile
 import zipfile
 
@@ -197,6 +198,11 @@ class GlueSubmissionTest(tf.test.TestCase):
             UserError, "--glue_dir has no file test.tsv .* test of CoLA"
         ):
             self._run(glue_dir=str(folder))
+        shutil.copy(
+            self.data / "diagnostic" / "diagnostic.tsv", folder / "AX.tsv"
+        )
+        files = self._run(glue_dir=str(folder), **self._some("mnli"))
+        self.assertEqual(list(files), ["AX.tsv"])
         with self.assertRaisesRegex(UserError, "--glue_dir names no folder"):
             self._run(glue_dir=str(folder / "nothing"))
 

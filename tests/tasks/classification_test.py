@@ -91,7 +91,7 @@ class LossTest(tf.test.TestCase):
         self.assertAllEqual(weighted.loss_weights(batch), [2.25, 0.5, 2.25])
 
 
-class PredictionTest(tf.test.TestCase):
+class PredictionTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
@@ -102,6 +102,22 @@ class PredictionTest(tf.test.TestCase):
         return task.predict(
             examples, features, {"logits": list(logits)}, self.tokenizer
         )
+
+    @parameterized.parameters("01", "10")
+    def test_f1_is_of_the_official_label(self, labels):
+        official = glue_tasks.get_task("mrpc")
+        task = _single(
+            labels=tuple(labels),
+            metric_names=official.metrics,
+            official=official,
+        )
+        right, predicted = "111100", "110100"
+        logits = np.array(
+            [[label == x for label in labels] for x in predicted], np.float32
+        )
+        examples = _examples(*right)
+        scores = task.score(examples, self.predict(task, examples, logits))
+        self.assertAllClose(scores, {"f1": 6 / 7, "accuracy": 5 / 6})
 
     def test_single_label(self):
         task = _single()

@@ -91,6 +91,15 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             ("A", "B", "entailment"),
         )
 
+    @parameterized.parameters("test_matched", "test_mismatched")
+    def test_tests_of_multinli(self, split):
+        self.write(
+            f"multinli_0.9_{split}_unlabeled.jsonl",
+            '{"gold_label": "hidden", "sentence1": "A", "sentence2": "B"}',
+        )
+        (example,) = self.read("mnli", split).examples
+        self.assertEqual((example.text_b, example.label), ("B", None))
+
     def test_numbers_are_those_of_the_hub(self):
         self.write("dev.tsv", "premise\thypothesis\tlabel\nA\tB\t1\nA\tB\t2\n")
         labels = [
@@ -174,7 +183,15 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "no row to use .* in 'fr'"):
             self.read("xnli", "dev", language="fr")
 
-    def test_faulty_rows_of_qqp_are_counted(self):
+    def test_empty_texts_are_kept_and_counted(self):
+        self.write("train.tsv", "sentence\tlabel\nA\t0\n \t1\nB\t1\n")
+        read = self.read("sst-2", "train")
+        self.assertEqual([e.text_a for e in read.examples], ["A", " ", "B"])
+        self.assertEqual(read.num_empty_texts, 1)
+        texts = glue.read_texts(glue_tasks.get_task("sst-2"), read.path)
+        self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
+
+    def test_broken_rows_of_qqp_are_counted(self):
         header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
         rows = "1\t2\t3\tA\tB\t0\n4\t5\t6\tbroken\nhere\t1\n7\t8\t9\tC\t\t1\n"
         self.write("train.tsv", f"{header}\n{rows}")
@@ -190,8 +207,6 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         ("test.tsv, line 2 must have 2",
          "cola", "test", "index\tsentence\n0\n"),
         ("line 2 must have 4 columns", "cola", "dev", "s\t0\t\tt\ns\t1\tt\n"),
-        ("line 3 has an empty text in column 'sentence'",
-         "sst-2", "train", "sentence\tlabel\nA\t0\n \t1\n"),
         ("line 2 has no label", "sst-2", "dev", "sentence\tlabel\nA\t\n"),
         ("line 2 has the label 'good', which is none of the 2.*'0', '1'",
          "sst-2", "dev", "sentence\tlabel\nA\tgood\n"),
