@@ -191,6 +191,7 @@ class Training:
 
     def __init__(self, model, request, num_steps):
         self.model = model
+        self.in_bfloat16 = request.get("in_bfloat16", True)
         plain, decayed = [], []
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -220,7 +221,7 @@ class Training:
 
     def step(self, batch):
         """Takes one step; returns the loss."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, self.in_bfloat16):
             loss = self.model(**batch)["loss"]
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

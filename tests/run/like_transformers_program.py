@@ -1,0 +1,64 @@
+"""Fine-tunes with the benchmarks' peer; a program for one with PyTorch.
+
+    python like_transformers_program.py REQUESTS.json
+
+A request is that of benchmarks/finetune_peer.py, but for `model`, a folder in
+which a model with random weights is saved before it is trained; `config`, its
+configuration; `vocab`, its pieces; `num_steps`, each with all examples; and
+`output`, where the losses are written.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import torch
+import transformers
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import finetune_peer
+
+# Of what is added to the weights, so that biases and losses are large too.
+_NOISE = 0.2
+
+
+def _make_model(request):
+    """Returns a model whose weights all differ, after it was saved."""
+    encoder = os.path.join(request["model"], "encoder")
+    config = transformers.BertConfig(**request["config"])
+    transformers.BertModel(config).save_pretrained(encoder)
+    model = finetune_peer.build_model(request | {"model": encoder})
+    model.config.id2label = dict(enumerate(request["labels"]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(_NOISE * torch.randn_like(parameter))
+    model.save_pretrained(request["model"])
+    return model
+
+
+def run(request):
+    """Trains one model; returns the loss before each step."""
+    transformers.set_seed(request["seed"])
+    vocab = {piece: index for index, piece in enumerate(request["vocab"])}
+    tokenizer = transformers.BertTokenizer(vocab)
+    model = _make_model(request)
+    tokenizer.save_pretrained(request["model"])
+    rows = finetune_peer.make_rows(request, request["train"], tokenizer, True)
+    batch = finetune_peer.collate(rows)
+    training = finetune_peer.Training(model, request, request["num_steps"])
+    model.train()
+    return [training.step(batch) for _ in range(request["num_steps"])]
+
+
+def main(path):
+    with open(path, encoding="utf-8") as file:
+        requests = json.load(file)
+    for request in requests:
+        with open(request["output"], "w", encoding="utf-8") as file:
+            json.dump(run(request), file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
