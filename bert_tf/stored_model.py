@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.config import NORMALIZATIONS
@@ -56,13 +57,38 @@ class StoredModel:
     @property
     def num_labels(self) -> int | None:
         """How many labels the head has; None if it is not one for labels."""
+        sizes = {self.weights.shapes[name][0] for name in self._label_weights}
+        return sizes.pop() if sizes else None
+
+    @property
+    def _label_weights(self) -> list[str]:
+        """The weights with a row, or a number, for each label."""
         heads = weight_map.HEADS[self.task["kind"]]
-        for row in weight_map.rows(self.config):
-            head = weight_map.part_of(row.name)
-            if row.shape == (weight_map.LABELS,) and head in heads:
-                (size,) = self.weights.shapes[row.name]
-                return size
-        return None
+        return [
+            row.name
+            for row in weight_map.rows(self.config)
+            if row.shape[:1] == (weight_map.LABELS,)
+            and weight_map.part_of(row.name) in heads
+        ]
+
+    def with_labels(self, labels: Sequence[str]) -> "StoredModel":
+        """Returns the model with its labels in another order.
+
+        Args:
+          labels: The model's labels, none of them twice.
+        """
+        order = [list(self.task["labels"]).index(label) for label in labels]
+        moved = set(self._label_weights)
+
+        def read(name):
+            value = self.weights[name]
+            return value[order] if name in moved else value
+
+        return dataclasses.replace(
+            self,
+            weights=Tensors(self.weights.shapes, read),
+            task={**self.task, "labels": list(labels)},
+        )
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of all that it computes with, in hexadecimal."""

@@ -29,7 +29,7 @@ def build_model(
       devices: Where it is to live.
       new_pooler: Whether the pooler begins anew.
       keep_head: Whether the head must be the stored one; else it is that if
-        the model was trained for a task with the same labels.
+        the model was trained for a task with the same labels, in any order.
       **kwargs: For the model's constructor, beside what the task says.
 
     Raises:
@@ -38,6 +38,9 @@ def build_model(
     new_parts = ["pooler"] if new_pooler else []
     if has_head_for(stored, task):
         logging.info("The head is that of %s.", stored.path)
+        labels = task.to_json().get("labels")
+        if labels and stored.task.get("labels"):
+            stored = stored.with_labels(labels)
     elif keep_head:
         wanted = task.to_json()
         if stored.task.get("kind") != task.kind:
@@ -65,8 +68,8 @@ def build_model(
 def has_head_for(stored: StoredModel, task: Task) -> bool:
     """Returns whether a stored model has been trained for such a task.
 
-    Of a model that does not name its labels, such as a checkpoint of the
-    original, their number counts.
+    The order of the labels does not count. Of a model that does not name them,
+    such as a checkpoint of the original, their number does.
     """
     known, wanted = stored.task, task.to_json()
     if _describe_form(known.get("kind"), known) != _describe_form(
@@ -78,7 +81,7 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
         return False
     labels = wanted.get("labels")
     if labels and known.get("labels"):
-        return list(known["labels"]) == list(labels)
+        return sorted(known["labels"]) == sorted(labels)
     is_score = problem_type == "regression"
     return stored.num_labels == (len(labels) if labels else is_score or None)
 

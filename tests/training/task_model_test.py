@@ -6,9 +6,11 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf import devices
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
 from bert_tf.interop import initialization
+from bert_tf.run_config.devices import DeviceConfig
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.tagging import TaggingTask
@@ -45,12 +47,37 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             task_model.has_head_for(stored, task), expected, stored.task
         )
 
-    def test_labels_and_their_order(self):
+    def test_labels(self):
         stored = self.stored(_task())
         self.assert_head(True, stored, _task())
         self.assert_head(False, stored, _task((*"abcdefg", "x")))
-        self.assert_head(False, stored, _task((*"abcdef", "h", "g")))
+        self.assert_head(True, stored, _task((*"abcdef", "h", "g")))
         self.assert_head(False, stored, _task(tuple("abcdefg")))
+
+    @parameterized.parameters(
+        (_task(("a", "b", "c")), _task(("c", "a", "b"))),
+        (
+            TaggingTask(name="tagging", labels=("O", "I-x", "B-x")),
+            TaggingTask(name="tagging", labels=("B-x", "O", "I-x")),
+        ),
+    )
+    def test_labels_in_another_order(self, task, other):
+        stored = self.stored(task)
+        inputs = {
+            "input_ids": np.array([[2, 5, 6, 3], [2, 9, 3, 0]], np.int32),
+            "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.int32),
+            "segment_ids": np.array([[0, 0, 1, 1], [0, 0, 0, 0]], np.int32),
+        }
+        logits = [
+            np.array(
+                task_model.build_model(
+                    stored, one, devices.prepare(DeviceConfig())
+                )(inputs)["logits"]
+            )
+            for one in (task, other)
+        ]
+        self.assertGreater(np.ptp(logits[0], axis=-1).min(), 0.01)
+        self.assertAllEqual(logits[1], logits[0][..., [2, 0, 1]])
 
     def test_heads_of_another_form(self):
         stored = self.stored(_task())
