@@ -30,14 +30,22 @@ _LENGTH = 12
 _NUM_STEPS = 12
 # Without dropout, the one thing that is drawn.
 _CONFIG = {
-    **{"vocab_size": len(tiny_model.TOKENS), "hidden_size": 12},
-    **{"num_hidden_layers": 2, "num_attention_heads": 3},
-    **{"intermediate_size": 20, "max_position_embeddings": _LENGTH},
-    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "vocab_size": len(tiny_model.TOKENS),
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": _LENGTH,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
 _SETTINGS = {
-    **{"max_seq_length": _LENGTH, "learning_rate": 0.02, "seed": 1},
-    **{"warmup_proportion": 0.3, "weight_decay": 0.1, "epsilon": 1e-8},
+    "max_seq_length": _LENGTH,
+    "learning_rate": 0.02,
+    "warmup_proportion": 0.3,
+    "weight_decay": 0.1,
+    "epsilon": 1e-8,
+    "seed": 1,
 }
 _PAIRS = (
     ("the cat sat", "on the mat , the dog sat", "no"),
@@ -160,13 +168,17 @@ def _squad(folder):
 # Kind to what writes its examples, their labels, and the script.
 _KINDS = {
     "classification": (
-        *(_classification, ("maybe", "no", "yes")),
-        *(ClassifierConfig, finetune_classifier),
+        _classification,
+        ("maybe", "no", "yes"),
+        ClassifierConfig,
+        finetune_classifier,
     ),
     "choice": (_choice, (), MultipleChoiceConfig, finetune_multiple_choice),
     "tagging": (
-        *(_tagging, ("O", "B-CITY", "I-CITY", "B-PET", "I-PET")),
-        *(TaggerConfig, finetune_tagger),
+        _tagging,
+        ("O", "B-CITY", "I-CITY", "B-PET", "I-PET"),
+        TaggerConfig,
+        finetune_tagger,
     ),
     "squad": (_squad, (), SquadConfig, finetune_squad),
 }
