@@ -1,6 +1,6 @@
 """Fine-tunes with the benchmarks' peer; a program for one with PyTorch.
 
-    python like_transformers_program.py REQUESTS.json
+    PYTHONPATH=benchmarks python like_transformers_program.py REQUESTS.json
 
 A request is that of benchmarks/finetune_peer.py, but for `model`, a folder in
 which a model with random weights is saved before it is trained; `config`, its
@@ -10,15 +10,12 @@ configuration; `vocab`, its pieces; `num_steps`, each with all examples; and
 
 import json
 import os
-import pathlib
 import sys
 
+import finetune_peer
 import torch
 import transformers
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-
-import finetune_peer
 
 # Of what is added to the weights, so that biases and losses are large too.
 _NOISE = 0.2

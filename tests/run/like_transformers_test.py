@@ -23,6 +23,7 @@ from tests import environments
 from tests import tiny_model
 from tests.interop import minilm
 
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROGRAM = os.path.join(
     os.path.dirname(__file__), "like_transformers_program.py"
 )
@@ -220,7 +221,8 @@ class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
         environments.run(
             environments.make("transformers", *minilm.PEER),
             *(_PROGRAM, path),
-            env=environments.clean_environment(),
+            env=environments.clean_environment()
+            | {"PYTHONPATH": str(_ROOT / "benchmarks")},
         )
         cls.num_examples = {x["kind"]: len(x["train"]) for x in requests}
 
