@@ -16,7 +16,6 @@ import finetune_peer
 import torch
 import transformers
 
-
 # Of what is added to the weights, so that biases and losses are large too.
 _NOISE = 0.2
 
