@@ -4,12 +4,14 @@ Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
+from typing import IO
 from typing import Any
 
 import tensorflow as tf
@@ -99,6 +101,18 @@ def atomic_file(path: str) -> Iterator[str]:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
         raise
+
+
+def lock(file: IO[Any], refusal: str) -> None:
+    """Takes an open file for this process alone, until the file is closed.
+
+    Raises:
+      UserError: With the text of `refusal`, if another process has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(refusal) from error
 
 
 def require_no_stream(path: str) -> None:

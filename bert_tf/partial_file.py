@@ -6,7 +6,6 @@ written after the lines, so that it never promises more than there is.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import UserError
 
 
 class PartialFile:
@@ -97,13 +95,11 @@ def open_partial(
     partial = f"{path}.partial"
     # Neither truncated before it is locked, nor removed by who has no lock.
     with open(partial, "a+b") as lines:
-        try:
-            fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"Another process writes {path}; wait for it, or give another "
-                "file."
-            ) from error
+        files.lock(
+            lines,
+            f"Another process writes {path}; wait for it, or give another "
+            "file.",
+        )
         try:
             yield PartialFile(path, identity, lines)
         except BaseException:

@@ -18,7 +18,6 @@ passes, each with its own target length, and records are shuffled over
 
 import contextlib
 import dataclasses
-import fcntl
 import multiprocessing
 import os
 import shutil
@@ -92,13 +91,11 @@ def generate(
 def locked(work_dir: str) -> Iterator[None]:
     """Keeps two runs from writing the same files."""
     with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"Another process is at work in {work_dir}; wait until it has "
-                "finished, or give another --output_file."
-            ) from error
+        files.lock(
+            file,
+            f"Another process is at work in {work_dir}; wait until it has "
+            "finished, or give another --output_file.",
+        )
         yield
 
 

@@ -9,7 +9,7 @@ from bert_tf.tasks import metrics
 
 _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
-_PREMISE = (("premise", "hypothesis"),)
+_PREMISE = (("premise", "hypothesis"), ("Premise", "Hypothesis"))
 _BINARY = ("0", "1")
 # The original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
@@ -226,7 +226,7 @@ _WNLI = GlueTask(
 _AX = GlueTask(
     name="ax",
     title="AX",
-    texts=(*_SENTENCES, ("Premise", "Hypothesis"), *_PREMISE),
+    texts=(*_SENTENCES, *_PREMISE),
     stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
     labels=_NLI,
     metrics=(metrics.MATTHEWS, metrics.ACCURACY),

@@ -191,6 +191,16 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         texts = glue.read_texts(glue_tasks.get_task("sst-2"), read.path)
         self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
 
+    @parameterized.parameters("mnli", "snli", "rte", "ax")
+    def test_texts_of_the_diagnostic_set(self, task):
+        # Which a model of MNLI predicts, whose own columns differ.
+        path = self.write(
+            "diagnostic-full.tsv",
+            "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",
+        )
+        (example,) = glue.read_texts(glue_tasks.get_task(task), path)
+        self.assertEqual((example.text_a, example.text_b), ("A", "B"))
+
     def test_broken_rows_of_qqp_are_counted(self):
         header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
         rows = "1\t2\t3\tA\tB\t0\n4\t5\t6\tbroken\nhere\t1\n7\t8\t9\tC\t\t1\n"
