@@ -4,11 +4,15 @@ import dataclasses
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Literal
+
+import numpy as np
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import tables
@@ -129,7 +133,9 @@ def gather_labels(
 ) -> tuple[str, ...]:
     """Returns the labels that training examples have, in a fixed order.
 
-    Integers are in the order of numbers, all else in that of characters.
+    Integers are in the order of numbers, all else in that of characters. Of
+    labels that may be one label in two spellings, as "1" and "1.0", there is
+    a warning.
 
     Args:
       examples: The examples.
@@ -152,9 +158,27 @@ def gather_labels(
             f"label{'s' if least > 1 else ''} to learn. Received: "
             f"{', '.join(map(repr, sorted(labels))) or 'none'}."
         )
+    _warn_of_spellings(labels, path)
     if all(label.removeprefix("-").isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
+
+
+def _warn_of_spellings(labels: Collection[str], path: str) -> None:
+    by_meaning = defaultdict(list)
+    for label in sorted(labels):
+        try:
+            meaning = float(label)
+        except ValueError:
+            meaning = label.casefold()
+        by_meaning[meaning].append(label)
+    for spellings in by_meaning.values():
+        if len(spellings) > 1:
+            logging.warning(
+                "%s has the labels %s, which are learned as different ones.",
+                path,
+                " and ".join(map(repr, spellings)),
+            )
 
 
 def make_example(
@@ -256,16 +280,19 @@ def parse_number(path: str, line: int, value: Any) -> float:
     """Returns a label of a regression.
 
     Raises:
-      UserError: If it is not a finite number.
+      UserError: If it is not a finite number, also in float32, or is written
+        as only programmers do, as 1_000.
     """
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(np.float32(number))
+    if not is_finite or isinstance(value, bool) or "_" in str(value):
         raise UserError(
             f"{path}, line {line} must have a number as its label. Received: "
-            f"{value!r}."
+            f"{value!r:.80}."
         )
     return number
 
@@ -280,9 +307,12 @@ def _read_label(
     if len(columns) > 1:
         return _read_flags(path, row, columns, problem_type)
     value = row.values.get(columns[0])
-    if problem_type == "multi_label" and value is not None:
+    # Programs that take all columns for floats write NaN of what is missing.
+    if value is None or _is_nan(value):
+        return None
+    if problem_type == "multi_label":
         return _parse_names(path, row.line, value, separator)
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if isinstance(value, str) and not value.strip():
         return None
     if problem_type == "regression":
         return parse_number(path, row.line, value)
@@ -293,9 +323,9 @@ def parse_name(path: str, line: int, value: Any) -> str:
     """Returns a label as a string: 1 is "1" and JSON's true is "true".
 
     Raises:
-      UserError: If it is a list or an object.
+      UserError: If it is a list, an object, null or no number (JSON's NaN).
     """
-    if isinstance(value, list | dict):
+    if value is None or _is_nan(value) or isinstance(value, list | dict):
         raise UserError(
             f"{path}, line {line} must have one label. Received: "
             f"{json.dumps(value, ensure_ascii=False)}."
@@ -303,10 +333,20 @@ def parse_name(path: str, line: int, value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value)).strip()
 
 
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 def _parse_names(
     path: str, line: int, value: Any, separator: str
 ) -> tuple[str, ...]:
     if isinstance(value, str):
+        if value.strip().startswith("[") and value.strip().endswith("]"):
+            raise UserError(
+                f"{path}, line {line} must have labels with {separator!r} "
+                "between them; lists are for .jsonl and .json files. Received: "
+                f"{value!r:.80}."
+            )
         value = value.split(separator)
     elif not isinstance(value, list):
         value = [value]

@@ -28,7 +28,8 @@ def read_texts(
 
     Raises:
       UserError: If the file cannot be read as a table, lacks a column, or if
-        a text is empty or no string.
+        a text is empty or no string, or a row of .jsonl has one more than the
+        rows before it.
     """
     table = tables.read_table(path)
     columns = next(
@@ -37,7 +38,13 @@ def read_texts(
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = classification_examples.text_columns(table, columns)
+    pairs = {c.text_pair for c in choices if c.text in texts} - {*table.columns}
     for row in table.rows:
+        for column in pairs & row.values.keys():
+            raise UserError(
+                f"{path}, line {row.line} has the column {column!r}, and the "
+                "first row has not; give all rows the same columns."
+            )
         yield classification_examples.make_example(path, row, texts)
 
 

@@ -17,7 +17,8 @@ from bert_tf.tasks.classification_examples import InputExample
 from bert_tf.tasks.glue_tasks import GlueTask
 
 # What stands in the column of labels where the annotators did not agree.
-_NO_GOLD_LABEL = ("-", "-1")
+# Numbers are with a point where labels are scores.
+_NO_GOLD_LABEL = ("-", "-1", "-1.0")
 # The like where the leaderboard keeps the labels to itself.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # Of STS-B, which has three digits in its official baselines' answers.
@@ -157,7 +158,7 @@ def read_split(
     if not examples:
         raise UserError(
             f"{path} has no row to use for the split {split} of {task.title}"
-            f"{f' in {language!r}' if 'language' in table.columns else ''}."
+            f"{f' in {language!r}' if task.has_languages else ''}."
         )
     classification_examples.check_all_or_none(examples)
     return Split(
@@ -197,7 +198,10 @@ def _read_examples(
     examples = []
     num_without_gold_label = 0
     for row in table.rows:
-        if row.values.get("language", language) != language:
+        if (
+            task.has_languages
+            and row.values.get("language", language) != language
+        ):
             continue
         # Of .jsonl each row has its own columns.
         value = next(
@@ -242,7 +246,7 @@ def _read_label(
         if value is None
         else classification_examples.parse_name(path, line, value)
     )
-    if is_test and _is_hidden(name):
+    if is_test and name in _HIDDEN:
         return None
     if not name:
         raise UserError(f"{path}, line {line} has no label.")
@@ -251,11 +255,6 @@ def _read_label(
     name = task.aliases.get(name, name)
     classification_examples.check_known(path, line, name, task.labels)
     return name
-
-
-def _is_hidden(name: str) -> bool:
-    # The number -1 is -1.0 where labels are scores.
-    return name in _HIDDEN or name == "-1.0"
 
 
 def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:

@@ -33,6 +33,8 @@ def read_json(path: str) -> Any:
         raise UserError(
             f"{path} is not valid JSON: lists in lists without end."
         ) from error
+    except ValueError as error:  # A number that is too long for Python.
+        raise UserError(f"{path} cannot be read: {error}.") from error
     check_characters(text, values, path)
     return values
 

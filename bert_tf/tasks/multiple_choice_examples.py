@@ -276,7 +276,7 @@ def _read_label(
     if name in example.names:
         return example.names.index(name)
     is_index = _INDEX.fullmatch(name) and not isinstance(value, bool)
-    if is_index and int(float(name)) < len(example.names):
+    if is_index and float(name) < len(example.names):
         return int(float(name))
     raise UserError(
         f"{where} must say in column {columns.label!r} which choice is right: "

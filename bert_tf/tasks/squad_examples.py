@@ -163,7 +163,8 @@ def build_examples(
       source: What errors call the data.
 
     Raises:
-      UserError: If, in training, a question does not have one answer.
+      UserError: If, in training, a question does not have one answer, or with
+        `version_2_with_negative` nothing is said of answers.
     """
     examples = []
     unmatched = []
@@ -240,11 +241,15 @@ def _read_answer(
     """Returns the answer's text and offset, None if there is no answer."""
     answers = question.get("answers") or ()
     is_impossible = question.get("is_impossible")
-    if is_impossible is None:
-        is_impossible = not answers
-    if version_2_with_negative and is_impossible:
-        return None
     where = f"{source}, question {question['id']!r}"
+    if version_2_with_negative:
+        if is_impossible is None and question.get("answers") is None:
+            raise UserError(
+                f"{where}: expected 'answers', a list that may be empty, or "
+                "'is_impossible'. Received: neither."
+            )
+        if is_impossible or (is_impossible is None and not answers):
+            return None
     if len(answers) != 1:
         hint = "" if answers else " (or --version_2_with_negative)"
         raise UserError(

@@ -1,5 +1,6 @@
 """Questions about paragraphs as users have them."""
 
+import json
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +20,15 @@ def read_questions(path: str) -> Iterator[SquadExample]:
 
     Args:
       path: A SQuAD file, .json or .json.gz; or a .csv, .tsv or .jsonl file, or
-        a list in .json, with the columns "question", "context" and, if rows
-        have a name, "id", which is read row by row. Others are named by their
-        file and line.
+        .json with a list or an object a line, with the columns "question",
+        "context" and, if rows have a name, "id", which is read row by row.
+        Others are named by their file and line.
 
     Raises:
-      UserError: If the file is neither, or a question or paragraph is empty.
+      UserError: If the file is neither, or a question or context of a row is
+        empty; those of SQuAD files may be, as in the original.
     """
-    if tables.file_ending(path) == ".json" and not _is_list(path):
+    if tables.file_ending(path) == ".json" and not _has_rows(path):
         read = squad_examples.read_squad_examples(
             path, is_training=False, with_answers=False
         )
@@ -45,10 +47,17 @@ def read_questions(path: str) -> Iterator[SquadExample]:
         )
 
 
-def _is_list(path: str) -> bool:
-    """Returns whether a JSON file holds a list; SQuAD's hold an object."""
+def _has_rows(path: str) -> bool:
+    """Returns whether a JSON file holds a list, or an object a line."""
     lines = (line.strip() for _, line in text_lines.read_lines(path))
-    return next(filter(None, lines), "").startswith("[")
+    first = next(filter(None, lines), "")
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):  # Perhaps it goes on below.
+        return first.startswith("[")
+    return isinstance(value, list) or (
+        isinstance(value, dict) and QUESTION in value
+    )
 
 
 def parse_question(row: Any) -> SquadExample:

@@ -22,6 +22,8 @@ TEXT_COLUMN = "text"
 # The standard library stops at 131,072 characters a field, for all of its
 # users at once; texts may be longer.
 _MAX_FIELD_CHARS = (1 << 31) - 1
+# What stands between columns where people take one format for another.
+_OTHER_SEPARATORS = {".csv": "\t;", ".tsv": ",;"}
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
 
@@ -117,7 +119,8 @@ def read_table(
 
     Raises:
       UserError: Here and from `rows`, if the file cannot be read; a row is
-        broken or no JSON object; a name comes twice; or there is no row.
+        broken, the header again or no JSON object; a name comes twice; or
+        there is no row.
     """
     ending = ending or file_ending(path)
     if ending in (".csv", ".tsv"):
@@ -186,6 +189,11 @@ def _delimited_table(
             yield Row(line, dict(zip(columns, first, strict=True)))
         for number, values in fields:
             names = by_count.get(len(values))
+            if has_header and _repeats(values, columns):
+                raise UserError(
+                    f"{path}, line {number} is the header again, as where "
+                    "files were joined; remove the line."
+                )
             if names is not None:
                 yield Row(number, dict(zip(names, values, strict=True)))
             elif on_broken_row:
@@ -196,16 +204,37 @@ def _delimited_table(
     return Table(path, columns, _peek(rows(), path)[1])
 
 
+def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
+    """Returns whether a row is a header of two columns or more."""
+    return (
+        len(columns) > 1
+        and len(values) == len(columns)
+        # The second file may begin with a byte order mark.
+        and all(
+            value.strip("\ufeff ") == column
+            for value, column in zip(values, columns, strict=True)
+        )
+    )
+
+
 def _count_message(
     path: str, line: int, values: Sequence[str], columns: Sequence[str]
 ) -> str:
-    quoted = any(value.lstrip().startswith('"') for value in values)
-    hint = (
-        "; quotation marks do not join fields of a .tsv, so save it as .csv if "
-        "they should"
-        if quoted and file_ending(path) == ".tsv"
-        else ""
-    )
+    hint = ""
+    if file_ending(path) == ".tsv" and any(
+        value.lstrip().startswith('"') for value in values
+    ):
+        hint = (
+            "; quotation marks do not join fields of a .tsv, so save it as "
+            ".csv if they should"
+        )
+    for separator in _OTHER_SEPARATORS.get(file_ending(path), ""):
+        if len(columns) == 1 and separator in columns[0]:
+            hint = (
+                f"; the first line, {columns[0]!r}, seems to have "
+                f"{separator!r} between its columns, so save it as what its "
+                "ending says"
+            )
     return (
         f"{path}, line {line} must have {len(columns)} columns, as the first "
         f"line has. Received: {len(values)}{hint}."
@@ -245,8 +274,8 @@ def _read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
     num_columns = 0
     for number, line in _without_blank_end(text_lines.read_lines(path)):
         fields = line.split("\t")
-        num_columns = num_columns or len(fields)
         if line or num_columns == 1:
+            num_columns = num_columns or len(fields)
             yield number, fields
 
 
@@ -300,7 +329,8 @@ def _parse_json(path: str, line: int, text: str) -> Any:
             f"at character {error.colno}); a .jsonl file holds one object a "
             "line, a .json file that or a list of objects."
         ) from error
-    except RecursionError as error:
+    # Of numbers that are too long for Python, and of lists in lists.
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}, line {line} is not JSON that can be read: {error}."
         ) from error

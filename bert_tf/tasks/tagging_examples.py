@@ -16,6 +16,7 @@ from typing import Literal
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
+from bert_tf.tasks import tables
 from bert_tf.tasks import text_lines
 
 OUTSIDE = "O"
@@ -24,6 +25,7 @@ ALONE = -1
 DOCUMENT_START = "-DOCSTART-"
 _TAG = re.compile(r"O|[BI]-\S+")
 _SPACES = re.compile(" +")
+_NO_COLUMNS = (".csv", ".jsonl", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +104,10 @@ def read_examples(
 
     Raises:
       UserError: If there is no word, a line has more or fewer columns than the
-        one before, a word or the chosen column is missing, or a tag is other
-        than O, B-type or I-type.
+        one before, a word or the chosen column is missing, a tag is other than
+        O, B-type or I-type, or the file's ending says that it is another kind.
     """
+    _check_ending(path)
     has_documents = _has_documents(path)
     sentences = list(_read_sentences(path, has_documents))
     header = None
@@ -244,6 +247,15 @@ def _with_previous(tags: Iterable[str]):
     for tag in tags:
         yield tag, previous
         previous = tag
+
+
+def _check_ending(path: str) -> None:
+    if (ending := tables.file_ending(path)) in _NO_COLUMNS:
+        raise UserError(
+            f"{path} must have a word and its tag on each line, parted by "
+            f"spaces or a tab, as .conll, .tsv and .txt files. Received: a "
+            f"{ending} file."
+        )
 
 
 def _has_documents(path: str) -> bool:

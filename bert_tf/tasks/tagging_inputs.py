@@ -27,8 +27,8 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
 
     - .csv, .jsonl, .json: a table with a column "text" of raw texts or, of
       .jsonl and .json, "words" of lists of words; one example a row.
-    - .tsv: such a table, if its first line names one of these columns; else
-      columns.
+    - .tsv: a table, if its first line names the column "text", has no tag as
+      its last field, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example a line; but columns, if a line begins with
       -DOCSTART-, or all lines up to the first empty one have as many fields,
       two at least, of which the last is a tag. So a file of untagged columns
@@ -45,7 +45,7 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
     ending = tables.file_ending(path)
     if (
         ending in _TABLES
-        or (ending == ".tsv" and _is_table(path))
+        or (ending == ".tsv" and _is_table(path, word_column))
         or (ending == ".txt" and not _has_columns(path))
     ):
         yield from _read_table(path)
@@ -67,6 +67,12 @@ def parse(row: Any) -> TaggingExample:
     if isinstance(row, dict):
         keys = [key for key in (WORDS, TEXT) if key in row]
         value = row[keys[0]] if len(keys) == 1 else None
+        if keys == [WORDS] and isinstance(value, str):
+            raise UserError(
+                f'Expected a list under "{WORDS}", which only .jsonl and .json '
+                f'files can hold, or a raw text under "{TEXT}". Received: '
+                f"{value[:80]!r}."
+            )
     if isinstance(value, str):
         return from_text(value)
     if isinstance(value, (list, tuple)) and all(
@@ -104,10 +110,15 @@ def _read_table(path: str) -> Iterator[TaggingExample]:
             raise UserError(f"{path}, line {row.line}: {error}") from error
 
 
-def _is_table(path: str) -> bool:
-    """Returns whether the first line of a .tsv names a column of ours."""
+def _is_table(path: str, word_column: int | str) -> bool:
+    """Returns whether a .tsv has a column of raw texts; see `read_inputs`."""
     for _, line in text_lines.read_lines(path):
-        return not {TEXT, WORDS}.isdisjoint(line.split("\t"))
+        fields = [field.strip() for field in line.split("\t")]
+        return (
+            TEXT in fields
+            and word_column != TEXT
+            and not tagging_examples.is_tag(fields[-1])
+        )
     return False
 
 

@@ -91,6 +91,26 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             [("b, c", "3"), (), ("3",)],
         )
 
+    @parameterized.parameters(
+        ("a.csv", "text,label\nx,a\ny,\"['a', 'b']\"\n", "lists are for"),
+        ("a.tsv", 'text\tlabel\nx\ta\ny\t["a"]\n', "lists are for"),
+        ("a.csv", "text,label\nx,a\ny, []\n", "lists are for"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": ["a"]}\n{"text": "y", "label": ["b",null]}',
+            "must have one label. Received: null",
+        ),
+    )
+    def test_lists_that_are_no_names(self, name, contents, message):
+        self.assert_refused(
+            f"{name}, line [23] must have .*{message}"
+            if "csv" in name or "tsv" in name
+            else f"line 2 {message}",
+            name,
+            contents,
+            problem_type="multi_label",
+        )
+
     def test_a_column_for_each_label(self):
         columns = Columns("text", labels=("toxic", "rude"))
         contents = "rude,text,toxic\n1,x,1\n0,x,0\n1.0,x,False\n"
@@ -129,12 +149,23 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             [1.0, -25.0, 0.0],
         )
 
-    @parameterized.parameters("1,5", "nan", "inf", "high", "true")
+    @parameterized.parameters(
+        "1,5", "nan", "inf", "high", "true", "1e39", "-1e39", "1_000"
+    )
     def test_what_is_no_score(self, score):
         self.assert_refused(
             "a.tsv, line 3 must have a number as its label",
             "a.tsv",
             f"text\tlabel\nx\t1\nx\t{score}\n",
+            problem_type="regression",
+        )
+
+    @parameterized.parameters("9" * 400, "true", "[1]")
+    def test_what_is_no_score_in_json(self, score):
+        self.assert_refused(
+            "a.jsonl, line 1 must have a number as its label",
+            "a.jsonl",
+            f'{{"text": "x", "label": {score}}}',
             problem_type="regression",
         )
 
@@ -153,6 +184,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         (r'Received: \["é"\]', '{"text": ["é"], "label": 2}'),
         ("line 2 has no label", '{"text": "x", "label": null}'),
         ("line 2 has no label", '{"text": "x"}'),
+        ("line 2 has no label", '{"text": "x", "label": NaN}'),
         (r'must have one label. Received: \["a"\]',
          '{"text": "x", "label": ["a"]}'),
     )  # fmt: skip
@@ -236,6 +268,17 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "line 4 has an empty text"):
             next(texts)
 
+    @parameterized.parameters(
+        (None, '{"text": "A"}\n{"text": "B", "text_pair": "C"}'),
+        ("C", '{"text": "A", "text_pair": "C"}\n{"text": "B", "id": 3}'),
+    )
+    def test_all_rows_have_a_pair_or_none(self, pair, contents):
+        path = self.write("a.jsonl", contents)
+        texts = classification_inputs.read_texts(path)
+        self.assertEqual(next(texts), InputExample("a.jsonl:1", "A", pair))
+        with self.assertRaisesRegex(UserError, "a.jsonl, line 2 .*'text_pair'"):
+            next(texts)
+
     def test_lines_of_text(self):
         columns = Columns("sentence", labels=("label",))
         path = self.write("a.txt", "A b\r\nC\n")
@@ -276,6 +319,13 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(gather("10", "9", "x"), ("10", "9", "x"))
         self.assertEqual(gather(("b", "a"), (), ("c",)), ("a", "b", "c"))
         self.assertEqual(gather(("b",), ()), ("b",))
+        with self.assertLogs(level="WARNING") as logs:
+            gather("1", "0", "1.0", "x", "Y", "y", "X z", "nan")
+        first, second = logs.output
+        self.assertIn("the labels '1' and '1.0', which are learned", first)
+        self.assertIn("the labels 'Y' and 'y', which are learned", second)
+        with self.assertNoLogs(level="WARNING"):
+            gather("1", "0", "x", "y z")
         for labels, message in (
             (["b", "b"], "least 2 different labels to learn. Received: 'b'"),
             ([(), ()], "least 1 different label to learn. Received: none"),

@@ -191,6 +191,24 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         texts = glue.read_texts(glue_tasks.get_task("sst-2"), read.path)
         self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
 
+    def test_languages_of_other_tasks_do_not_count(self):
+        self.write(
+            "train.jsonl",
+            '{"sentence": "A", "label": 1, "language": "en"}\n'
+            '{"sentence": "B", "label": 0, "language": "zh"}\n',
+        )
+        read = self.read("sst-2", "train")
+        self.assertEqual([e.text_a for e in read.examples], ["A", "B"])
+
+    @parameterized.parameters("dev", "test")
+    def test_scores_that_nobody_gave(self, split):
+        self.write(f"{split}.tsv", "sentence1\tsentence2\tscore\nA\tB\t-1.0\n")
+        if split == "test":
+            self.assertIsNone(self.read("sts-b", split).examples[0].label)
+        else:
+            with self.assertRaisesRegex(UserError, "no row to use"):
+                self.read("sts-b", split)
+
     @parameterized.parameters("mnli", "snli", "rte", "ax")
     def test_texts_of_the_diagnostic_set(self, task):
         # Which a model of MNLI predicts, whose own columns differ.

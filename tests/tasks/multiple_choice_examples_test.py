@@ -235,6 +235,7 @@ class OwnFilesTest(_FilesTestCase):
         ("Who?,he,she,it,-1", "line 3 has no label in column 'answer'"),
         ("Who?,he,she,it,3", 'line 3 .* 0 to 2, .*Received: "3"'),
         ("Who?,he,she,,c", 'line 3 .* 0 to 1, .*Received: "c"'),
+        (f"Who?,he,she,it,{'9' * 400}", "line 3 .* which choice is right"),
         ("Who?,he,she,it,d", "line 3 .*'answer' which choice is right"),
         ("Who?,he,she,it,1.5", "line 3 .*'answer' which choice is right"),
         ("Who?,he,she,1", "line 3 must have 5 columns"),

@@ -190,6 +190,14 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 _dataset(*questions), True, source="train.json"
             )
 
+    @parameterized.parameters(
+        {}, {"answers": None}, {"answers": None, "is_impossible": None}
+    )
+    def test_nothing_is_said_of_answers(self, **values):
+        question = {"id": "q", "question": "?"} | values
+        with self.assertRaisesRegex(UserError, "question 'q': .* neither"):
+            squad_examples.build_examples(_dataset(question), True, True)
+
     @parameterized.parameters("dev.json", "dev.json.gz")
     def test_reads_file(self, name):
         data = _dataset(_question("é"), {"id": "b", "question": "b?"})
@@ -256,6 +264,9 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             squad_examples.read_dataset(path)
         path = self._write(b"[" * 100000)
         with self.assertRaisesRegex(UserError, "lists in lists"):
+            squad_examples.read_dataset(path)
+        path = self._write(b'{"data": %s}' % (b"9" * 5000))
+        with self.assertRaisesRegex(UserError, "cannot be read: .*digits"):
             squad_examples.read_dataset(path)
         with self.assertRaisesRegex(UserError, "not there: '/nowhere.json'"):
             squad_examples.read_dataset("/nowhere.json")

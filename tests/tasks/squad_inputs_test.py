@@ -40,6 +40,11 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         (
             "q.json",
+            '\n{"question": "Who?", "context": "An, bo", "id": 7}\n'
+            '{"question": "Why?", "context": "B"}\n',
+        ),
+        (
+            "q.json",
             '\ufeff\n[{"question": "Who?", "context": "An, bo", "id": 7},\n'
             '{"question": "Why?", "context": "B"}]',
         ),

@@ -98,6 +98,9 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("a.csv", "a,b\n\n1,2\n\r\n3,4\n\n\n", [3, 5]),
         ("a.tsv", "a\tb\n\n1\t2\n\r\n3\t4\n\n\n", [3, 5]),
+        ("a.tsv", "\n\na\tb\n1\t2\n", [4]),
+        # No header, as it is of one column.
+        ("a.csv", "a\n1\na\n", [2, 3]),
         # A row with an empty text, as it would be elsewhere.
         ("a.tsv", "a\n1\n\n3\n\n", [2, 3, 4]),
         ("a.csv", '\na\n"1\n"\n\r\n3\n\n', [3, 5, 6]),
@@ -168,6 +171,15 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         (r"line 3 must .*: 1; quotation", "a.tsv", 'a\tb\n1\t2\n"3\n4"\t5\n'),
         (r"line 2 is not CSV .*unexpected end", "a.csv", 'a,b\n"1,2\n3,4\n'),
         (r"line 3 is not CSV", "a.csv", 'a,b\n1,2\n"3" x,4\n5,6\n'),
+        (r"line 2 must have 1 columns.*'a;b', seems to have ';' between",
+         "a.csv", "a;b\n1,2;3\n"),
+        (r"line 2 must have 1 columns.*seems to have ',' between", "a.tsv",
+         "a,b\n1\t2,3\n"),
+        (r"a.csv, line 3 is the header again", "a.csv", "a,b\n1,2\na,b\n"),
+        (r"a.tsv, line 3 is the header again", "a.tsv",
+         "a\tb\n1\t2\n\ufeffa\tb\n"),
+        (r"line 1 is not JSON that can be read: .*digits", "a.jsonl",
+         '{"a": %s}' % ("9" * 5000)),
         (r"names the column 'a' twice", "a.csv", "a,b, a\n1,2,3\n"),
         (r"a.csv is empty", "a.csv", ""),
         (r"a.tsv has no rows", "a.tsv", "a\tb\n"),

@@ -132,6 +132,11 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(data.examples[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
         self.assertEqual(data.examples[2].tags, ("B-NP", "B-NP", "I-NP"))
 
+    @parameterized.parameters("data.csv", "data.jsonl.gz", "DATA.JSON")
+    def test_files_of_other_kinds(self, name):
+        with self.assertRaisesRegex(UserError, "must have a word and its tag"):
+            tagging_examples.read_examples(self._write("", name))
+
     @parameterized.parameters(
         ("", "data.txt has no sentence: expected a word and its tag"),
         ("\ufeff\n\n-DOCSTART- O\n\n", "data.txt has no sentence"),

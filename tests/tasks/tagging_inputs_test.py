@@ -54,6 +54,8 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ("eng.testb", "Ann NN\nsings VB\n\nBo NN\n", 0),
         ("a.conll", "t w\nO Ann\nO sings\n\nO Bo\n", "w"),
         ("a.conll", "t w\n\nO Ann\nO sings\n\nO Bo\n", "w"),
+        ("a.tsv", "words\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "words"),
+        ("a.tsv", "text\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "text"),
     )
     def test_columns(self, name, text, word_column):
         examples = self._read(name, text, word_column)
@@ -63,6 +65,10 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         for example in examples:
             self.assertIsNone(example.tags)
             self.assertIsNone(example.offsets)
+
+    def test_a_word_may_be_called_text(self):
+        (example,) = self._read("a.tsv", "text\tO\nmessages\tO\n")
+        self.assertEqual(example.words, ("text", "messages"))
 
     @parameterized.parameters(
         "New York is big\n", "Vitamin B-12\nis\n", "I like B-movies\nno O\n"
@@ -99,6 +105,7 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ("a.jsonl", '{"text":"a"}\n{"text":3}\n', "a.jsonl, line 2: Expected"),
         ("a.jsonl", '{"words":["a",""]}\n', "line 1: Expected .*not empty"),
         ("a.csv", "text,words\nx,y\n", 'column "text"'),
+        ("a.csv", "words\n\"['a']\"\n", 'line 2: Expected a list under "wor'),
         ("a.conll", "\n", "no sentence"),
         ("a.txt", "", "no rows"),
     )

@@ -43,6 +43,20 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
             list(text_lines.read_lines(path))
 
     @parameterized.parameters(
+        (b"one\rtwo\r", "a.txt ends its lines with CR alone"),
+        ("é\rtwo".encode(), "a.txt ends its lines with CR alone"),
+        ("one\ntwo".encode("utf-16-le"), "line 1 .* as UTF-16 has"),
+    )
+    def test_other_lines_than_were_meant(self, contents, message):
+        path = self._write("a.txt", contents)
+        with self.assertRaisesRegex(UserError, message):
+            list(text_lines.read_lines(path))
+
+    def test_one_line_that_ends_in_cr(self):
+        path = self._write("a.TXT.GZ", gzip.compress(b"one\r"))
+        self.assertEqual(list(text_lines.read_lines(path)), [(1, "one")])
+
+    @parameterized.parameters(
         (gzip.compress(b"some words\n" * 99)[:-12],),
         (b"some words\n",),
     )
