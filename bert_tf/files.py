@@ -134,6 +134,10 @@ def require_no_stream(path: str) -> None:
 def require_writable(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written at `path`."""
     require_no_stream(path)
+    if tf.io.gfile.isdir(path):
+        raise UserError(
+            f"{flag} must name a file. Received a directory: {path!r}."
+        )
     folder, temporary = os.path.dirname(path), _temporary_name(path)
     try:
         if folder:
@@ -145,6 +149,25 @@ def require_writable(path: str, flag: str) -> None:
         raise UserError(
             f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
             "give a path where it can."
+        ) from error
+
+
+def require_writable_folder(path: str, flag: str) -> None:
+    """Raises `UserError` if no file can be written to a folder.
+
+    One that is not there is made to see that, and removed again.
+    """
+    probe = _temporary_name(os.path.join(path, "probe"))
+    try:
+        made = _make_folders(path.rstrip("/"))
+        with tf.io.gfile.GFile(probe, "wb") as file:
+            file.write(b"")
+        tf.io.gfile.remove(probe)
+        _remove_empty(made)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"{flag}={path} is no folder that can be written to "
+            f"({str(error).splitlines()[0]}); give another."
         ) from error
 
 

@@ -52,13 +52,17 @@ def read(
 
 
 def check_vocabulary(
-    stored: StoredModel, vocabulary_hash: str | None, allow_change: bool = False
+    stored: StoredModel,
+    vocabulary_hash: str | None,
+    source: str,
+    allow_change: bool = False,
 ) -> None:
     """Compares the vocabulary of a stored model with that of training data.
 
     Args:
       stored: What `read` returned.
       vocabulary_hash: Of the data's vocabulary, or None if nobody knows it.
+      source: What has that vocabulary, for the error.
       allow_change: Whether a difference is only logged.
 
     Raises:
@@ -70,13 +74,12 @@ def check_vocabulary(
         return
     difference = (
         f"The model in {stored.path} has a vocabulary of the hash "
-        f"{stored.vocabulary.hash}, the records were made with "
-        f"{vocabulary_hash}"
+        f"{stored.vocabulary.hash}, that of {source} is {vocabulary_hash}"
     )
     if not allow_change:
         raise UserError(
-            f"{difference}; make the records with the vocabulary of the "
-            "model, or add --allow_changed_data if ids mean the same."
+            f"{difference}; use the vocabulary of the model there, or add "
+            "--allow_changed_data if ids mean the same."
         )
     logging.warning("%s, as allowed.", difference)
 

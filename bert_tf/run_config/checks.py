@@ -21,6 +21,16 @@ def require_at_least(config: Any, least: int, *names: str) -> None:
         )
 
 
+def require_dropout(config: Any, *names: str) -> None:
+    """Raises `UserError` if a flag, unless it is None, drops all or less."""
+    for name in names:
+        value = getattr(config, name)
+        require(
+            value is None or 0 <= value < 1,
+            f"--{name} must be at least 0 and below 1. Received: {value}.",
+        )
+
+
 def require_rate(config: Any, *names: str) -> None:
     """Raises `UserError` if a flag does not lie between 0 and 1."""
     for name in names:

@@ -5,6 +5,7 @@ import dataclasses
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.finetune import FinetuneConfig
 
 
@@ -87,15 +88,7 @@ class ClassifierConfig(FinetuneConfig):
                 "files; --task_name=custom takes --train_file, --dev_file and "
                 "--test_file.",
             )
-            for flag, name in (
-                ("do_train", "train_file"),
-                ("do_eval", "dev_file"),
-                ("do_predict", "test_file"),
-            ):
-                require(
-                    not getattr(self, flag) or own[name] is not None,
-                    f"--{flag} needs --{name}.",
-                )
+            self._require_own_files()
         else:
             require(
                 not given,
@@ -108,11 +101,7 @@ class ClassifierConfig(FinetuneConfig):
                 "with its official files.",
             )
         require_at_least(self, 1, "doc_stride")
-        require(
-            0 <= self.head_dropout_prob < 1,
-            "--head_dropout_prob must be at least 0 and below 1. Received: "
-            f"{self.head_dropout_prob}.",
-        )
+        require_dropout(self, "head_dropout_prob")
 
     @property
     def is_custom(self) -> bool:

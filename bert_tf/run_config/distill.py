@@ -5,6 +5,7 @@ import dataclasses
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.checks import require_rate
 from bert_tf.run_config.finetune import FinetuneConfig
 
@@ -121,16 +122,7 @@ class DistillConfig(FinetuneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for flag, name in (
-            ("do_train", "train_file"),
-            ("do_eval", "dev_file"),
-            ("do_predict", "test_file"),
-        ):
-            require(
-                not getattr(self, flag)
-                or bool(self.data_dir or getattr(self, name)),
-                f"--{flag} needs --{name}, or --data_dir.",
-            )
+        self._require_own_files("data_dir")
         given = [
             f"--{name}"
             for name in ("train_file", "dev_file", "test_file")
@@ -157,11 +149,7 @@ class DistillConfig(FinetuneConfig):
                 0 <= value < float("inf"),
                 f"--{name} must be at least 0. Received: {value}.",
             )
-        require(
-            0 <= self.head_dropout_prob < 1,
-            "--head_dropout_prob must be at least 0 and below 1. Received: "
-            f"{self.head_dropout_prob}.",
-        )
+        require_dropout(self, "head_dropout_prob")
         require(
             self.learns_from_teacher or self.unlabeled_file is None,
             "--unlabeled_file teaches nothing where --distillation_weight, "

@@ -14,11 +14,14 @@ from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.checks import require_rate
 from bert_tf.run_config.devices import TrainingDeviceConfig
 from bert_tf.run_config.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
+# The greatest that NumPy takes.
+_MAX_SEED = 2**32 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +59,9 @@ class FinetuneConfig(TrainingDeviceConfig):
     )
     do_lower_case: bool | None = option(
         None,
-        "Whether --vocab_file is lower case (default: yes, as in the "
-        "original). A --pretrained_model_dir knows by itself.",
+        "Whether text is made lower case for --vocab_file (default: as the "
+        "model says, else unless a piece has an upper-case letter). A "
+        "--pretrained_model_dir knows by itself.",
     )
     max_seq_length: int = option(
         128, "The most pieces of a sequence; longer ones are truncated."
@@ -196,12 +200,14 @@ class FinetuneConfig(TrainingDeviceConfig):
             "evaluate_every_steps",
         )
         require_rate(self, "warmup_proportion", "layer_decay")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            value = getattr(self, name)
-            require(
-                value is None or 0 <= value < 1,
-                f"--{name} must be at least 0 and below 1. Received: {value}.",
-            )
+        require_dropout(
+            self, "hidden_dropout_prob", "attention_probs_dropout_prob"
+        )
+        require(
+            0 <= self.seed <= _MAX_SEED + 1 - self.num_restarts,
+            f"--seed must be at least 0 and, with --num_restarts added, at "
+            f"most {_MAX_SEED + 1}. Received: {self.seed}.",
+        )
         require(
             self.layer_decay > 0,
             f"--layer_decay must be above 0. Received: {self.layer_decay}.",
@@ -239,6 +245,32 @@ class FinetuneConfig(TrainingDeviceConfig):
                 bool(self.bert_config_file and self.vocab_file),
                 "Give --pretrained_model_dir, or --bert_config_file, "
                 "--vocab_file and --init_checkpoint.",
+            )
+
+    def asked_kinds(self) -> dict[str, str]:
+        """Returns the kinds of data that are asked for, and by which flag."""
+        flags = (
+            ("train", "do_train"),
+            ("dev", "do_eval"),
+            ("test", "do_predict"),
+        )
+        return {
+            kind: f"--{flag}" for kind, flag in flags if getattr(self, flag)
+        }
+
+    def _require_own_files(self, folder_flag: str | None = None) -> None:
+        """Raises `UserError` if one of --train_file, ... is not given.
+
+        Args:
+          folder_flag: What names a folder with them instead, if anything does.
+        """
+        if folder_flag and getattr(self, folder_flag):
+            return
+        hint = f", or --{folder_flag}" if folder_flag else ""
+        for kind, flag in self.asked_kinds().items():
+            require(
+                getattr(self, f"{kind}_file") is not None,
+                f"{flag} needs --{kind}_file{hint}.",
             )
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
+from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.finetune import FinetuneConfig
 
 _OWN_CHOICE_FLAGS = (
@@ -57,11 +58,7 @@ class MultipleChoiceConfig(FinetuneConfig):
             self._check_own_files()
         else:
             self._check_official_files()
-        require(
-            0 <= self.head_dropout_prob < 1,
-            "--head_dropout_prob must be at least 0 and below 1. Received: "
-            f"{self.head_dropout_prob}.",
-        )
+        require_dropout(self, "head_dropout_prob")
 
     def _check_own_files(self) -> None:
         require(
@@ -70,15 +67,7 @@ class MultipleChoiceConfig(FinetuneConfig):
             "--task_name=custom takes --train_file, --dev_file and "
             "--test_file.",
         )
-        for flag, name in (
-            ("do_train", "train_file"),
-            ("do_eval", "dev_file"),
-            ("do_predict", "test_file"),
-        ):
-            require(
-                not getattr(self, flag) or getattr(self, name) is not None,
-                f"--{flag} needs --{name}.",
-            )
+        self._require_own_files()
         require(
             self.label_column != "",
             "--label_column must not be empty; a test set need not have it.",

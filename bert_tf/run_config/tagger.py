@@ -7,6 +7,7 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.finetune import DEFAULT_RATE
 from bert_tf.run_config.finetune import FinetuneConfig
 
@@ -121,11 +122,7 @@ class TaggerConfig(FinetuneConfig):
             f"between windows are lost. Received: {self.doc_stride} with "
             f"--max_seq_length={self.max_seq_length}.",
         )
-        require(
-            0 <= self.head_dropout_prob < 1,
-            "--head_dropout_prob must be at least 0 and below 1. Received: "
-            f"{self.head_dropout_prob}.",
-        )
+        require_dropout(self, "head_dropout_prob")
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
         if None not in columns:
             require_tagger_columns(*columns)
@@ -141,16 +138,7 @@ class TaggerConfig(FinetuneConfig):
             "--data_dir takes the place of --train_file, --dev_file and "
             f"--test_file. Received: --data_dir and {', '.join(given)}.",
         )
-        for flag, name in (
-            ("do_train", "train_file"),
-            ("do_eval", "dev_file"),
-            ("do_predict", "test_file"),
-        ):
-            require(
-                not getattr(self, flag)
-                or bool(self.data_dir or getattr(self, name)),
-                f"--{flag} needs --{name}, or --data_dir.",
-            )
+        self._require_own_files("data_dir")
 
     def _check_approach(self) -> None:
         has_lstms = self.head == "bilstm"

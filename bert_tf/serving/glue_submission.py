@@ -118,8 +118,12 @@ def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
             },
             "flags, models and data",
         )
+    # What is wrong with the last of them is said before the first is answered.
+    if coordinator.is_chief:
+        files.require_writable(config.output_file, "--output_file")
+    examples = {part.name: part.read() for part in parts}
     texts = {
-        part.name: _answer_majority(part)
+        part.name: _answer_majority(part, len(examples[part.name]))
         for part in parts
         if part.task.name == _WITHOUT_MODEL
     }
@@ -134,7 +138,10 @@ def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
         for part in parts:
             if _model_of(part.task) == name:
                 texts[part.name] = _answer(
-                    predictor, part, coordinator.is_chief
+                    predictor,
+                    part,
+                    examples[part.name],
+                    coordinator.is_chief,
                 )
     if coordinator.is_chief:
         files.write_bytes(config.output_file, _zip(texts))
@@ -168,17 +175,15 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
             )
         for path in paths:
             stored = initialization.read(path, flag="--model_dirs")
-            task = registry.from_stored(stored, "--model_dirs")
-            if (
-                not isinstance(task, ClassificationTask)
-                or task.name not in wanted
-            ):
+            kind, name = stored.task.get("kind"), stored.task.get("name")
+            if kind != ClassificationTask.kind or name not in wanted:
                 logging.warning(
                     "%s is left out: the leaderboard asks for no model for %s.",
                     path,
-                    task.name,
+                    name or kind,
                 )
                 continue
+            task = registry.from_stored(stored, "--model_dirs")
             if task.name in models:
                 raise UserError(
                     "--model_dirs must name one model for each task. Received "
@@ -250,20 +255,24 @@ def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
     )
 
 
-def _answer_majority(part: _Part) -> str:
+def _answer_majority(part: _Part, num_rows: int) -> str:
     """Answers every row with the label that most training examples have."""
     folder = os.path.dirname(part.path)
     path = _find_file(part.task, folder, "train")
     training = glue.read_split(part.task, path, "train").examples
     label = glue.majority_label(training)
     logging.info("%s: every answer is %s.", part.name, label)
-    return glue.submission_text(part.task, [label] * len(part.read()))
+    return glue.submission_text(part.task, [label] * num_rows)
 
 
-def _answer(predictor: Predictor, part: _Part, show_progress: bool) -> str:
+def _answer(
+    predictor: Predictor,
+    part: _Part,
+    examples: Sequence[InputExample],
+    show_progress: bool,
+) -> str:
     """Answers every row with what the model says."""
     answer = _reader_of(predictor.task)
-    examples = part.read()
     answers = []
     with progress.bar(
         len(examples), part.name, "example", hidden=not show_progress

@@ -221,11 +221,6 @@ def _open_output(
 
 def _check_paths(config: PredictConfig) -> None:
     files.require_file(config.input_file, "--input_file")
-    if tf.io.gfile.isdir(config.output_file):
-        raise UserError(
-            "--output_file must name a file. Received a directory: "
-            f"{config.output_file!r}."
-        )
     if os.path.realpath(config.input_file) == os.path.realpath(
         config.output_file
     ):

@@ -311,6 +311,17 @@ class ClassificationTask(task.Task):
             return classification_inputs.USUAL_COLUMNS
         return (self.columns,)
 
+    def num_rows(self, example: InputExample) -> int:
+        """Returns how many windows the words of a text have at least."""
+        if self.doc_stride is None:
+            return 1
+        texts = (example.text_a, example.text_b or "")
+        return 1 + sum(len(text.split()) for text in texts) // self.doc_stride
+
+    def is_like(self, stored: Mapping[str, Any]) -> bool:
+        """Returns whether the same is asked; of own files the labels decide."""
+        return glue_tasks.are_alike(self.name, stored.get("name"))
+
     def to_json(self) -> dict[str, Any]:
         """Returns what task.json keeps."""
         return {

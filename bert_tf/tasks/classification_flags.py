@@ -56,19 +56,6 @@ def build_task(
     )
 
 
-def _needed_kinds(config: ClassifierConfig) -> dict[str, str]:
-    """Returns the kinds of splits that are asked for, and by which flag."""
-    return {
-        kind: flag
-        for kind, flag, asked in (
-            (task_lib.TRAIN, "--do_train", config.do_train),
-            (task_lib.DEV, "--do_eval", config.do_eval),
-            (task_lib.TEST, "--do_predict", config.do_predict),
-        )
-        if asked
-    }
-
-
 # === Tasks with official files ===
 
 
@@ -83,7 +70,7 @@ def _official_task(
     stored = stored_task or {}
     language = config.language or stored.get("language") or "zh"
     files = {}
-    for kind, flag in _needed_kinds(config).items():
+    for kind, flag in config.asked_kinds().items():
         if not official.splits(kind):
             _refuse_kind(official, kind, flag)
         found = glue.find_files(official, config.data_dir, kind, language)
@@ -173,12 +160,9 @@ def _custom_task(
 
 
 def _custom_files(config: ClassifierConfig) -> dict[str, str]:
-    paths = {
-        task_lib.TRAIN: config.train_file,
-        task_lib.DEV: config.dev_file,
-        task_lib.TEST: config.test_file,
+    return {
+        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
     }
-    return {kind: paths[kind] for kind in _needed_kinds(config)}
 
 
 def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ from bert_tf.run_config.distill import DistillConfig
 from bert_tf.tasks import glue
 from bert_tf.tasks import multiple_choice_files
 from bert_tf.tasks import tagging_flags
-from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.classification_examples import Columns
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
@@ -36,15 +35,8 @@ def with_files(task: Task, config: DistillConfig) -> Task:
     Raises:
       UserError: If a file is missing, or the task has none of such a kind.
     """
-    kinds = {
-        task_lib.TRAIN: config.do_train,
-        task_lib.DEV: config.do_eval,
-        task_lib.TEST: config.do_predict,
-    }
     files: dict[str, str] = {}
-    for kind, asked in kinds.items():
-        if not asked:
-            continue
+    for kind in config.asked_kinds():
         given = getattr(config, f"{kind}_file")
         if given is not None:
             files[kind] = given

@@ -301,6 +301,20 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
+# Tasks that ask the same of other texts.
+_ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
+
+
+def are_alike(name: str, other: str | None) -> bool:
+    """Returns whether a model of one task may answer another; by their names.
+
+    What has no name of `TASKS` may be anything.
+    """
+    if name == other or not {name, other} <= TASKS.keys():
+        return True
+    return any({name, other} <= alike for alike in _ALIKE)
+
+
 def get_task(name: str) -> GlueTask:
     """Returns a task by its name, in which case and hyphens do not count.
 

@@ -66,25 +66,39 @@ def _f1_of(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
     )
 
 
+def _of_decisions(
+    compute: Callable[..., float],
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Returns a micro score: of all yes and no decisions together.
+
+    scikit-learn's own takes an array with one column for classes, not
+    decisions.
+    """
+    return lambda label_ids, predictions: compute(
+        np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
+    )
+
+
+def _macro_f1(label_ids: np.ndarray, predictions: np.ndarray) -> float:
+    if label_ids.ndim == 1:
+        return _f1_of("macro")(label_ids, predictions)
+    columns = zip(label_ids.T, predictions.T, strict=True)
+    return np.mean([_f1_of("binary")(*column) for column in columns])
+
+
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     ACCURACY: sklearn_metrics.accuracy_score,
     # Of the label with id 1: "1" of MRPC and QQP.
     F1: _f1_of("binary"),
-    MACRO_F1: _f1_of("macro"),
+    MACRO_F1: _macro_f1,
     MATTHEWS: sklearn_metrics.matthews_corrcoef,
     PEARSON: lambda *values: _correlation(stats.pearsonr, *values),
     SPEARMAN: lambda *values: _correlation(stats.spearmanr, *values),
     MEAN_SQUARED_ERROR: sklearn_metrics.mean_squared_error,
     MEAN_ABSOLUTE_ERROR: sklearn_metrics.mean_absolute_error,
-    MICRO_F1: _f1_of("micro"),
-    MICRO_PRECISION: lambda label_ids, predictions: (
-        sklearn_metrics.precision_score(
-            label_ids, predictions, average="micro", zero_division=0.0
-        )
-    ),
-    MICRO_RECALL: lambda label_ids, predictions: sklearn_metrics.recall_score(
-        label_ids, predictions, average="micro", zero_division=0.0
-    ),
+    MICRO_F1: _of_decisions(sklearn_metrics.f1_score),
+    MICRO_PRECISION: _of_decisions(sklearn_metrics.precision_score),
+    MICRO_RECALL: _of_decisions(sklearn_metrics.recall_score),
     # Of rows with all labels right and no other.
     SUBSET_ACCURACY: sklearn_metrics.accuracy_score,
 }

@@ -40,24 +40,17 @@ def build_task(
     )
 
 
-def _kinds(config: MultipleChoiceConfig) -> list[str]:
-    """Returns the kinds of splits that are asked for."""
-    asked = {
-        task_lib.TRAIN: config.do_train,
-        task_lib.DEV: config.do_eval,
-        task_lib.TEST: config.do_predict,
-    }
-    return [kind for kind, is_asked in asked.items() if is_asked]
-
-
 def _own_files(config: MultipleChoiceConfig) -> dict[str, str]:
-    return {kind: getattr(config, f"{kind}_file") for kind in _kinds(config)}
+    return {
+        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
+    }
 
 
 def _official_files(config: MultipleChoiceConfig) -> dict[str, str]:
     official = multiple_choice_files.OFFICIAL[config.task_name]
     return {
-        kind: official.find(config.data_dir, kind) for kind in _kinds(config)
+        kind: official.find(config.data_dir, kind)
+        for kind in config.asked_kinds()
     }
 
 

@@ -112,13 +112,7 @@ def _warn_of_context(
 def _files(config: TaggerConfig) -> dict[str, str]:
     """Returns split to file, of the splits that are asked for."""
     files = {}
-    for kind, asked in (
-        (task_lib.TRAIN, config.do_train),
-        (task_lib.DEV, config.do_eval),
-        (task_lib.TEST, config.do_predict),
-    ):
-        if not asked:
-            continue
+    for kind in config.asked_kinds():
         given = getattr(config, f"{kind}_file")
         files[kind] = given or find_file(config.data_dir, kind)
     return files

@@ -274,6 +274,15 @@ class Task(abc.ABC):
         del examples, predictions
         return self
 
+    def tuned_as(self, stored: Mapping[str, Any]) -> "Task":
+        """Returns the task with what `tune` has chosen for a model before.
+
+        Args:
+          stored: What its task.json holds.
+        """
+        del stored
+        return self
+
     def write_report(
         self,
         output_dir: str,
@@ -325,6 +334,15 @@ class Task(abc.ABC):
         Raises:
           UserError: If it is none.
         """
+
+    def is_like(self, stored: Mapping[str, Any]) -> bool:
+        """Returns whether a model with such a head and labels learned the same.
+
+        Args:
+          stored: What its task.json holds.
+        """
+        del stored
+        return True
 
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """What a finished pretraining run leaves: curves and the model directory."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -148,6 +150,19 @@ def write_model(
     )
 
 
+@contextlib.contextmanager
+def writing(what: str, path: str) -> Iterator[None]:
+    """Raises `UserError` where something cannot be written to a path."""
+    try:
+        yield
+    except _WRITE_ERRORS as error:
+        raise UserError(
+            f"{what} could not be written to {path} "
+            f"({str(error).splitlines()[0]}); make room and start the same "
+            "command again."
+        ) from error
+
+
 def write_model_directory(output_dir: str, *contents: Any) -> None:
     """Writes the model directory of a run.
 
@@ -159,14 +174,8 @@ def write_model_directory(output_dir: str, *contents: Any) -> None:
       UserError: If it could not be written.
     """
     path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
-    try:
+    with writing("The trained model", path):
         model_directory.write(path, *contents)
-    except _WRITE_ERRORS as error:
-        raise UserError(
-            f"The trained model could not be written to {path} "
-            f"({str(error).splitlines()[0]}); make room and start the same "
-            "command again."
-        ) from error
     logging.info("The model is in %s.", path)
 
 

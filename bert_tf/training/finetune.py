@@ -13,8 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import devices
+from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf import model_card
 from bert_tf import model_directory
@@ -27,12 +29,10 @@ from bert_tf.run_config.finetune import RunSettings
 from bert_tf.stored_model import StoredModel
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
-from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
 from bert_tf.training import finetuning_setting
 from bert_tf.training import learning_curves
-from bert_tf.training import normalization
 from bert_tf.training import run_selection
 from bert_tf.training import start_model
 from bert_tf.training import task_evaluation
@@ -96,6 +96,8 @@ def run_on(
     """Does the same on devices that the caller has prepared."""
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
+    if computing.coordinator.is_chief:
+        files.require_writable_folder(config.output_dir, "--output_dir")
     if not config.do_train:
         return _evaluate_only(config, build_task, supervise, computing)
     return _train(
@@ -142,12 +144,8 @@ def _train(
 
 
 def _require_split(config: FinetuneConfig, task: Task) -> None:
-    for asked, kind in (
-        (config.do_train, TRAIN),
-        (config.do_eval, DEV),
-        (config.do_predict, TEST),
-    ):
-        if asked and not task.splits(kind):
+    for kind in config.asked_kinds():
+        if not task.splits(kind):
             raise UserError(f"The task {task.name} has no {kind} data.")
 
 
@@ -173,16 +171,28 @@ def _do(
     output_dir: str,
 ) -> dict[str, Metrics]:
     """Trains, evaluates, predicts, and writes what is left of it."""
-    config = setting.config
+    config, task = setting.config, setting.task
+    first_step = run.step
     course = run.train()
     is_chief = setting.devices.coordinator.is_chief
+    known: Mapping[str, Metrics] = {}
+    written: Mapping[str, Any] = {}
+    if run.step == first_step and deliverables.model_is_written(
+        output_dir, run.chosen_step
+    ):
+        # It was done before: what is not evaluated now does not go.
+        known = task_evaluation.read_results(output_dir, run.chosen_step)
+        written = _read_model(output_dir).task
+        if not task.splits(DEV):  # Else that tunes it again.
+            task = task.tuned_as(written)
     task, results = _evaluate(
         config,
-        setting.task,
+        task,
         run.evaluator,
         setting.supervision,
         output_dir if is_chief else None,
         run.chosen_step,
+        known,
     )
     evaluations = run.evaluations
     scored = [split for split in results if split.startswith(DEV)]
@@ -202,24 +212,27 @@ def _do(
             task,
             run.weights(),
             run.chosen_step,
-            results,
+            written.get("results", {}) | results,
             output_dir,
         )
     return results
+
+
+def _read_model(output_dir: str) -> StoredModel:
+    return formats.read(os.path.join(output_dir, model_directory.MODEL_FOLDER))
 
 
 def _evaluate_again(
     setting: Setting, settings: RunSettings, output_dir: str
 ) -> dict[str, Metrics]:
     """Evaluates a run that is done on data that it was not evaluated on."""
-    stored = formats.read(
-        os.path.join(output_dir, model_directory.MODEL_FOLDER)
-    )
+    stored = _read_model(output_dir)
     model = task_model.build_model(
         stored, setting.task, setting.devices, keep_head=True
     )
     step = int(stored.task["global_step"])
     is_chief = setting.devices.coordinator.is_chief
+    known = stored.task.get("results", {})
     task, results = _evaluate(
         setting.config,
         setting.task,
@@ -227,11 +240,12 @@ def _evaluate_again(
         setting.supervision,
         output_dir if is_chief else None,
         step,
+        known,
     )
     if is_chief:
         weights = {name: stored.weights[name] for name in stored.weights}
         _write_model(
-            setting, settings, task, weights, step, results, output_dir
+            setting, settings, task, weights, step, known | results, output_dir
         )
     return results
 
@@ -245,12 +259,14 @@ def _evaluate_only(
     """Evaluates and predicts with a model that is there."""
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     known: Mapping[str, Metrics] = {}
-    if model_directory.recognizes(path) and not config.pretrained_model_dir:
-        stored = formats.read(path)
+    is_own = model_directory.recognizes(path)
+    is_own = is_own and not config.pretrained_model_dir
+    if is_own:
+        stored = start_model.read_trained(path, config)
         # What is not evaluated now does not go.
-        known = stored.task.get("results", {})
-        start_model.check_length(stored, config)
-        normalization.require_agreement(stored, config)
+        known = stored.task.get("results", {}) | task_evaluation.read_results(
+            config.output_dir, stored.task.get("global_step", 0)
+        )
     elif config.pretrained_model_dir or config.init_checkpoint:
         stored = start_model.read(config)
     else:
@@ -266,7 +282,7 @@ def _evaluate_only(
     )
     model = task_model.build_model(stored, task, computing, keep_head=True)
     reader = SplitReader(task, stored.build_tokenizer())
-    _, results = _evaluate(
+    tuned, results = _evaluate(
         config,
         task,
         _evaluators(config, model, reader, computing),
@@ -275,7 +291,35 @@ def _evaluate_only(
         int(stored.task.get("global_step", 0)),
         known,
     )
+    if tuned != task and coordinator.is_chief:
+        if is_own:
+            _keep_tuning(stored, task, tuned, config.output_dir)
+        else:
+            logging.warning(
+                "What dev has chosen is not kept in %s, which is not in "
+                "--output_dir.",
+                stored.path,
+            )
     return results
+
+
+def _keep_tuning(
+    stored: StoredModel, task: Task, tuned: Task, output_dir: str
+) -> None:
+    """Writes the model of `output_dir` again, with what dev has chosen."""
+    before, now = task.to_json(), tuned.to_json()
+    chosen = {name: x for name, x in now.items() if x != before[name]}
+    card = os.path.join(stored.path, model_directory.README_FILE)
+    deliverables.write_model_directory(
+        output_dir,
+        stored.config,
+        {name: stored.weights[name] for name in stored.weights},
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        {**stored.task, **chosen},
+        files.read_bytes(card).decode(),
+    )
+    logging.info("The model has %s now.", chosen)
 
 
 def _evaluators(
@@ -337,11 +381,13 @@ def _evaluate(
                 compared = supervision.compare(split)
                 results[split] = evaluated.metrics | compared
             if output_dir is not None:
-                task_evaluation.write_predictions(output_dir, evaluated)
+                with deliverables.writing("The predictions", output_dir):
+                    task_evaluation.write_predictions(output_dir, evaluated)
     if results and output_dir is not None:
-        task_evaluation.write_results(
-            output_dir, global_step, dict(known or {}) | results
-        )
+        with deliverables.writing("The results", output_dir):
+            task_evaluation.write_results(
+                output_dir, global_step, dict(known or {}) | results
+            )
     return task, results
 
 

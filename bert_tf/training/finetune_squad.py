@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.run_config.devices import DeviceConfig
 from bert_tf.run_config.squad import SquadConfig
 from bert_tf.tasks import squad_ensemble
+from bert_tf.tasks import task as task_lib
 from bert_tf.tasks import triviaqa
 from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.squad_predictions import SquadPrediction
@@ -23,6 +24,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
 from bert_tf.training import finetune
+from bert_tf.training import start_model
 from bert_tf.training import task_evaluation
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.task_evaluation import Metrics
@@ -33,6 +35,15 @@ _CONVERTED_FILE = "train.json"
 _CONVERSION_FILE = "conversion.json"
 # Written last: the flags of the training that is done.
 _DONE_FILE = "done.json"
+
+# With others of these a model reads, or answers, other than it was scored.
+_READING_FLAGS = (
+    "max_seq_length",
+    "doc_stride",
+    "max_query_length",
+    "n_best_size",
+    "max_answer_length",
+)
 
 # How a model is trained does not depend on these.
 _NOT_OF_TRIVIAQA = {
@@ -48,8 +59,15 @@ _NOT_OF_TRIVIAQA = {
     "triviaqa_evidence_dir": None,
 }
 
-# Nor on where, but for the precision, and it may be elsewhere next time.
-_ABOUT_DEVICES = {
+# Nor on where, but for the precision, and it may be elsewhere next time. What
+# files hold counts, and not where they lie.
+_ABOUT_PLACES = {
+    "bert_config_file",
+    "init_checkpoint",
+    "output_dir",
+    "pretrained_model_dir",
+    "train_file",
+    "vocab_file",
     "xla",
     *(field.name for field in dataclasses.fields(DeviceConfig)),
 } - {"mixed_precision"}
@@ -98,8 +116,13 @@ def build_task(
     """
     threshold = config.null_score_diff_threshold
     source = "--null_score_diff_threshold"
+    head = config.head
     if stored is not None:
+        head = stored.get("head", "linear")
         _compare_versions(config, stored)
+        task_lib.warn_of_settings(
+            stored, {name: getattr(config, name) for name in _READING_FLAGS}
+        )
         if threshold is None:
             threshold = stored.get("null_score_diff_threshold")
             source = "the model"
@@ -119,6 +142,7 @@ def build_task(
         **given
         | {
             "null_score_diff_threshold": threshold,
+            "head": head,
             "files": _files(config),
             # As the original, which knows but one length.
             "mask_padding": config.num_length_buckets != 1,
@@ -201,8 +225,8 @@ def _train_on_triviaqa(
     flags = {
         name: value
         for name, value in dataclasses.asdict(first).items()
-        if name not in _ABOUT_DEVICES
-    }
+        if name not in _ABOUT_PLACES
+    } | {"the model": start_model.read(first).fingerprint()}
     coordinator = computing.coordinator
     is_done = coordinator.from_chief(
         coordinator.is_chief

@@ -1,6 +1,7 @@
 """What the runs of one command share, and what lets a run go on."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ _WITHOUT_EFFECT = frozenset(
     {
         # Contents of files count, not where they lie.
         "allow_changed_data",
+        "bert_config_file",
         "data_dir",
         "dev_file",
         "distribution_strategy",
@@ -36,6 +38,7 @@ _WITHOUT_EFFECT = frozenset(
         "do_train",
         "eval_batch_size",
         "gcp_project",
+        "init_checkpoint",
         "iterations_per_loop",
         "keep_checkpoint_max",
         "master",
@@ -46,6 +49,7 @@ _WITHOUT_EFFECT = frozenset(
         "output_dir",
         "predict_batch_size",
         "predict_file",
+        "pretrained_model_dir",
         "remat",
         "save_checkpoints_steps",
         "task_index",
@@ -58,6 +62,7 @@ _WITHOUT_EFFECT = frozenset(
         "unlabeled_file",
         "use_tpu",
         "verbose_logging",
+        "vocab_file",
         "worker_hosts",
         "xla",
         # These are in the run's settings.
@@ -125,15 +130,21 @@ def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
 
 
 def _hash_model(setting: Setting) -> dict[str, str]:
-    """Returns the hash of the model that a flag names, if one does.
+    """Returns the hash of the model that a flag names.
 
-    One that is drawn follows from the flags, and may differ in the last bit
-    elsewhere, where the run may well go on.
+    Of one that is drawn it is that of the configuration: its weights follow
+    from that and the seed, and may differ in the last bit elsewhere, where the
+    run may well go on.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(setting.config, name):
             return {_MODEL_OF + name: setting.stored.fingerprint()}
-    return {}
+    if not setting.config.bert_config_file:
+        return {}  # A student, whose shape is in flags.
+    described = setting.stored.config.to_json().encode()
+    return {
+        f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
+    }
 
 
 def check_continuation(
@@ -192,6 +203,8 @@ def check_identity(
         _change(name, before.get(name), now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
+        # Earlier versions noted paths, too.
+        and (name in now or name.removeprefix("--") not in _WITHOUT_EFFECT)
         # Of what was begun when models were not hashed nobody knows it.
         and (name in before or not name.startswith(_MODEL_OF))
     ]

@@ -182,6 +182,7 @@ class _Pretraining:
         initialization.check_vocabulary(
             stored,
             self._identity["vocabulary_hash"],
+            "the records",
             self._config.allow_changed_data,
         )
         if self._coordinator.num_workers > 1:

@@ -85,10 +85,11 @@ def run_all(
     Raises:
       UserError: If all have failed.
     """
+    kinds = setting.config.asked_kinds().keys() - {TRAIN}
     asked = {
         split: value
         for split, value in setting.data_hashes.items()
-        if split.split("_")[0] != TRAIN
+        if split.split("_")[0] in kinds
     }
     # Of all, so that what has changed is said before another one is trained.
     known = [_read_finished(setting, settings) for settings in runs]
@@ -165,6 +166,7 @@ def _keep_best(
             "--mixed_precision=float32."
         )
     if coordinator.is_chief:
+        _remove_others(best.folder, output_dir)
         _copy_up(best.folder, output_dir)
     logging.info(
         "The best is %s, copied to %s.", best.settings.name, output_dir
@@ -310,6 +312,25 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
         + "\n"
         for row in rows
     )
+
+
+def _remove_others(folder: str, output_dir: str) -> None:
+    """Removes what an earlier best run had and this one has not."""
+    runs_folder = os.path.join(output_dir, RUNS_FOLDER)
+    of_runs = {
+        name.rstrip("/")
+        for run in tf.io.gfile.listdir(runs_folder)
+        for name in tf.io.gfile.listdir(os.path.join(runs_folder, run))
+    }
+    of_this = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+    for name in of_runs - of_this:
+        path = os.path.join(output_dir, name)
+        if (
+            not name.startswith(_NOT_COPIED)
+            and tf.io.gfile.exists(path)
+            and not tf.io.gfile.isdir(path)
+        ):
+            tf.io.gfile.remove(path)
 
 
 def _copy_up(folder: str, output_dir: str) -> None:

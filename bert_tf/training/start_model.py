@@ -36,10 +36,32 @@ def read(config: FinetuneConfig) -> StoredModel:
     """
     if config.pretrained_model_dir:
         stored = formats.read(config.pretrained_model_dir)
-        stored = _check_case(stored, config.do_lower_case)
+        stored = check_case(stored, config.do_lower_case)
     else:
         stored = _read_trio(config)
     return adapt(stored, config)
+
+
+def read_trained(path: str, config: FinetuneConfig) -> StoredModel:
+    """Reads the model of an --output_dir, which takes the place of others.
+
+    Raises:
+      UserError: If the flags say otherwise what it was trained with.
+    """
+    stored = check_case(formats.read(path), config.do_lower_case)
+    not_read = [
+        f"--{name}"
+        for name in ("init_checkpoint", "bert_config_file", "vocab_file")
+        if getattr(config, name)
+    ]
+    logging.info(
+        "The model is %s%s.",
+        path,
+        f", so {', '.join(not_read)} are not read" if not_read else "",
+    )
+    check_length(stored, config)
+    normalization.require_agreement(stored, config)
+    return stored
 
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
@@ -73,8 +95,12 @@ def check_length(stored: StoredModel, config: FinetuneConfig) -> None:
         )
 
 
-def _check_case(stored: StoredModel, asked: bool | None) -> StoredModel:
-    """Lets --do_lower_case answer where the model's format cannot."""
+def check_case(stored: StoredModel, asked: bool | None) -> StoredModel:
+    """Lets --do_lower_case answer where the model's format cannot.
+
+    Raises:
+      UserError: If the model knows otherwise, or has no vocabulary.
+    """
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, so it cannot read "
@@ -89,6 +115,12 @@ def _check_case(stored: StoredModel, asked: bool | None) -> StoredModel:
             f"do_lower_case={known}. Received: --do_lower_case={asked}; drop "
             "the flag."
         )
+    logging.warning(
+        "--do_lower_case=%s, though the vocabulary of %s has %s.",
+        asked,
+        stored.path,
+        "upper-case letters" if asked else "no upper-case letter",
+    )
     return dataclasses.replace(
         stored,
         tokenizer_settings=stored_model.tokenizer_settings(
@@ -104,7 +136,12 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
     vocabulary.check_size(bert_config.vocab_size)
     if config.init_checkpoint:
         stored = initialization.read(config.init_checkpoint, bert_config)
-        initialization.check_vocabulary(stored, vocabulary.hash)
+        initialization.check_vocabulary(
+            stored,
+            vocabulary.hash,
+            f"--vocab_file={config.vocab_file}",
+            config.allow_changed_data,
+        )
     else:
         logging.warning(
             "Without --init_checkpoint the model begins with random weights: "
@@ -118,16 +155,19 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
             tokenizer_settings=None,
             task={"kind": "encoder"},
         )
-    lower_case = True if config.do_lower_case is None else config.do_lower_case
-    return dataclasses.replace(
-        stored,
-        # The flag's dropout counts: weights do not depend on it.
-        config=bert_config,
-        vocabulary=vocabulary,
-        tokenizer_settings=stored_model.tokenizer_settings(
-            vocabulary, lower_case
-        ),
+    # The flag's dropout counts: weights do not depend on it.
+    stored = dataclasses.replace(
+        stored, config=bert_config, vocabulary=vocabulary
     )
+    if stored.tokenizer_settings is None:
+        stored = dataclasses.replace(
+            stored,
+            tokenizer_settings=stored_model.tokenizer_settings(
+                vocabulary, stored_model.derive_lower_case(vocabulary)
+            ),
+            lower_case_is_derived=True,
+        )
+    return check_case(stored, config.do_lower_case)
 
 
 def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:

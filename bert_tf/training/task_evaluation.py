@@ -174,6 +174,15 @@ def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
     )
 
 
+def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
+    """Returns what `write_results` wrote, if it is about this step."""
+    path = os.path.join(output_dir, RESULTS_FILE)
+    if not tf.io.gfile.exists(path):
+        return {}
+    results = files.read_json_object(path)
+    return results if results.pop("global_step", None) == global_step else {}
+
+
 def write_results(
     output_dir: str, global_step: int, results: Mapping[str, Metrics]
 ) -> None:

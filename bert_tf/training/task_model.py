@@ -48,8 +48,8 @@ def build_model(
             wanted |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is no fine-tuned model for this task "
-            f"({describe_head(task.kind, wanted)}). Received: "
-            f"{describe_head(stored.task.get('kind'), stored.task)}; add "
+            f"({_describe(task.kind, wanted)}). Received: "
+            f"{_describe(stored.task.get('kind'), stored.task)}; add "
             "--do_train, or give the model that was trained for it."
         )
     else:
@@ -72,6 +72,8 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     such as a checkpoint of the original, their number does.
     """
     known, wanted = stored.task, task.to_json()
+    if not task.is_like(known):
+        return False
     if _describe_form(known.get("kind"), known) != _describe_form(
         task.kind, wanted
     ):
@@ -84,6 +86,13 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
         return sorted(known["labels"]) == sorted(labels)
     is_score = problem_type == "regression"
     return stored.num_labels == (len(labels) if labels else is_score or None)
+
+
+def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
+    """Returns what tells one task from another, to read."""
+    name = values.get("name")
+    described = describe_head(kind, values)
+    return f"{name}: {described}" if name else described
 
 
 def _describe_form(kind: str | None, values: Mapping[str, Any]) -> str:

@@ -106,17 +106,19 @@ class InitializationTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_compares_vocabularies(self):
         stored = initialization.read(self.model_dir)
-        initialization.check_vocabulary(stored, stored.vocabulary.hash)
-        initialization.check_vocabulary(stored, None)
+        check = initialization.check_vocabulary
+        check(stored, stored.vocabulary.hash, "the records")
+        check(stored, None, "the records")
         with self.assertRaisesRegex(
-            UserError, f"{stored.vocabulary.hash}, the records .* 12ab; make"
+            UserError,
+            f"{stored.vocabulary.hash}, that of the records is 12ab; use",
         ):
-            initialization.check_vocabulary(stored, "12ab")
+            check(stored, "12ab", "the records")
         with self.assertLogs(level="WARNING") as logs:
-            initialization.check_vocabulary(stored, "12ab", allow_change=True)
+            check(stored, "12ab", "the records", allow_change=True)
         self.assertIn("12ab, as allowed", logs.output[0])
         unknown = dataclasses.replace(stored, vocabulary=None)
-        initialization.check_vocabulary(unknown, "12ab")
+        check(unknown, "12ab", "the records")
 
     def test_refuses_what_is_no_model(self):
         for path in ("/nowhere", self.folder):

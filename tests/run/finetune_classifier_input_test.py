@@ -3,6 +3,7 @@
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.tasks import glue_tasks
 from bert_tf.tasks.classification import ClassificationTask
 from tests import tiny_model
 from tests.classifier_script import ClassifierScript
@@ -154,6 +155,22 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
                 pretrained_model_dir=model,
                 do_eval=True,
             )
+        official = glue_tasks.get_task("cola")
+        cola = ClassificationTask(
+            name="cola",
+            labels=official.labels,
+            metric_names=official.metrics,
+            official=official,
+        )
+        self.assert_refused(
+            r"task \(sst-2: classification; .*Received: cola: classification",
+            task_name="sst-2",
+            data_dir=str(self.folder),
+            pretrained_model_dir=tiny_model.write_task(
+                str(self.folder / "cola"), cola
+            ),
+            do_eval=True,
+        )
         self.assert_refused(
             "no fine-tuned model for this task|trained for it",
             task_name="sst-2",

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import files
+from bert_tf import model_directory
 from bert_tf import pretrained
 from bert_tf.errors import UserError
 from bert_tf.interop import formats
@@ -204,6 +205,54 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             log = self.run_script(**later, null_score_diff_threshold=-1e4)
             self.assertIn("-10000 is that of --null_score_diff", log)
             self.assertEqual(set(self.read("predictions.json").values()), {""})
+        with self.subTest("a model that is done keeps what is not asked for"):
+            self.run_script(**values | {"do_predict": False})
+            task = self.read("model/task.json")
+            self.assertEqual(task["null_score_diff_threshold"], threshold)
+            self.assertEqual(task["results"]["dev"], scores)
+
+    def test_a_threshold_that_is_chosen_later(self):
+        values = {
+            "version_2_with_negative": True,
+            "predict_file": self.write("dev2.json", _dataset(_DEV)),
+        }
+        self.run_script(**values, do_predict=False)
+        task = self.read("model/task.json")
+        self.assertIsNone(task["null_score_diff_threshold"])
+        later = values | {"do_train": False}
+        elsewhere = later | {
+            "pretrained_model_dir": str(self.output / "model"),
+            "output_dir": str(self.folder / "elsewhere"),
+        }
+        self.assertIn("is not kept in", self.run_script(**elsewhere))
+        self.assertEqual(self.read("model/task.json"), task)
+        log = self.run_script(**later, pretrained_model_dir=None)
+        chosen = self.read("model/task.json")
+        self.assertIsNotNone(chosen["null_score_diff_threshold"])
+        self.assertIn("null_score_diff_threshold", log)
+        self.assertEqual(chosen | {"null_score_diff_threshold": None}, task)
+        stored = formats.read(str(self.output / "model"))
+        predictor = Predictor(
+            pretrained.build_model(stored),
+            registry.from_stored(stored),
+            stored.build_tokenizer(),
+        )
+        examples = list(predictor.task.read_inputs(values["predict_file"]))
+        self.assertEqual(
+            {x["id"]: x["answer"] for x in predictor.describe(examples)},
+            self.read("predictions.json"),
+        )
+
+    def test_a_model_that_is_only_used(self):
+        stored = {"head": "bilstm", "doc_stride": 9, "max_answer_length": 30}
+        with self.assertLogs(level="WARNING") as logs:
+            task = finetune_squad.build_task(
+                self.config(do_train=False), stored
+            )
+        self.assertEqual(task.head, "bilstm")
+        self.assertEqual(task.doc_stride, 2)
+        (message,) = logs.output
+        self.assertIn("trained with --doc_stride=9 and is used with 2", message)
 
     def test_padding_as_in_the_original(self):
         for buckets, masked in ((0, True), (1, False), (2, True)):
@@ -319,6 +368,29 @@ class TriviaQaTest(_Case):
                 (self.output / "triviaqa/model/README.md").stat(), files_before
             )
             self.assertEqual(self.read("predictions.json"), answers)
+        with self.subTest("wherever it is"):
+            moved = self.folder / "moved"
+            self.output.rename(moved)
+            log = self.run_script(**values, output_dir=str(moved))
+            self.assertIn("The fine-tuning on TriviaQA is done", log)
+            self.assertIn("Resumed at step", log)
+            moved.rename(self.output)
+        with self.subTest("another model"):
+            path = str(self.folder / "tiny")
+            stored = formats.read(path)
+            model_directory.write(
+                path,
+                stored.config,
+                {name: stored.weights[name] + 1 for name in stored.weights},
+                stored.vocabulary,
+                stored.tokenizer_settings,
+                stored.task,
+                "# Another\n",
+            )
+            with self.assertRaisesRegex(
+                UserError, "triviaqa .* the model of --pretrained_model_dir was"
+            ):
+                self.run_script(**values)
         with self.subTest("other flags need another folder"):
             with self.assertRaisesRegex(UserError, "weight_decay_rate"):
                 self.run_script(**values, weight_decay_rate=0.5)

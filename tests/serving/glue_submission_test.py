@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import tempfile
 import zipfile
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from bert_tf.run_config.predict import GlueSubmissionConfig
 from bert_tf.serving import glue_submission
 from bert_tf.tasks import glue_tasks
 from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.predictor import Predictor
 from tests import tiny_model
 
 _SINGLE = "index\tsentence\n0\tthe cat\n1\tdogs sat on the mat .\n2\ta mat\n"
@@ -224,10 +226,31 @@ class GlueSubmissionTest(tf.test.TestCase):
             self._run(model_dirs=own)
         self.assertIn("own is left out", "".join(logs.output))
         encoder = tiny_model.write(f"{folder}/encoder", kind="encoder")
-        with self.assertRaisesRegex(
-            UserError, "--model_dirs must name .*encod"
+        with (
+            self.assertLogs(level="WARNING") as logs,
+            self.assertRaisesRegex(UserError, "a model for CoLA"),
         ):
             self._run(model_dirs=encoder)
+        self.assertIn(
+            "encoder is left out: the leaderboard asks for no model for "
+            "encoder",
+            "".join(logs.output),
+        )
+
+    def test_all_is_looked_at_before_the_first_answer(self):
+        folder = pathlib.Path(self.create_tempdir().full_path) / "glue"
+        shutil.copytree(self.data, folder)
+        (folder / "RTE" / "test.tsv").write_text(f"{_PAIRS}2\tA\n")
+        answer = mock.patch.object(
+            Predictor, "predict", side_effect=AssertionError
+        )
+        with answer, self.assertRaisesRegex(UserError, "line 4 must have 3"):
+            self._run(glue_dir=str(folder))
+        with (
+            answer,
+            self.assertRaisesRegex(UserError, "must name a file. .*glue"),
+        ):
+            self._run(output_file=str(folder))
 
 
 if __name__ == "__main__":

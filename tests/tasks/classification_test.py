@@ -173,6 +173,11 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(task.more_is_better)
         self.assertTrue(_single().more_is_better)
 
+    def test_rows_of_a_text(self):
+        pair = InputExample("", "a b c d e", "f g")
+        self.assertEqual(_single().num_rows(pair), 1)
+        self.assertEqual(_single(doc_stride=3).num_rows(pair), 3)
+
     def test_windows_are_averaged(self):
         task = _single(max_seq_length=5, doc_stride=2)
         examples = [

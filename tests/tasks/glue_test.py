@@ -191,6 +191,21 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         texts = glue.read_texts(glue_tasks.get_task("sst-2"), read.path)
         self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
 
+    @parameterized.parameters(
+        ("mnli", "snli", True),
+        ("ax", "mnli", True),
+        ("qqp", "mrpc", True),
+        ("cola", "sst-2", False),
+        ("mnli", "rte", False),
+        ("qnli", "rte", False),
+        ("cola", "cola", True),
+        ("cola", "custom", True),
+        ("cola", None, True),
+        ("custom", "stars", True),
+    )
+    def test_which_tasks_are_alike(self, name, other, expected):
+        self.assertEqual(glue_tasks.are_alike(name, other), expected)
+
     def test_languages_of_other_tasks_do_not_count(self):
         self.write(
             "train.jsonl",

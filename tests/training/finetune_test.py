@@ -136,6 +136,31 @@ class OneRunTest(finetuning_case.TestCase):
             {"global_step": 6} | results | again,
         )
 
+    def test_scores_stay_where_training_was_done(self):
+        flags = {"num_train_epochs": "0.5"}
+        results = finetuning_case.run(self.config(**flags))
+        with finetuning_case.die_at(0):
+            again = finetuning_case.run(
+                self.config(do_eval=False, do_predict=True, **flags)
+            )
+        expected = results | again
+        self.assertEqual(set(expected), {"dev", "test"})
+        folder = self.out("output")
+        written = json.loads(
+            finetuning_case.read_text(folder, "eval_results.json")
+        )
+        self.assertEqual(written, {"global_step": 6} | expected)
+        task = model_directory.read_model(self.out("output/model")).task
+        self.assertEqual(task["results"], expected)
+
+    def test_output_dir_is_a_folder(self):
+        with open(self.out("output"), "w", encoding="utf-8"):
+            pass
+        with self.assertRaisesRegex(
+            UserError, "--output_dir=.*output is no folder"
+        ):
+            finetuning_case.run(self.config())
+
     def test_head_goes_on_where_labels_are_the_same(self):
         finetuning_case.run(self.config())
         config = self.config(
@@ -383,6 +408,11 @@ class FlagsTest(finetuning_case.TestCase):
         ({"pretrained_model_dir": None}, "Give --pretrained_model_dir"),
         ({"vocab_file": "v.txt"}, "takes the place of"),
         ({"do_train": False, "do_eval": False}, "At least one of"),
+        ({"seed": -1}, "--seed must be at least 0"),
+        (
+            {"seed": 2**32 - 2, "num_restarts": 3},
+            "at most 4294967296. Received: 4294967294",
+        ),
         ({"layer_decay": 0.0}, "--layer_decay must be above 0"),
         (
             {"new_pooler": True, "head": "bilstm"},

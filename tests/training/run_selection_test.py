@@ -11,6 +11,8 @@ import tensorflow as tf
 from bert_tf import files
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
+from bert_tf.tasks import classification_flags
+from bert_tf.training import finetune
 from bert_tf.training import run_selection
 from bert_tf.training.finetuning_run import FinetuningRun
 from tests import finetuning_case
@@ -121,6 +123,39 @@ class RunSelectionTest(finetuning_case.TestCase):
             output_dir=self.out("alone"),
         )
         self.assertEqual(finetuning_case.run(alone)["dev"], scores[-1])
+
+    @pytest.mark.thorough
+    def test_nothing_of_an_earlier_best_run_stays(self):
+        flags = {"num_train_epochs": "2"}
+        finetuning_case.run(
+            self.config(learning_rate="1e-9,1e-8", do_predict=True, **flags)
+        )
+        self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
+        own = self.out("output/notes.txt")
+        with open(own, "w", encoding="utf-8"):
+            pass
+        finetuning_case.run(
+            self.config(learning_rate="1e-9,1e-8,0.003", **flags)
+        )
+        best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
+        self.assertContainsSubset(
+            os.listdir(self.out("output")),
+            {"runs", "runs.txt", "notes.txt", *os.listdir(best)},
+        )
+
+    @pytest.mark.thorough
+    def test_files_that_are_not_asked_for_are_not_evaluated(self):
+        def build_task(config, stored_task):
+            task = classification_flags.build_task(config, stored_task)
+            every = {x: self.out(f"{x}.csv") for x in ("train", "dev", "test")}
+            return dataclasses.replace(task, files=every)
+
+        runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
+        finetune.run(self.config(**runs), build_task)
+        self.assertNotIn("test_results.tsv", os.listdir(self.out("output")))
+        with finetuning_case.die_at(0):
+            finetune.run(self.config(do_predict=True, **runs), build_task)
+        self.assertIn("test_results.tsv", os.listdir(self.out("output")))
 
     @pytest.mark.thorough
     def test_runs_that_are_done_began_with_the_same_model(self):
