@@ -3,9 +3,6 @@
 import os
 from unittest import mock
 
-import tensorflow as tf
-from absl.testing import parameterized
-
 from bert_tf import model_directory
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.tasks import classification_flags
@@ -93,8 +90,8 @@ def die_evaluating():
     return mock.patch.object(Evaluator, "evaluate", side_effect=Interrupted)
 
 
-class TestCase(parameterized.TestCase, tf.test.TestCase):
-    """A test with a folder of its own."""
+class FinetuningCase:
+    """What a test case of fine-tuning mixes in: a folder of its own."""
 
     def setUp(self):
         super().setUp()

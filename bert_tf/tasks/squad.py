@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import squad_examples
 from bert_tf.tasks import squad_features
@@ -89,11 +88,13 @@ class SquadTask(task.Task):
             path, is_training, self.version_2_with_negative
         )
         if is_training:
-            _report_training(
+            squad_examples.report_training(
                 path, read, None if self.verbose_logging else _MAX_IDS_SHOWN
             )
         else:
-            _check_answers(path, read.examples, self.version_2_with_negative)
+            squad_examples.check_answers(
+                path, read.examples, self.version_2_with_negative
+            )
         return read.examples
 
     def featurize(
@@ -359,51 +360,3 @@ _SAVED = (
     "null_score_diff_threshold",
     "head",
 )
-
-
-def _report_training(
-    path: str, read: squad_examples.SquadExamples, max_ids: int | None
-) -> None:
-    num_questions = len(read.examples) + len(read.unmatched)
-    if not read.examples:
-        raise UserError(
-            f"{path} has nothing to train on: of none of its {num_questions} "
-            "questions the answer is in the paragraph where the file says."
-        )
-    if read.unmatched:
-        logging.warning(
-            "%s: %d of %d questions are left out, as the answer is not in the "
-            "paragraph where the file says: %s.",
-            path,
-            len(read.unmatched),
-            num_questions,
-            _shorten(read.unmatched, max_ids),
-        )
-    logging.info("%s: %d questions to train on.", path, len(read.examples))
-
-
-def _shorten(names: Sequence[str], max_shown: int | None) -> str:
-    shown = names[:max_shown]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _check_answers(
-    path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
-) -> None:
-    """Raises `UserError` if a question of SQuAD 1.1 has no answer."""
-    without = [one.qas_id for one in examples if one.answers == ()]
-    if without and not version_2_with_negative:
-        raise UserError(
-            f"{path} has {len(without)} questions that nothing answers, which "
-            "SQuAD 2.0 has: set --version_2_with_negative. The first is "
-            f"{without[0]!r}."
-        )
-    num_unknown = sum(one.answers is None for one in examples)
-    if 0 < num_unknown < len(examples):
-        logging.warning(
-            '%s cannot be scored: %d of its %d questions have no "answers".',
-            path,
-            num_unknown,
-            len(examples),
-        )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from bert_tf.errors import UserError
 from bert_tf.tasks import json_file
 
@@ -287,3 +289,61 @@ def _add_answer(
     return dataclasses.replace(
         example, orig_answer_text=text, start_position=start, end_position=end
     )
+
+
+def report_training(
+    path: str, read: SquadExamples, max_ids: int | None
+) -> None:
+    """Says in the log what there is to train on, and what is left out.
+
+    Args:
+      path: The file.
+      read: What it holds.
+      max_ids: How many ids of questions to name at most; None for all.
+
+    Raises:
+      UserError: If there is nothing.
+    """
+    num_questions = len(read.examples) + len(read.unmatched)
+    if not read.examples:
+        raise UserError(
+            f"{path} has nothing to train on: of none of its {num_questions} "
+            "questions the answer is in the paragraph where the file says."
+        )
+    if read.unmatched:
+        logging.warning(
+            "%s: %d of %d questions are left out, as the answer is not in the "
+            "paragraph where the file says: %s.",
+            path,
+            len(read.unmatched),
+            num_questions,
+            _shorten(read.unmatched, max_ids),
+        )
+    logging.info("%s: %d questions to train on.", path, len(read.examples))
+
+
+def _shorten(names: Sequence[str], max_shown: int | None) -> str:
+    shown = names[:max_shown]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def check_answers(
+    path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
+) -> None:
+    """Raises `UserError` if a question of SQuAD 1.1 has no answer."""
+    without = [one.qas_id for one in examples if one.answers == ()]
+    if without and not version_2_with_negative:
+        raise UserError(
+            f"{path} has {len(without)} questions that nothing answers, which "
+            "SQuAD 2.0 has: set --version_2_with_negative. The first is "
+            f"{without[0]!r}."
+        )
+    num_unknown = sum(one.answers is None for one in examples)
+    if 0 < num_unknown < len(examples):
+        logging.warning(
+            '%s cannot be scored: %d of its %d questions have no "answers".',
+            path,
+            num_unknown,
+            len(examples),
+        )

@@ -4,26 +4,22 @@ One run lies directly in --output_dir. Several, as the paper's section A.3 has
 them, lie in runs/<name>/, and the best of them on dev is copied up.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import devices
 from bert_tf import files
 from bert_tf import keras_backend
-from bert_tf import model_card
 from bert_tf import model_directory
 from bert_tf.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
 from bert_tf.run_config.finetune import FinetuneConfig
 from bert_tf.run_config.finetune import RunSettings
 from bert_tf.stored_model import StoredModel
@@ -31,6 +27,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
 from bert_tf.training import deliverables
+from bert_tf.training import finetuned_model
 from bert_tf.training import finetuning_setting
 from bert_tf.training import learning_curves
 from bert_tf.training import run_selection
@@ -182,7 +179,7 @@ def _do(
     ):
         # It was done before: what is not evaluated now does not go.
         known = task_evaluation.read_results(output_dir, run.chosen_step)
-        written = _read_model(output_dir).task
+        written = finetuned_model.read(output_dir).task
         if not task.splits(DEV):  # Else that tunes it again.
             task = task.tuned_as(written)
     task, results = _evaluate(
@@ -206,7 +203,7 @@ def _do(
             learning_curves.draw_finetuning,
             f"Fine-tuning for {task.name}",
         )
-        _write_model(
+        finetuned_model.write(
             setting,
             settings,
             task,
@@ -218,15 +215,11 @@ def _do(
     return results
 
 
-def _read_model(output_dir: str) -> StoredModel:
-    return formats.read(os.path.join(output_dir, model_directory.MODEL_FOLDER))
-
-
 def _evaluate_again(
     setting: Setting, settings: RunSettings, output_dir: str
 ) -> dict[str, Metrics]:
     """Evaluates a run that is done on data that it was not evaluated on."""
-    stored = _read_model(output_dir)
+    stored = finetuned_model.read(output_dir)
     model = task_model.build_model(
         stored, setting.task, setting.devices, keep_head=True
     )
@@ -244,7 +237,7 @@ def _evaluate_again(
     )
     if is_chief:
         weights = {name: stored.weights[name] for name in stored.weights}
-        _write_model(
+        finetuned_model.write(
             setting, settings, task, weights, step, known | results, output_dir
         )
     return results
@@ -293,7 +286,7 @@ def _evaluate_only(
     )
     if tuned != task and coordinator.is_chief:
         if is_own:
-            _keep_tuning(stored, task, tuned, config.output_dir)
+            finetuned_model.keep_tuning(stored, task, tuned, config.output_dir)
         else:
             logging.warning(
                 "What dev has chosen is not kept in %s, which is not in "
@@ -301,25 +294,6 @@ def _evaluate_only(
                 stored.path,
             )
     return results
-
-
-def _keep_tuning(
-    stored: StoredModel, task: Task, tuned: Task, output_dir: str
-) -> None:
-    """Writes the model of `output_dir` again, with what dev has chosen."""
-    before, now = task.to_json(), tuned.to_json()
-    chosen = {name: x for name, x in now.items() if x != before[name]}
-    card = os.path.join(stored.path, model_directory.README_FILE)
-    deliverables.write_model_directory(
-        output_dir,
-        stored.config,
-        {name: stored.weights[name] for name in stored.weights},
-        stored.vocabulary,
-        stored.tokenizer_settings,
-        {**stored.task, **chosen},
-        files.read_bytes(card).decode(),
-    )
-    logging.info("The model has %s now.", chosen)
 
 
 def _evaluators(
@@ -389,44 +363,3 @@ def _evaluate(
                 output_dir, global_step, dict(known or {}) | results
             )
     return task, results
-
-
-def _write_model(
-    setting: Setting,
-    settings: RunSettings,
-    task: Task,
-    weights: Mapping[str, np.ndarray],
-    step: int,
-    results: Mapping[str, Metrics],
-    output_dir: str,
-) -> None:
-    """Writes the model directory, without which a run has failed."""
-    stored = setting.stored
-    task_json = {"kind": task.kind} | task.to_json()
-    task_json |= {"global_step": step, "results": dict(results)}
-    flags = dataclasses.asdict(setting.config) | dataclasses.asdict(settings)
-    card = model_card.build(
-        f"A BERT for {task.name}",
-        f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
-        {
-            "Data": dict(task.files),
-            "Flags": {k: v for k, v in flags.items() if v is not None},
-            "Metrics": {
-                f"{split} {name}": value
-                for split, metrics in results.items()
-                for name, value in metrics.items()
-            },
-        }
-        | dict(setting.supervision.card),
-        "python run/predict.py --model_dir=. --input_file=... "
-        "--output_file=...",
-    )
-    deliverables.write_model_directory(
-        output_dir,
-        stored.config,
-        weights,
-        stored.vocabulary,
-        stored.tokenizer_settings,
-        task_json,
-        card,
-    )

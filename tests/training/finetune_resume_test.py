@@ -25,7 +25,9 @@ _SCRIPT = os.path.join("run", "finetune_classifier.py")
 _STEPS = 62
 
 
-class ResumeTest(finetuning_case.TestCase):
+class ResumeTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     @parameterized.parameters(
         ({},),
         ({"keep_best": True, "evaluate_every_steps": 6},),

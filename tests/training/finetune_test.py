@@ -23,7 +23,9 @@ from tests import tiny_finetuning
 logical_devices.make()
 
 
-class OneRunTest(finetuning_case.TestCase):
+class OneRunTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     def test_learns_and_leaves_what_it_says(self):
         config = self.config(num_train_epochs="6", do_predict=True)
         results = finetuning_case.run(config)
@@ -312,7 +314,9 @@ class OneRunTest(finetuning_case.TestCase):
         self.assertFalse(os.path.exists(self.out("output/model")))
 
 
-class BestOfRunTest(finetuning_case.TestCase):
+class BestOfRunTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     def _scores(self, values):
         """Lets dev score what the test says."""
         scores = iter(values)
@@ -397,7 +401,9 @@ class BestOfRunTest(finetuning_case.TestCase):
         self.assertEqual(steps, [12, 25])
 
 
-class FlagsTest(finetuning_case.TestCase):
+class FlagsTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     @parameterized.parameters(
         ({"learning_rate": "5e-5,x"}, "--learning_rate must be a number"),
         ({"train_batch_size": "4.5"}, "--train_batch_size must be a whole"),

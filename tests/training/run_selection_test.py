@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf import files
 from bert_tf.errors import NotFiniteError
@@ -19,7 +20,9 @@ from tests import finetuning_case
 from tests import tiny_finetuning
 
 
-class RunSelectionTest(finetuning_case.TestCase):
+class RunSelectionTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     @pytest.mark.thorough
     def test_grid(self):
         config = self.config(
