@@ -31,11 +31,10 @@ from bert_tf.tasks.squad import SquadTask
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training import distill
 from bert_tf.training import finetune
-from bert_tf.training import metrics_log
 from bert_tf.training import student
 from bert_tf.training import task_model
-from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.task_evaluation import SplitReader
+from tests import finetuning_case
 from tests import glue_layouts
 from tests import tiny_finetuning
 from tests import tiny_model
@@ -43,25 +42,6 @@ from tests import tiny_model
 _TASK = ClassificationTask(
     name="custom", labels=("feline", "other"), metric_names=("accuracy",)
 )
-_SPEED = ("examples_per_second", "tokens_per_second")
-
-
-class _Interrupted(Exception):
-    """Stands for the end of the process."""
-
-
-def _die_at(step):
-    """Lets the process die after so many calls of the training loop."""
-    calls = []
-    run = TrainingLoop.run
-
-    def run_or_die(self, *args):
-        calls.append(1)
-        if len(calls) > step:
-            raise _Interrupted
-        return run(self, *args)
-
-    return mock.patch.object(TrainingLoop, "run", run_or_die)
 
 
 class DistillTest(tf.test.TestCase, parameterized.TestCase):
@@ -85,11 +65,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         return distill.run(DistillConfig(**self.flags(**values)))
 
     def _lines(self, name):
-        path = os.path.join(self.out(name), metrics_log.METRICS_FILE)
-        return [
-            {key: x for key, x in line.items() if key not in _SPEED}
-            for line in metrics_log.read(path)
-        ]
+        return finetuning_case.metrics(self.out(name))
 
     def _assert_same_state(self, one, other):
         expected = tf1_checkpoint.read(self.out(one))
@@ -114,7 +90,10 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         }
         before = self._hash_of_teacher()
         results = self._run(output_dir=self.out("through"), **flags)
-        with _die_at(7), self.assertRaises(_Interrupted):
+        with (
+            finetuning_case.die_at(7),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
             self._run(output_dir=self.out("twice"), **flags)
         with self.assertLogs(level="INFO") as logs:
             again = self._run(output_dir=self.out("twice"), **flags)
