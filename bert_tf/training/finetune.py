@@ -171,17 +171,21 @@ def _do(
     config, task = setting.config, setting.task
     first_step = run.step
     course = run.train()
-    is_chief = setting.devices.coordinator.is_chief
-    known: Mapping[str, Metrics] = {}
-    written: Mapping[str, Any] = {}
-    if run.step == first_step and deliverables.model_is_written(
-        output_dir, run.chosen_step
+    coordinator = setting.devices.coordinator
+    is_chief = coordinator.is_chief
+    known, written = {}, {}
+    if (
+        is_chief
+        and run.step == first_step
+        and deliverables.model_is_written(output_dir, run.chosen_step)
     ):
         # It was done before: what is not evaluated now does not go.
         known = task_evaluation.read_results(output_dir, run.chosen_step)
         written = finetuned_model.read(output_dir).task
-        if not task.splits(DEV):  # Else that tunes it again.
-            task = task.tuned_as(written)
+    # All predict with the same threshold.
+    written = coordinator.from_chief(written)
+    if not task.splits(DEV):  # Else that tunes it again.
+        task = task.tuned_as(written)
     task, results = _evaluate(
         config,
         task,
