@@ -98,6 +98,8 @@ def prepare(flags: DeviceConfig) -> Devices:
     # Else the order of additions may differ from one run to the next.
     tf.config.experimental.enable_op_determinism()
     kind = strategies.device_type(strategy)
+    if flags.tpu_name and kind != "TPU":
+        logging.warning("--tpu_name has no effect without --use_tpu.")
     precision = precisions.resolve(flags.mixed_precision, kind)
     logging.info(
         "Strategy %s with %d %s%s; precision %s (%s).",

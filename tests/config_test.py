@@ -179,6 +179,11 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         ("PretrainConfig", {"stop_at_step": 0}, "--stop_at_step"),
         (
             "PretrainConfig",
+            {"tpu": "grpc://10.0.0.2"},
+            "--tpu needs --distribution_strategy=tpu. .*=one_device",
+        ),
+        (
+            "PretrainConfig",
             {"init_optimizer_state": True},
             "--init_optimizer_state needs --init_checkpoint",
         ),

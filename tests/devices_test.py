@@ -33,6 +33,11 @@ class DevicesTest(tf.test.TestCase):
             with computing.together():
                 self.fail("It went on.")
 
+    def test_what_means_nothing_is_said(self):
+        with self.assertLogs(level="WARNING") as logs:
+            devices.prepare(DeviceConfig(tpu_name="mine"))
+        self.assertIn("--tpu_name has no effect", logs.output[0])
+
     def test_what_a_worker_lacks_is_said_before_others_wait_for_it(self):
         hosts = worker_processes.free_hosts(2)
         flags = DeviceConfig(

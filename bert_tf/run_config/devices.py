@@ -18,7 +18,9 @@ class DeviceConfig:
     """The flags of all scripts that choose devices, and how precisely."""
 
     use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = option(None, "Same as --tpu.")
+    tpu_name: str | None = option(
+        None, "Same as --tpu; without --use_tpu it has no effect, as ever."
+    )
     tpu: str | None = option(None, "Address of the TPU.")
     distribution_strategy: str = option(
         "one_device",
@@ -53,6 +55,14 @@ class DeviceConfig:
             "multi_worker_mirrored.",
         )
         require_at_least(self, 0, "num_gpus")
+        require(
+            self.tpu is None
+            or self.use_tpu
+            or self.distribution_strategy == "tpu",
+            "--tpu needs --distribution_strategy=tpu. Received: --tpu="
+            f"{self.tpu} with --distribution_strategy="
+            f"{self.distribution_strategy}.",
+        )
         require(
             (self.worker_hosts is None) == (self.task_index is None),
             "--worker_hosts and --task_index belong together. Received: "

@@ -223,11 +223,12 @@ class FinetuneConfig(TrainingDeviceConfig):
             "--early_stopping_patience.",
         )
         require(
-            len(self.runs()) == 1 or not self.do_train or self.do_eval,
+            len(self.runs()) == 1 or not self.do_train or self.may_score_dev,
             "Several runs need --do_eval, as the best of them on dev is kept.",
         )
         require(
-            not self.selects_evaluation or (self.do_train and self.do_eval),
+            not self.selects_evaluation
+            or (self.do_train and self.may_score_dev),
             "--keep_best and --early_stopping_patience need --do_train and "
             "--do_eval, as they choose by the dev set.",
         )
@@ -272,6 +273,11 @@ class FinetuneConfig(TrainingDeviceConfig):
                 getattr(self, f"{kind}_file") is not None,
                 f"{flag} needs --{kind}_file{hint}.",
             )
+
+    @property
+    def may_score_dev(self) -> bool:
+        """Whether there may be a dev set to choose by."""
+        return self.do_eval
 
     @property
     def selects_evaluation(self) -> bool:

@@ -110,6 +110,11 @@ class SquadConfig(FinetuneConfig):
             "Received: --do_train; drop one of the two.",
         )
 
+    @property
+    def may_score_dev(self) -> bool:
+        """Whether --predict_file is read, which then may have answers."""
+        return self.do_eval or self.do_predict
+
     def _check_triviaqa(self) -> None:
         require(
             bool(self.triviaqa_file) == bool(self.triviaqa_evidence_dir),

@@ -192,10 +192,14 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
             do_predict=False,
             eval_batch_size=config.eval_batch_size or config.predict_batch_size,
         )
-    if config.do_eval:
+    chooses = config.do_train and (
+        len(config.runs()) > 1 or config.selects_evaluation
+    )
+    if config.do_eval or chooses:
         raise UserError(
             f"{config.predict_file} cannot be scored, as questions have no "
-            '"answers"; drop --do_eval to have them predicted.'
+            '"answers"; drop --do_eval, and what chooses by dev, to have them '
+            "predicted."
         )
     return config
 

@@ -61,6 +61,16 @@ def choose(name: str, stored: StoredModel) -> str:
     """
     kind = stored.task["kind"]
     of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
+    variant = stored.task.get("variant")
+    if variant is not None:
+        # A task of its own, whose predictions are made of the same outputs.
+        of_model = [key for key in of_model if ENTRIES[key].model_kind]
+        if name == "auto":
+            raise UserError(
+                f"The model in {stored.path} is for the task {variant!r}, "
+                f"which no export knows; --head={' or '.join(of_model)} "
+                "exports its encoder."
+            )
     if name == "auto":
         return of_model[0]
     if name not in of_model:

@@ -211,6 +211,11 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             self.assertEqual(task["null_score_diff_threshold"], threshold)
             self.assertEqual(task["results"]["dev"], scores)
 
+    def test_the_file_to_predict_chooses_if_it_has_answers(self):
+        self.run_script(num_restarts=2, num_train_epochs="0.5")
+        self.assertLen([*(self.output / "runs").iterdir()], 2)
+        self.assertTrue((self.output / "predictions.json").exists())
+
     def test_a_threshold_that_is_chosen_later(self):
         values = {
             "version_2_with_negative": True,
@@ -268,12 +273,19 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         test = self.write("test.json", _dataset(_DEV, labelled=False))
         with self.assertRaisesRegex(UserError, "test.json cannot be scored"):
             self.run_script(predict_file=test, do_eval=True)
+        for values in ({"keep_best": True}, {"num_restarts": 2}):
+            with self.assertRaisesRegex(UserError, "test.json cannot be score"):
+                self.run_script(predict_file=test, **values)
         self.assertFalse(self.output.exists())
 
     @parameterized.parameters(
         ({"train_file": None}, "--do_train needs --train_file"),
         ({"predict_file": None}, "--do_predict .* need --predict_file"),
         ({"max_seq_length": 6}, "--max_query_length [+] 3 = 6. Received: 6"),
+        (
+            {"num_restarts": 2, "do_predict": False},
+            "Several runs need --do_eval",
+        ),
         ({"doc_stride": 0}, "--doc_stride must be at least 1"),
         (
             {"triviaqa_file": "t.json"},

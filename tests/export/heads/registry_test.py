@@ -26,6 +26,17 @@ class RegistryTest(tf.test.TestCase):
             ):
                 registry.choose("tagging", stored)
 
+    def test_a_task_of_ones_own_has_an_encoder(self):
+        path = self.create_tempdir().full_path + "/model"
+        stored = formats.read(tiny_model.write(path))
+        stored = dataclasses.replace(
+            stored, task={"kind": "classification", "variant": "stars"}
+        )
+        self.assertEqual(registry.choose("embeddings", stored), "embeddings")
+        for head in ("auto", "classification"):
+            with self.assertRaisesRegex(UserError, "--head=embeddings"):
+                registry.choose(head, stored)
+
     def test_every_kind_of_model_has_a_head(self):
         kinds = {
             kind for entry in registry.ENTRIES.values() for kind in entry.kinds
