@@ -43,11 +43,10 @@ def _build(config):
     from bert_tf import distribution
     from bert_tf.training import assembly
     from bert_tf.training import loop
-    from bert_tf.training import pretrain
     from bert_tf.training import training_data
 
     computing = devices.prepare(config)
-    bert_config = pretrain.read_model_config(config)
+    bert_config = training_data.read_model_config(config)
     parts = assembly.assemble(config, bert_config, computing)
     source = training_data.build_input(
         config, training_data.find_records(config), None

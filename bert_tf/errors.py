@@ -10,6 +10,10 @@ class UserError(ValueError):
     """
 
 
+class WorkerEndedError(UserError):
+    """A process that helped was ended from outside; what is done is kept."""
+
+
 class NotFiniteError(UserError):
     """What a run computes is not finite any more, so it cannot go on.
 

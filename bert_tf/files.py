@@ -138,13 +138,8 @@ def require_writable(path: str, flag: str) -> None:
         raise UserError(
             f"{flag} must name a file. Received a directory: {path!r}."
         )
-    folder, temporary = os.path.dirname(path), _temporary_name(path)
     try:
-        if folder:
-            tf.io.gfile.makedirs(folder)
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(b"")
-        tf.io.gfile.remove(temporary)
+        _try_to_write(os.path.dirname(path))
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
@@ -152,23 +147,47 @@ def require_writable(path: str, flag: str) -> None:
         ) from error
 
 
+def require_other(output_file: str, *input_files: str) -> None:
+    """Raises `UserError` if --output_file is one of the files to read."""
+    if os.path.realpath(output_file) in map(os.path.realpath, input_files):
+        raise UserError(
+            "--output_file must be another file than --input_file, which it "
+            f"would replace. Received: {output_file!r} for both."
+        )
+
+
 def require_writable_folder(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written to a folder.
 
     One that is not there is made to see that, and removed again.
     """
-    probe = _temporary_name(os.path.join(path, "probe"))
     try:
-        made = _make_folders(path.rstrip("/"))
-        with tf.io.gfile.GFile(probe, "wb") as file:
-            file.write(b"")
-        tf.io.gfile.remove(probe)
-        _remove_empty(made)
+        _try_to_write(path.rstrip("/"))
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"{flag}={path} is no folder that can be written to "
             f"({str(error).splitlines()[0]}); give another."
         ) from error
+
+
+def require_checkpoint_folder(path: str, flag: str) -> None:
+    """Raises `UserError` if checkpoints cannot be kept in a folder."""
+    if set(path) & set("[\\"):
+        raise UserError(
+            f"{flag} must not have [ or \\ in it, which TensorFlow takes for "
+            f"a pattern where it reads checkpoints. Received: {path!r}."
+        )
+    require_writable_folder(path, flag)
+
+
+def _try_to_write(folder: str) -> None:
+    """Writes a file to a folder, and removes it and what was made for it."""
+    made = _make_folders(folder)
+    probe = _temporary_name(os.path.join(folder, "probe"))
+    with tf.io.gfile.GFile(probe, "wb") as file:
+        file.write(b"")
+    tf.io.gfile.remove(probe)
+    _remove_empty(made)
 
 
 @contextlib.contextmanager

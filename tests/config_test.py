@@ -177,6 +177,12 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         ("PretrainConfig", {"micro_batch_size": "half"}, "'half'"),
         ("PretrainConfig", {"num_warmup_steps": -1}, "--num_warmup_steps"),
         ("PretrainConfig", {"stop_at_step": 0}, "--stop_at_step"),
+        ("PretrainConfig", {"seed": -1}, "--seed.* Received: -1"),
+        (
+            "PretrainConfig",
+            {"masked_lm_prob": 0.3},
+            "--masked_lm_prob has no effect without --dynamic_masking",
+        ),
         (
             "PretrainConfig",
             {"tpu": "grpc://10.0.0.2"},

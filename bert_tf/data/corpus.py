@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -71,8 +72,20 @@ def read_documents(
         may_be_empty=may_be_empty,
         on_bytes=on_bytes,
     )
+    for document in group_lines(numbered):
+        yield [*document]
+
+
+def group_lines(
+    numbered: Iterable[tuple[int, str]],
+) -> Iterator[Iterator[str]]:
+    """Yields the lines of each document, which are read as they are asked for.
+
+    Args:
+      numbered: What `read_numbered_lines` yields.
+    """
     for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
-        yield [line for _, line in document]
+        yield (line for _, line in document)
 
 
 def read_numbered_lines(

@@ -28,6 +28,7 @@ from bert_tf.data.generation_result import GenerationResult
 from bert_tf.data.manifest import Manifest
 from bert_tf.data.recipe import Recipe
 from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
 from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -48,6 +49,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     if config.runner:
         beam_package.require(config.runner)
     names = _output_names(config)
+    files.require_writable(names[0], "--output_file")
     config = _resolve(config)
     input_files = files.expand_globs(config.input_file)
     files.require_file(config.vocab_file, "--vocab_file")
@@ -71,6 +73,8 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
             config, input_files, tokenizer, output_files, work_dir
         )
         made = _finish(config, names, recipe, vocabulary, result)
+    except WorkerEndedError:
+        raise  # What is done stays, for the same command to go on with.
     except UserError:
         # The text is not fit: let it be mended without asking what this is.
         if is_new and not any(map(tf.io.gfile.exists, output_files)):

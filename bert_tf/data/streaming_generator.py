@@ -40,6 +40,7 @@ from bert_tf.data.mask_sampling import MaskingOptions
 from bert_tf.data.record_parts import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
 from bert_tf.run_config.data import CreatePretrainingDataConfig
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -114,7 +115,7 @@ def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
             pool.submit(os.getpid)
         yield pool
     except BrokenProcessPool as error:
-        raise UserError(
+        raise WorkerEndedError(
             "A worker process was ended from outside, perhaps for want of "
             "memory; give the same command again to go on, with fewer "
             "--num_processes if it happens again."

@@ -71,12 +71,9 @@ def run(config: LearnVocabularyConfig) -> None:
     """
     if config.runner:
         beam_package.require(config.runner)
-    if tf.io.gfile.isdir(config.output_file):
-        raise UserError(
-            "--output_file must name a file. Received the directory "
-            f"{config.output_file!r}."
-        )
+    bert_files.require_writable(config.output_file, "--output_file")
     paths = bert_files.expand_globs(config.input_file)
+    bert_files.require_other(config.output_file, *paths)
     with (
         word_count.WordCounts() as learned_words,
         word_count.WordCounts() as heldout_words,
@@ -165,10 +162,13 @@ def count_text(
         progress.bar(total, "counting words", "B") as bar,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
-        documents = corpus.read_documents(
-            paths,
-            replace_invalid_utf8=config.replace_invalid_utf8,
-            on_bytes=bar.update,
+        # By the line, as a document may be larger than memory.
+        documents = corpus.group_lines(
+            corpus.read_numbered_lines(
+                paths,
+                replace_invalid_utf8=config.replace_invalid_utf8,
+                on_bytes=bar.update,
+            )
         )
         for is_heldout, lines in batch_lines(documents, config, text):
             pending.append((is_heldout, pool.submit(count, tf.constant(lines))))
@@ -179,7 +179,7 @@ def count_text(
 
 
 def batch_lines(
-    documents: Iterable[list[str]],
+    documents: Iterable[Iterable[str]],
     config: LearnVocabularyConfig,
     text: CountedText,
     num_earlier: int = 0,

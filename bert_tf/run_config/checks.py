@@ -31,6 +31,15 @@ def require_dropout(config: Any, *names: str) -> None:
         )
 
 
+def require_seed(seed: int) -> None:
+    """Raises `UserError` for a seed that NumPy does not take."""
+    require(
+        0 <= seed < 1 << 32,
+        f"--seed, also with --num_restarts added, must be at least 0 and below "
+        f"{1 << 32}. Received: {seed}.",
+    )
+
+
 def require_rate(config: Any, *names: str) -> None:
     """Raises `UserError` if a flag does not lie between 0 and 1."""
     for name in names:

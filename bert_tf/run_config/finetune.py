@@ -16,12 +16,11 @@ from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
 from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.checks import require_rate
+from bert_tf.run_config.checks import require_seed
 from bert_tf.run_config.devices import TrainingDeviceConfig
 from bert_tf.run_config.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
-# The greatest that NumPy takes.
-_MAX_SEED = 2**32 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,11 +202,8 @@ class FinetuneConfig(TrainingDeviceConfig):
         require_dropout(
             self, "hidden_dropout_prob", "attention_probs_dropout_prob"
         )
-        require(
-            0 <= self.seed <= _MAX_SEED + 1 - self.num_restarts,
-            f"--seed must be at least 0 and, with --num_restarts added, at "
-            f"most {_MAX_SEED + 1}. Received: {self.seed}.",
-        )
+        require_seed(self.seed)
+        require_seed(self.seed + self.num_restarts - 1)
         require(
             self.layer_decay > 0,
             f"--layer_decay must be above 0. Received: {self.layer_decay}.",

@@ -7,6 +7,7 @@ from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
 from bert_tf.run_config.checks import require_rate
+from bert_tf.run_config.checks import require_seed
 from bert_tf.run_config.devices import TrainingDeviceConfig
 
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
@@ -124,6 +125,14 @@ class PretrainConfig(TrainingDeviceConfig):
             "gradient_accumulation_steps",
             "stop_at_step",
             "keep_checkpoint_max",
+        )
+        require_seed(self.seed)
+        require(
+            self.dynamic_masking
+            or self.masked_lm_prob == PretrainConfig.masked_lm_prob,
+            "--masked_lm_prob has no effect without --dynamic_masking: the "
+            "records have their masks. Received: "
+            f"{self.masked_lm_prob}.",
         )
         require_at_least(
             self,

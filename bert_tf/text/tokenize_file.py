@@ -1,7 +1,6 @@
 """Tokenizes a text file line by line into a JSON lines file."""
 
 import json
-import os
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -28,13 +27,8 @@ def run(config: TokenizeFileConfig) -> None:
         is not UTF-8.
     """
     files.require_file(config.input_file, "--input_file")
-    if os.path.abspath(config.input_file) == os.path.abspath(
-        config.output_file
-    ):
-        raise UserError(
-            "--output_file must be another file than --input_file, which it "
-            f"would replace. Received: {config.output_file!r} for both."
-        )
+    files.require_other(config.output_file, config.input_file)
+    files.require_writable(config.output_file, "--output_file")
     tokenizer = BertTokenizer.from_vocab_file(
         config.vocab_file,
         config.do_lower_case,

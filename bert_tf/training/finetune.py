@@ -94,7 +94,7 @@ def run_on(
     keras_backend.require_tensorflow()
     deliverables.warn_of_flags(config, deliverables.MEANINGLESS_FLAGS)
     if computing.coordinator.is_chief:
-        files.require_writable_folder(config.output_dir, "--output_dir")
+        files.require_checkpoint_folder(config.output_dir, "--output_dir")
     if not config.do_train:
         return _evaluate_only(config, build_task, supervise, computing)
     return _train(

@@ -15,6 +15,7 @@ Shapes:
 
 import contextlib
 import dataclasses
+import os
 import resource
 import shutil
 import subprocess
@@ -185,12 +186,25 @@ def _free_ram_bytes() -> int | None:
             limit, usage = _read_number(limit_file), _read_number(usage_file)
         except (OSError, ValueError):
             continue  # No such limit: "max", or another kind of cgroup.
-        free.append(limit - usage)
+        free.append(limit - usage + _reclaimable(usage_file))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     used = _read_status("VmSize")
     if limit != resource.RLIM_INFINITY and used is not None:
         free.append(limit - used)  # Of `ulimit -v`.
     return max(min(free), 0) if free else None
+
+
+def _reclaimable(usage_file: str) -> int:
+    """Returns the bytes of files read lately, which are given up if need be."""
+    statistics = os.path.join(os.path.dirname(usage_file), "memory.stat")
+    try:
+        with open(statistics, encoding="utf-8") as file:
+            values = dict(line.split() for line in file)
+    except (OSError, ValueError):
+        return 0
+    # Of the first kind of cgroups it counts those below as well.
+    name = "total_inactive_file"
+    return int(values.get(name, values.get("inactive_file", 0)))
 
 
 def _read_number(path: str) -> int:
@@ -203,15 +217,23 @@ def _free_gpu_bytes() -> int | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     answer = subprocess.run(
-        [command, "--query-gpu=memory.free", "--format=csv,noheader,nounits"],
+        [
+            command,
+            "--query-gpu=memory.free",
+            "--format=csv,noheader,nounits",
+            *([f"--id={visible}"] if visible else []),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
-    if answer.returncode:
+    free = answer.stdout.split()
+    # Of a GPU that shares its memory with the machine there is no number.
+    if answer.returncode or not free or not all(map(str.isdecimal, free)):
         return None
-    return min(int(line) for line in answer.stdout.split()) << 20
+    return min(map(int, free)) << 20
 
 
 class PeakMeter:

@@ -1,6 +1,5 @@
 """Pretraining, from the flags to the model directory."""
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,6 @@ from absl import logging
 from bert_tf import devices
 from bert_tf import files
 from bert_tf import keras_backend
-from bert_tf.config import BertConfig
 from bert_tf.data import manifest as manifests
 from bert_tf.data.record_repair import Budget
 from bert_tf.devices import Devices
@@ -67,7 +65,9 @@ class _Pretraining:
         self._devices = computing
         self._coordinator = computing.coordinator
         self._preemption = preemption
-        self._bert_config = read_model_config(config)
+        if self._coordinator.is_chief:
+            files.require_checkpoint_folder(config.output_dir, "--output_dir")
+        self._bert_config = training_data.read_model_config(config)
         self._record_files = training_data.find_records(config)
         self._store = checkpoints.CheckpointStore(
             config.output_dir,
@@ -82,6 +82,9 @@ class _Pretraining:
             config, self._bert_config, self._manifest
         )
         self._vocabulary = self._text.vocabulary if self._text else None
+        training_data.check_objectives(
+            config, self._bert_config, self._manifest
+        )
         self._identity = run_identity.describe(
             config,
             self._bert_config,
@@ -109,12 +112,22 @@ class _Pretraining:
                 run_identity.describe_devices(self._devices),
                 checkpoint.step,
             )
+        elif checkpoint is not None:
+            run_identity.check_model(
+                metadata, self._identity, config.allow_changed_data
+            )
         self._left_out_before = metadata.get("corrupt_records", [])
         self._budget = Budget(0)
         self._last_saved = checkpoint and checkpoint.step
         self._model_vocabulary_hash = (
             metadata.get("vocabulary_hash") or self._identity["vocabulary_hash"]
         )
+        # What is wrong there is said before training.
+        self._eval_input = None
+        if config.do_eval:
+            self._eval_input = training_data.build_evaluation_input(
+                config, self._model_vocabulary_hash
+            )
         start = None
         if checkpoint is None and config.init_checkpoint:
             start = self._read_start(config.init_checkpoint)
@@ -141,6 +154,13 @@ class _Pretraining:
             run.write_summaries("eval", results)
         if self._coordinator.is_chief:
             self._write_deliverables(results, first_step)
+        if not self._coordinator.from_chief(run.is_saved()):
+            raise UserError(
+                f"The checkpoint of step {self._parts.step} could not be "
+                f"written to {config.output_dir}, so nothing can go on from "
+                "it; the model is there. Make room and start the same command "
+                "again."
+            )
 
     def _write_deliverables(
         self, results: Mapping[str, float] | None, first_step: int
@@ -246,6 +266,7 @@ class _Pretraining:
             config,
             self._record_files,
             self._vocabulary,
+            self._manifest,
             self._coordinator.is_chief,
         )
         last_step = self._last_step()
@@ -263,7 +284,14 @@ class _Pretraining:
             self._coordinator,
             self._preemption,
         )
-        if self._parts.step >= last_step:
+        if self._parts.step > last_step:
+            raise UserError(
+                f"{config.output_dir} has done {self._parts.step} steps, and "
+                f"this run ends at step {last_step} (--num_train_steps, "
+                "--stop_at_step); give another --output_dir, or only --do_eval "
+                "to evaluate what is there."
+            )
+        if self._parts.step == last_step:
             logging.info("All %d steps are done already.", last_step)
             return run
         logging.info(
@@ -318,9 +346,7 @@ class _Pretraining:
 
     def _evaluate(self) -> dict[str, float]:
         config, parts = self._config, self._parts
-        source = training_data.build_evaluation_input(
-            config, self._model_vocabulary_hash
-        )
+        source = self._eval_input
         if not parts.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and has learnt nothing.")
         results = training_reader.leave_out_damaged(
@@ -355,26 +381,3 @@ class _Pretraining:
                 ) from error
             # The model matters more; it is written next.
             logging.error("%s could not be written: %s", path, error)
-
-
-def read_model_config(config: PretrainConfig) -> BertConfig:
-    """Reads the model's shape, lets flags override it, and checks lengths.
-
-    Raises:
-      UserError: If sequences are longer than the model can read.
-    """
-    bert_config = files.read_bert_config(config.bert_config_file)
-    overrides = {
-        name: getattr(config, name)
-        for name in ("hidden_act", "left_to_right")
-        if getattr(config, name) is not None
-    }
-    bert_config = dataclasses.replace(bert_config, **overrides)
-    longest = bert_config.max_position_embeddings
-    if config.max_seq_length > longest:
-        raise UserError(
-            f"--max_seq_length must be at most max_position_embeddings="
-            f"{longest} of {config.bert_config_file}. Received: "
-            f"{config.max_seq_length}."
-        )
-    return bert_config

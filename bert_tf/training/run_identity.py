@@ -34,6 +34,12 @@ _FIXED = (
     "optimizer",
     "use_next_sentence",
 )
+# Of bert_config, what no evaluation depends on.
+_ONLY_OF_TRAINING = (
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "initializer_range",
+)
 # Bytes at either end of a record file that tell it from others of its size.
 _END_BYTES = 1 << 16
 # Most files that a message names.
@@ -101,8 +107,8 @@ def describe(
         "use_next_sentence": config.use_next_sentence,
         # By name, so that records may move to another folder.
         "record_files": {
-            os.path.basename(path): _describe_file(path)
-            for path in record_files
+            name: _describe_file(path)
+            for name, path in _name_files(record_files).items()
         },
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }
@@ -247,6 +253,38 @@ def check_continuation(
     _log_options(before["flags"], now["flags"], step)
 
 
+def check_model(
+    before: Mapping[str, Any], now: Mapping[str, Any], allow_changes: bool
+) -> None:
+    """Compares the model of a checkpoint with that of an evaluation.
+
+    Its shapes alone would not tell of an activation or direction.
+
+    Args:
+      before: What `describe` returned for the checkpoint; empty if another
+        program wrote it.
+      now: What it returns for this process.
+      allow_changes: Whether --allow_changed_data is set.
+
+    Raises:
+      UserError: Naming what scores depend on and is not the same.
+    """
+    old, new = before.get("bert_config", {}), now["bert_config"]
+    changes = [
+        _change(f"bert_config.{key}", value, new.get(key))
+        for key, value in old.items()
+        if value != new.get(key) and key not in _ONLY_OF_TRAINING
+    ]
+    if changes and not allow_changes:
+        raise UserError(
+            "The checkpoint in --output_dir is of another model: "
+            f"{'; '.join(changes)}. Use what it was trained with, or "
+            "--allow_changed_data."
+        )
+    for change in changes:
+        logging.warning("Evaluated otherwise, as allowed: %s.", change)
+
+
 def _fixed_changes(before, now) -> list[str]:
     changes = []
     for name in _FIXED:
@@ -282,12 +320,27 @@ def _data_changes(before, now) -> list[str]:
         elif known and known != entry:
             changes.append(f"{name} has other contents")
     fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
+    # As JSON keeps it; what a step reads depends on the order, too.
+    if not changes and [*old] != [*new]:
+        changes.append("they come in another order")
     if not changes and None not in fingerprints and len({*fingerprints}) > 1:
         changes.append("their manifest tells of other data")
     if len(changes) > _MOST_NAMED:
         left = len(changes) - _MOST_NAMED
         changes[_MOST_NAMED:] = [f"and {left} further files"]
     return changes
+
+
+def _name_files(paths: Iterable[str]) -> dict[str, str]:
+    """Returns name to path, in order; where names are alike, numbered."""
+    named: dict[str, str] = {}
+    for path in paths:
+        name, number = os.path.basename(path), 1
+        while name in named:
+            number += 1
+            name = f"{os.path.basename(path)} ({number})"
+        named[name] = path
+    return named
 
 
 def _describe_file(path: str) -> dict[str, Any]:

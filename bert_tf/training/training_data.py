@@ -1,4 +1,4 @@
-"""The records, manifest and vocabulary that a pretraining run works with."""
+"""The model's shape, records and vocabulary that pretraining works with."""
 
 import dataclasses
 import os
@@ -40,6 +40,29 @@ class TextSettings:
         return stored_model.tokenizer_settings(
             self.vocabulary, self.lower_case, self.strip_accents
         )
+
+
+def read_model_config(config: PretrainConfig) -> BertConfig:
+    """Reads the model's shape, lets flags override it, and checks lengths.
+
+    Raises:
+      UserError: If sequences are longer than the model can read.
+    """
+    bert_config = files.read_bert_config(config.bert_config_file)
+    overrides = {
+        name: getattr(config, name)
+        for name in ("hidden_act", "left_to_right")
+        if getattr(config, name) is not None
+    }
+    bert_config = dataclasses.replace(bert_config, **overrides)
+    longest = bert_config.max_position_embeddings
+    if config.max_seq_length > longest:
+        raise UserError(
+            f"--max_seq_length must be at most max_position_embeddings="
+            f"{longest} of {config.bert_config_file}. Received: "
+            f"{config.max_seq_length}."
+        )
+    return bert_config
 
 
 def find_records(config: PretrainConfig) -> list[str]:
@@ -126,10 +149,54 @@ def _find_lower_case(
     return manifest.do_lower_case
 
 
+def check_objectives(
+    config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
+) -> None:
+    """Compares what records are made for with what is trained on them.
+
+    Args:
+      config: The flags.
+      bert_config: The model.
+      manifest: What is known of the records.
+
+    Raises:
+      UserError: If a loss would be of something else than the flags say.
+    """
+    made_with = manifest.flags if manifest else {}
+    is_causal = made_with.get("left_to_right", bert_config.left_to_right)
+    if is_causal != bert_config.left_to_right:
+        raise UserError(
+            f"The records were made with --left_to_right={is_causal} "
+            f"({manifest.source}). Received: a model with left_to_right="
+            f"{bert_config.left_to_right}; give --left_to_right={is_causal}, "
+            "or make the records again."
+        )
+    if config.dynamic_masking and is_causal:
+        raise UserError(
+            "--dynamic_masking draws masks, and a left-to-right model predicts "
+            "each piece from those before it; drop one of the two."
+        )
+    if config.dynamic_masking and made_with.get("max_ngram", 1) > 1:
+        raise UserError(
+            f"The records were made with --max_ngram={made_with['max_ngram']} "
+            f"({manifest.source}), and --dynamic_masking masks words or pieces "
+            "one by one; drop it, or make the records again."
+        )
+    if config.use_next_sentence and not made_with.get(
+        "next_sentence_pairs", True
+    ):
+        raise UserError(
+            "The records were made with --nonext_sentence_pairs "
+            f"({manifest.source}), so there is no next sentence to predict; "
+            "give --nouse_next_sentence."
+        )
+
+
 def build_input(
     config: PretrainConfig,
     record_files: list[str],
     vocabulary: Vocabulary | None,
+    manifest: Manifest | None,
     is_chief: bool = True,
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
@@ -138,6 +205,7 @@ def build_input(
       config: The flags.
       record_files: The records.
       vocabulary: That of the records, if it is known.
+      manifest: What is known of them; masks are drawn as it says.
       is_chief: Whether to write the counts of records for later runs.
 
     Raises:
@@ -151,8 +219,19 @@ def build_input(
                 "--dynamic_masking draws pieces of the vocabulary, which is "
                 "not known: the records have no manifest; give --vocab_file."
             )
+        made_with = manifest.flags if manifest else {}
         masking = DynamicMasking.from_vocabulary(
-            vocabulary, config.masked_lm_prob
+            vocabulary,
+            config.masked_lm_prob,
+            whole_words=made_with.get("do_whole_word_mask", False),
+        )
+        masking = dataclasses.replace(
+            masking,
+            **{
+                name: made_with[name]
+                for name in ("mask_rate", "same_rate")
+                if name in made_with
+            },
         )
     return PretrainingInput(
         record_files,

@@ -169,6 +169,10 @@ class TrainingRun:
             "written, and the same command goes on from there."
         )
 
+    def is_saved(self) -> bool:
+        """Returns whether the last checkpoint was written, if one was due."""
+        return self._checkpoints.wait()
+
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
         """Writes further TensorBoard summaries at the current step."""
         self._open_log()

@@ -2,6 +2,8 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
 import numpy as np
@@ -250,6 +252,19 @@ class InterruptedRunTest(PretrainingDataTestCase):
         ):
             with self.assertRaises(KeyboardInterrupt):
                 pretraining_data.create(config)
+
+    def test_a_worker_that_is_ended_leaves_what_is_done(self):
+        config = self._config(generator="streaming", num_processes=1)
+        with (
+            mock.patch.object(
+                futures.ProcessPoolExecutor,
+                "submit",
+                side_effect=BrokenProcessPool,
+            ),
+            self.assertRaisesRegex(UserError, "the same command again to go"),
+        ):
+            pretraining_data.create(config)
+        self.assertTrue(os.path.isdir(f"{config.output_file}.work"))
 
     @parameterized.parameters("original", "streaming")
     def test_goes_on_after_a_kill(self, generator):

@@ -167,6 +167,14 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "cannot be written"):
             self.learn(text, vocab_size=130, output_file=f"{text}/vocab.txt")
 
+    def test_output_that_is_read(self):
+        text = self.write("some words")
+        for output in (text, os.path.relpath(text)):
+            with self.assertRaisesRegex(UserError, "another file than"):
+                self.learn(text, vocab_size=130, output_file=output)
+        with open(text, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "some words")
+
     def test_invalid_utf8_can_be_replaced(self):
         path = self.write(b"words wo\xffrds words")
         vocabulary, _ = self.learn(

@@ -218,6 +218,12 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             None,
         ),
         (lambda path: path, "wrong"),
+        (
+            lambda path: tiny_model.write_task(
+                path, SquadTask(name="squad", max_seq_length=12)
+            ),
+            "--head_dropout_prob has no effect",
+        ),
     )
     def test_wrong_teachers(self, write, message):
         teacher = write(self.out("wrong"))
@@ -226,6 +232,8 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             values = {"max_seq_length": 13}
         else:
             values = {}
+        if "dropout" in message:
+            values = {"head_dropout_prob": 0.3}
         with self.assertRaisesRegex(UserError, message) as caught:
             self._run(teacher_dir=teacher, **values)
         self.assertNotIn("\n", str(caught.exception))

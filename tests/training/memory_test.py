@@ -1,6 +1,9 @@
 """Tests for bert_tf.training.memory."""
 
 import dataclasses
+import os
+import pathlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -69,6 +72,35 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
     def test_knows_what_this_machine_has(self):
         self.assertBetween(memory.available_bytes("CPU"), 1e8, 1e14)
         self.assertIsNone(memory.available_bytes("TPU"))
+
+    def test_files_that_were_read_leave_memory_free(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        for name, value in (("max", 10**8), ("current", 9 * 10**7)):
+            (folder / f"memory.{name}").write_text(f"{value}\n")
+        limits = [(f"{folder}/memory.max", f"{folder}/memory.current")]
+        with mock.patch.object(memory, "_CGROUP_LIMITS", limits):
+            self.assertEqual(memory.available_bytes("CPU"), 10**7)
+            (folder / "memory.stat").write_text(
+                f"anon 5\ninactive_file {4 * 10**7}\n"
+            )
+            self.assertEqual(memory.available_bytes("CPU"), 5 * 10**7)
+
+    @parameterized.parameters(
+        ("8000\n3000\n", 3000 << 20), ("[N/A]\n", None), ("", None)
+    )
+    def test_what_the_driver_says(self, answer, expected):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        program = folder / "nvidia-smi"
+        program.write_text(
+            f"#!/bin/sh\necho \"$@\" > {folder}/said\nprintf '{answer}'\n"
+        )
+        program.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        with mock.patch.dict(
+            os.environ, {"PATH": path, "CUDA_VISIBLE_DEVICES": "1,2"}
+        ):
+            self.assertEqual(memory.available_bytes("GPU"), expected)
+        self.assertIn("--id=1,2", (folder / "said").read_text())
 
 
 class PeakMeterTest(tf.test.TestCase):

@@ -98,6 +98,46 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             written,
         )
 
+    def test_a_later_phase_is_not_taken_for_an_earlier_one(self):
+        self.pretrain(num_train_steps=4)
+        path = self.path("out", "model", "README.md")
+        written = os.stat(path).st_mtime_ns
+        with self.assertRaisesRegex(
+            UserError, "has done 4 steps, and this run ends at step 2"
+        ):
+            self.pretrain(num_train_steps=4, stop_at_step=2)
+        self.assertEqual(os.stat(path).st_mtime_ns, written)
+
+    def test_output_dir_is_a_folder_that_can_be_read_again(self):
+        files.write_text(self.path("out"), "")
+        for path, message in (
+            (self.path("out"), "--output_dir=.* is no folder"),
+            (self.path("lr[1e-4]"), "takes for a pattern"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.pretrain(output_dir=path)
+
+    def test_evaluation_is_of_the_model_that_was_trained(self):
+        self.pretrain(num_train_steps=1)
+        flags = {"do_train": False, "do_eval": True, "num_train_steps": 1}
+        with self.assertRaisesRegex(
+            UserError, "of another model: bert_config.hidden_act was 'gelu'"
+        ):
+            self.pretrain(hidden_act="relu", **flags)
+        log = self.pretrain(hidden_act="relu", allow_changed_data=True, **flags)
+        self.assertIn("Evaluated otherwise, as allowed", "\n".join(log))
+        self.pretrain(**flags)
+
+    def test_records_to_evaluate_on_are_looked_at_first(self):
+        longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
+        records = tiny_pretraining.write_records(
+            self.path("long.tfrecord"), range(3), **longer
+        )
+        for path in (records, self.path("nothing*")):
+            with self.assertRaises(UserError):
+                self.pretrain(do_eval=True, eval_input_file=path)
+            self.assertFalse(os.path.exists(self.path("out")))
+
     def test_going_on_equals_going_through(self):
         self.pretrain(output_dir=self.path("through"))
         self.pretrain(stop_at_step=3)
@@ -302,9 +342,11 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
             )
             files.write_text(self.path("bert_config.json"), wide.to_json())
             self._fill(folder, 1_000_000)
-            log = self.pretrain(output_dir=folder)
-            text = "\n".join(log)
-            self.assertIn("could not be written", text)
+            # No further phase can go on from there.
+            with self.assertRaisesRegex(
+                UserError, "checkpoint of step 6 could not .*the model is there"
+            ):
+                self.pretrain(output_dir=folder)
             self.assertEqual(
                 json.loads(
                     files.read_bytes(os.path.join(folder, "model/task.json"))

@@ -82,6 +82,41 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             now,
         )
 
+    def test_names_another_order_of_the_records(self):
+        def describe(*folders):
+            paths = [f"{self.folder}/{name}.tfrecord" for name in folders]
+            return run_identity.describe(
+                self.config, tiny_pretraining.CONFIG, paths, None, "12ab"
+            )
+
+        self._check_refused(
+            "they come in another order", describe("a", "b"), describe("b", "a")
+        )
+
+    def test_files_of_the_same_name_are_told_apart(self):
+        def describe():
+            return self._describe() | run_identity.describe(
+                self.config,
+                tiny_pretraining.CONFIG,
+                [f"{self.folder}/{x}/part.tfrecord" for x in ("wiki", "books")],
+                None,
+                "12ab",
+            )
+
+        for folder in ("wiki", "books"):
+            pathlib.Path(self.folder, folder).mkdir()
+            self._write(f"{folder}/part", 9 * "x")
+        before = describe()
+        self._write("wiki/part", 9 * "y")
+        self._check_refused(
+            r"part.tfrecord has other contents", before, describe()
+        )
+        self._write("wiki/part", 9 * "x")
+        self._write("books/part", 9 * "y")
+        self._check_refused(
+            r"part.tfrecord \(2\) has other contents", before, describe()
+        )
+
     def test_records_may_move_and_be_a_new_phase(self):
         before = self._describe()
         elsewhere = dataclasses.replace(self.config, input_file="there/*")
