@@ -8,6 +8,7 @@ import json
 import os
 import sys
 
+import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
@@ -106,10 +107,19 @@ def publish(
       stored: The model that was exported.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
-    files.write_text(
-        os.path.join(output_dir, usage.CONFIG_FILE), _config(artifact)
-    )
-    files.write_text(os.path.join(output_dir, usage.BATCHING_FILE), _BATCHING)
+    for name, text in (
+        (usage.CONFIG_FILE, _config(artifact)),
+        (usage.BATCHING_FILE, _BATCHING),
+    ):
+        path = os.path.join(output_dir, name)
+        if not tf.io.gfile.exists(path):
+            files.write_text(path, text)
+        elif files.read_bytes(path) != text.encode():
+            logging.warning(
+                "%s stays as it is, which is not what an export writes; delete "
+                "it to have it written anew.",
+                path,
+            )
     example = _example(version_directory, artifact, stored)
     sys.stdout.write(usage.text(output_dir, artifact, example) + "\n")
     sys.stdout.flush()

@@ -9,6 +9,7 @@ import keras
 from absl import logging
 
 from bert_tf import cli
+from bert_tf import files
 from bert_tf import keras_backend
 from bert_tf import precision as precisions
 from bert_tf import pretrained
@@ -81,6 +82,7 @@ def run(config: SavedModelConfig) -> None:
         targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
     for output_dir in targets:
         version_directory.check(output_dir)
+        files.require_writable_folder(output_dir, "--output_dir")
     version = version_directory.choose(config.version, list(targets))
     export = prepare(config)
     # All are complete before the first of them appears.

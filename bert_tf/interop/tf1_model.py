@@ -10,6 +10,7 @@ Adam's moments and the step, and a file `checkpoint` that names the newest.
 
 import os
 import re
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from bert_tf import model_directory
 from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import recurrent_heads
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.interop import translation
 from bert_tf.interop import weight_map
@@ -114,11 +116,18 @@ def read_model(
         weights=weights,
         vocabulary=vocabulary,
         tokenizer_settings=settings,
-        task={"kind": weight_map.kind_of(weights)},
+        task=_task_of(weights),
         optimizer_state=state,
         report=report,
         lower_case_is_derived=vocabulary is not None,
     )
+
+
+def _task_of(weights: Tensors) -> dict[str, Any]:
+    """Returns what names of weights say; what they do not is unknown."""
+    task = {"kind": weight_map.kind_of(weights)}
+    has_lstms = any(map(recurrent_heads.belongs, weights))
+    return task | ({"head": "bilstm"} if has_lstms else {})
 
 
 def _is_file(path: str) -> bool:

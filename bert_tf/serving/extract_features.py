@@ -58,6 +58,8 @@ def run(config: ExtractFeaturesConfig) -> None:
     keras_backend.require_tensorflow()
     _warn_of_meaningless_flags(config)
     files.require_file(config.input_file, "--input_file")
+    files.require_writable(config.output_file, "--output_file")
+    files.require_other(config.output_file, config.input_file)
     model, tokenizer = _load(config)
     layers = _parse_layers(config.layers, model.bert_config.num_hidden_layers)
     if config.max_seq_length > model.bert_config.max_position_embeddings:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from bert_tf import partial_file
 from bert_tf import pretrained
 from bert_tf import progress
 from bert_tf.devices import Devices
-from bert_tf.errors import UserError
 from bert_tf.interop import initialization
 from bert_tf.modeling import inference
 from bert_tf.run_config.predict import PredictConfig
@@ -221,11 +219,5 @@ def _open_output(
 
 def _check_paths(config: PredictConfig) -> None:
     files.require_file(config.input_file, "--input_file")
-    if os.path.realpath(config.input_file) == os.path.realpath(
-        config.output_file
-    ):
-        raise UserError(
-            "--output_file must not be --input_file, which it would replace. "
-            f"Received: {config.output_file!r}."
-        )
+    files.require_other(config.output_file, config.input_file)
     files.require_writable(config.output_file, "--output_file")

@@ -82,6 +82,11 @@ def of_student(task: Task, config: DistillConfig) -> Task:
     changes: dict[str, Any] = {"head": config.head}
     if hasattr(task, "head_dropout_prob"):
         changes["head_dropout_prob"] = config.head_dropout_prob
+    elif config.head_dropout_prob != DistillConfig.head_dropout_prob:
+        raise UserError(
+            "--head_dropout_prob has no effect on a student of kind="
+            f"{task.kind!r}, whose head has no dropout; drop it."
+        )
     if isinstance(task, TaggingTask):
         changes |= _FINE_TUNED
     if isinstance(task, SquadTask):

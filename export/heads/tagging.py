@@ -87,6 +87,10 @@ class Tagging(Head):
             task.stride if stride is None else stride,
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Returns the stride as a task has it: 0 is for one window."""
+        return {"doc_stride": self.doc_stride or 0}
+
     def model_values(self) -> dict[str, Any]:
         """Returns what leaves out the pooler."""
         return {"has_pooler": False}

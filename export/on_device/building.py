@@ -86,7 +86,7 @@ def run(config: TfliteConfig) -> None:
       UserError: For whatever the user can mend.
     """
     keras_backend.require_tensorflow()
-    _require_no_directory(config.output_file)
+    files.require_writable(config.output_file, "--output_file")
     build = builds.prepare(config)
     gate = Gate(build)
     if config.quantization == ALL:
@@ -202,11 +202,3 @@ def publish(built: Built, path: str, measured: accuracy.Report) -> None:
             file.write(built.content)
         files.write_json(names[1], report)
     logging.info("Wrote %s.", path)
-
-
-def _require_no_directory(path: str) -> None:
-    if tf.io.gfile.isdir(path):
-        raise UserError(
-            f"--output_file must name a file. Received: {path!r}, which is a "
-            "directory."
-        )

@@ -112,8 +112,12 @@ def request(model: LiteModel, length: int) -> dict[str, np.ndarray]:
 
 
 def _strings(shape: Sequence[int], length: int) -> np.ndarray:
-    # A letter is a piece, of a text or of each of a pair.
-    return np.full([max(shape[0], 1)], b"a " * length, object)
+    # A letter is a piece, of a text, of each of a pair, or of each choice.
+    sizes = (
+        size if size > 0 else other
+        for size, other in zip(shape, (1, _CHOICES), strict=False)
+    )
+    return np.full([*sizes], b"a " * length, object)
 
 
 def _ids(name: str, shape: Sequence[int], length: int) -> np.ndarray:

@@ -139,6 +139,14 @@ def read(build: Build) -> EvalSet | None:
         return None
     files.require_file(path, "--eval_file")
     task = task_of(build, "--eval_file")
+    if build.config.input == "text" and not isinstance(
+        task, ClassificationTask
+    ):
+        raise UserError(
+            "--eval_file with --input=text is for classification. Received: a "
+            f"model of kind={task.kind!r}; score a file of --input=ids, which "
+            "computes the same."
+        )
     task = dataclasses.replace(_with_columns(task, path), files={DEV: path})
     examples = task.read(DEV)
     if not examples or not task.is_labelled(examples):

@@ -81,7 +81,7 @@ def adapt(build: Build) -> Build:
     head = copy.copy(build.head)
     head.tokenizer = LiteTokenizer(head.tokenizer)
     head.buckets = (head.max_seq_length,)
-    if head.settings().get("doc_stride") is not None:
+    if head.settings().get("doc_stride"):
         logging.warning(
             "The file reads the first %d pieces of a text, where the model "
             "reads windows of one that is longer.",

@@ -161,6 +161,24 @@ class ExtrasTest(tf.test.TestCase):
         self.assertEqual(model.model_platform, "tensorflow")
         self.assertEqual(model.model_version_policy.latest.num_versions, 1)
 
+    def test_what_a_user_has_edited_stays(self):
+        path = os.path.join(self.output_dir, usage.CONFIG_FILE)
+        written = files.read_bytes(path)
+
+        def publish():
+            with contextlib.redirect_stdout(io.StringIO()):
+                extras.publish(self.version, _artifact(), self.stored)
+
+        with self.assertNoLogs(level="WARNING"):
+            publish()
+        edited = written.replace(b"latest", b"specific")
+        self.addCleanup(files.write_bytes, path, written)
+        files.write_bytes(path, edited)
+        with self.assertLogs(level="WARNING") as logs:
+            publish()
+        self.assertIn("models.config stays as it is", logs.output[0])
+        self.assertEqual(files.read_bytes(path), edited)
+
     def test_prints_lines_that_a_shell_understands(self):
         (docker,) = re.findall(r"(?m)^ +(docker run .*)$", self.printed)
         words = shlex.split(docker)

@@ -131,6 +131,8 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         if labels["labels"] is None:
             labels = {}
         path = self._write(stored, "tf1")
+        # Else whoever builds a model of what task.json says would refuse it.
+        self.assertEqual(formats.read(path).task["head"], "bilstm")
         self._assert_same(bert_tf.load_model(path, kind, **labels), values)
 
     def test_tf1_cannot_keep_a_layer_combination(self):

@@ -209,6 +209,18 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             os.listdir(self.folder), ["features.jsonl", "lines.txt", "model"]
         )
 
+    def test_output_that_cannot_be(self):
+        for output, message in (
+            (self.input_file, "another file than --input_file"),
+            (self.folder, "must name a file"),
+            (f"{self.input_file}/features.jsonl", "cannot be written"),
+        ):
+            self.output_file = output
+            with self.assertRaisesRegex(UserError, message):
+                self._run(b"the cat\n", model_dir="not read before")
+        with open(self.input_file, "rb") as file:
+            self.assertEqual(file.read(), b"the cat\n")
+
     def test_rejects_a_model_without_vocabulary(self):
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):
             self._run(

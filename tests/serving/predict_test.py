@@ -372,7 +372,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
             self._run(self._write("texts.csv", "text\ncat\n"))
         self.output = self._write("same.txt", "cat")
-        with self.assertRaisesRegex(UserError, "must not be --input_file"):
+        with self.assertRaisesRegex(UserError, "another file than"):
             self._run(f"{self.folder}/./same.txt")
         self.output = self.folder
         with self.assertRaisesRegex(UserError, "Received a directory"):

@@ -109,6 +109,11 @@ def unimplemented(message: str) -> RequestError:
     return RequestError(tf.errors.UNIMPLEMENTED, message)
 
 
+def cancelled(message: str) -> RequestError:
+    """Returns the error of a client that has gone away."""
+    return RequestError(tf.errors.CANCELLED, message)
+
+
 def from_exception(error: BaseException) -> RequestError:
     """Returns what a client is told of whatever computing has raised."""
     if isinstance(error, RequestError):

@@ -119,8 +119,6 @@ class _Api:
                 body = await self._status(match)
         except errors.RequestError as error:
             return _json({"error": error.message}, error.http_status)
-        except requests.ClientDisconnect:
-            return responses.Response(status_code=499)
         return _json(body)
 
     async def _call(self, request: requests.Request, match: re.Match) -> bytes:
@@ -129,7 +127,7 @@ class _Api:
             self._service.counted(_METHODS[method]) as counted,
             asyncio.timeout(self._timeout_seconds),
         ):
-            body = _unzipped(await request.body(), request)
+            body = _unzipped(await _read_body(request), request)
             with self._service.manager.use(**_model(match)) as servable:
                 counted.servable = servable
                 document = await _in_time(len(body), json_values.parse, body)
@@ -186,6 +184,13 @@ class _Api:
             with manager.use(**_model(match)) as servable:
                 counted.servable = servable
                 return _metadata(servable)
+
+
+async def _read_body(request: requests.Request) -> bytes:
+    try:
+        return await request.body()
+    except requests.ClientDisconnect as error:
+        raise errors.cancelled("The client has gone away.") from error
 
 
 def _metadata(servable: Servable) -> dict:

@@ -126,6 +126,13 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         # The model tells words apart, so the comparison says something.
         self.assertGreater(len(set(tags)), 2)
 
+    @parameterized.parameters((0, 0), (3, 3), (None, 6))
+    def test_the_stride_is_written_as_a_task_has_it(self, stride, expected):
+        path = self.create_tempdir().full_path
+        values = {} if stride is None else {"doc_stride": stride}
+        head = _build(_write(path, **values))
+        self.assertEqual(head.settings(), {"doc_stride": expected})
+
     def test_bilstm_in_a_saved_model(self):
         folder = self.create_tempdir().full_path
         path = _write(folder, head="bilstm", lstm_size=5)

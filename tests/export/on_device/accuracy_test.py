@@ -100,6 +100,9 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(other.agreement(said), 0.0)
 
     def test_of_scores_nothing_is_decided(self):
+        for name in ("question_answering", "tagging", "multiple_choice"):
+            with self.assertRaisesRegex(UserError, "is for classification"):
+                eval_set.read(eval_files.prepare(name, input="text"))
         rows = eval_set.read(eval_files.prepare("regression"))
         predictions = rows.task.predict(
             rows.examples, rows.features, {"logits": np.ones([9, 1])}, None

@@ -39,6 +39,17 @@ class CostsTest(tf.test.TestCase):
         self.assertAllEqual(inputs["input_mask"], np.ones([1, 4, 5]))
         self.assertIn("probabilities", choices.run(inputs))
 
+    def test_requests_of_strings_have_the_shape_of_the_file(self):
+        for name, shape in (
+            ("classification", (1,)),
+            ("multiple_choice", (1, 4)),
+        ):
+            model = LiteModel(eval_files.make(name, input="text"))
+            inputs = costs.request(model, 5)
+            for value in inputs.values():
+                self.assertIn(value.shape, (shape, (1,)))
+            self.assertIn(shape, [value.shape for value in inputs.values()])
+
     def test_memory_is_that_of_another_process(self):
         content = eval_files.make("classification")
         ballast = np.ones(2**24)  # 128 MiB here are none there.

@@ -7,7 +7,9 @@ import http.client
 import json
 import math
 import re
+import socket
 import tempfile
+import time
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -427,6 +429,27 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         status, answer = self.ask("POST", f"{_MODEL}:classify", body)
         self.assertEqual(status, 400, answer)
         self.assertIn(message, answer["error"])
+
+    def test_a_client_that_goes_away_is_no_fault_of_the_server(self):
+        def count():
+            _, text = toy_models.ask_raw(self.port, "GET", "/metrics")
+            return sum(
+                float(line.split()[-1])
+                for line in text.decode().splitlines()
+                if line.startswith("serving_requests_total{")
+                and 'status="CANCELLED"' in line
+            )
+
+        before = count()
+        with socket.create_connection(("127.0.0.1", self.port)) as client:
+            client.sendall(
+                f"POST {_PREDICT} HTTP/1.1\r\nHost: x\r\n"
+                "Content-Length: 1000\r\n\r\n{".encode()
+            )
+        deadline = time.monotonic() + 60
+        while count() == before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertGreater(count(), before)
 
     def test_metrics_and_readiness(self):
         self.predict({"signature_name": "echo", "instances": ["a", "b"]})
