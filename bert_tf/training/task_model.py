@@ -92,7 +92,7 @@ def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
     """Returns what tells one task from another, to read."""
     name = values.get("name")
     described = describe_head(kind, values)
-    return f"{name}: {described}" if name else described
+    return f"{name}: {described}" if name not in (None, kind) else described
 
 
 def _describe_form(kind: str | None, values: Mapping[str, Any]) -> str:

@@ -414,10 +414,10 @@ class FlagsTest(
         ({"pretrained_model_dir": None}, "Give --pretrained_model_dir"),
         ({"vocab_file": "v.txt"}, "takes the place of"),
         ({"do_train": False, "do_eval": False}, "At least one of"),
-        ({"seed": -1}, "--seed must be at least 0"),
+        ({"seed": -1}, "--seed, .* must be at least 0.*: -1"),
         (
             {"seed": 2**32 - 2, "num_restarts": 3},
-            "at most 4294967296. Received: 4294967294",
+            "below 4294967296. Received: 4294967296",
         ),
         ({"layer_decay": 0.0}, "--layer_decay must be above 0"),
         (

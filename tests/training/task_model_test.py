@@ -93,13 +93,15 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         stored = self.stored(tagging)
         with self.assertRaisesRegex(
             UserError,
-            r"for this task \(classification\)\. Received: tagging; 2 labels: "
-            r"O, B-x; add --do_train",
+            r"for this task \(custom: classification\)\. Received: tagging; "
+            r"2 labels: O, B-x; add --do_train",
         ):
             task_model.build_model(
                 stored, _task(("O", "B-x")), devices=None, keep_head=True
             )
-        with self.assertRaisesRegex(UserError, r"\(classification; 8 labels:"):
+        with self.assertRaisesRegex(
+            UserError, r"\(custom: classification; 8 labels:"
+        ):
             task_model.build_model(
                 self.stored(_task(("a", "b"))),
                 _task(),
