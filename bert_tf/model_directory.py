@@ -272,10 +272,12 @@ def _check_files(path: str) -> frozenset[str]:
                 f"The model directory {path} is incomplete: {name} is missing; "
                 "copy it again."
             )
-        if files.sha256(file) != expected:
+        found = files.sha256(file)
+        if found != expected:
             raise UserError(
                 f"{file} is not what was written: its SHA-256 is not the "
-                f"one in {CHECKSUMS_FILE}; copy the model directory again."
+                f"one in {CHECKSUMS_FILE}; copy the model directory again or, "
+                f"if you have changed the file, put {found} there."
             )
     return names
 

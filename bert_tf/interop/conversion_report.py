@@ -3,8 +3,10 @@
 import itertools
 import math
 import re
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
+from typing import Any
 
 from bert_tf.interop import recurrent_heads
 from bert_tf.interop import weight_layout
@@ -89,6 +91,30 @@ def describe_target(
     ]
     lines += [f"  {sentence}" for sentence in sentences]
     return "\n".join(lines) + "\n"
+
+
+def lost_settings(
+    format_name: str, task: Mapping[str, Any], carried: Collection[str]
+) -> list[str]:
+    """Returns a sentence on what of the task stays behind, if anything does.
+
+    Args:
+      format_name: Whose format it is.
+      task: What task.json holds.
+      carried: The names in it that the format keeps, or that the format's own
+        sentences speak of.
+    """
+    lost = sorted(
+        name
+        for name, value in task.items()
+        if value is not None and name not in carried
+    )
+    if not lost:
+        return []
+    return [
+        f"{format_name} has no place for {', '.join(lost)} of the task; not "
+        "carried."
+    ]
 
 
 def collapse(names: Iterable[str]) -> list[str]:

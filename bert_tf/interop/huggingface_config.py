@@ -11,6 +11,7 @@ from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import conversion_report
 from bert_tf.interop import weight_map
 
 CONFIG_FILE = "config.json"
@@ -331,12 +332,9 @@ def from_bert_config(
             f'hidden_act "{config.hidden_act}", {_GELUS[config.hidden_act]}, '
             f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
         )
-    left = sorted(set(task) - {"kind", "labels", "problem_type"})
-    if left:
-        sentences.append(
-            f"Hugging Face's format has no place for {', '.join(left)} of the "
-            "task; not carried."
-        )
+    sentences += conversion_report.lost_settings(
+        "Hugging Face's format", task, ("kind", "labels", "problem_type")
+    )
     return dict(sorted(values.items())), sentences
 
 

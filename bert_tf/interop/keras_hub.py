@@ -13,6 +13,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.interop import activation_change
 from bert_tf.interop import building
+from bert_tf.interop import conversion_report
 from bert_tf.interop import translation
 from bert_tf.interop import weight_map
 from bert_tf.interop.keras_hub_preset import TOKENIZER_NOTE
@@ -204,6 +205,9 @@ def _describe(stored: StoredModel) -> list[str]:
             "KerasHub keeps no names of classes: they are numbered in this "
             f"order: {', '.join(task['labels'])}."
         )
+    sentences += conversion_report.lost_settings(
+        "KerasHub's format", task, ("kind", "labels", "max_seq_length", "head")
+    )
     if stored.optimizer_state:
         sentences.append("The optimizer's state stays behind.")
     if stored.vocabulary is None:

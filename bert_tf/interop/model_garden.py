@@ -21,6 +21,7 @@ from bert_tf import files
 from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import conversion_report
 from bert_tf.interop import matching
 from bert_tf.interop import model_garden_objects
 from bert_tf.interop import object_checkpoint
@@ -262,6 +263,9 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
             "The names of the labels are not carried: "
             f"{', '.join(stored.task['labels'])}."
         )
+    yield from conversion_report.lost_settings(
+        "A Model Garden directory", stored.task, ("kind", "labels", "head")
+    )
     settings = stored.tokenizer_settings
     derived = stored_model.derive_lower_case(stored.vocabulary)
     if settings and settings["lower_case"] != derived:

@@ -19,6 +19,7 @@ from bert_tf import model_directory
 from bert_tf import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.interop import conversion_report
 from bert_tf.interop import recurrent_heads
 from bert_tf.interop import tf1_checkpoint
 from bert_tf.interop import translation
@@ -229,4 +230,6 @@ def _describe_heads(stored: StoredModel) -> list[str]:
             "A TF1 checkpoint does not keep the names of the "
             f"{len(labels)} labels."
         )
-    return sentences
+    return sentences + conversion_report.lost_settings(
+        "A TF1 checkpoint", stored.task, ("kind", "labels", "head")
+    )

@@ -1,5 +1,6 @@
 """What flags are checked with."""
 
+import dataclasses
 from typing import Any
 
 from bert_tf.errors import UserError
@@ -28,6 +29,24 @@ def require_dropout(config: Any, *names: str) -> None:
         require(
             value is None or 0 <= value < 1,
             f"--{name} must be at least 0 and below 1. Received: {value}.",
+        )
+
+
+def require_defaults(config: Any, beside: str, *names: str) -> None:
+    """Raises `UserError` if a flag that does nothing has not its default.
+
+    Args:
+      config: The flags, a dataclass.
+      beside: What takes the effect away, for instance another flag.
+      *names: The flags without effect.
+    """
+    defaults = {x.name: x.default for x in dataclasses.fields(config)}
+    for name in names:
+        value = getattr(config, name)
+        require(
+            value == defaults[name],
+            f"--{name} has no effect with {beside}. Received: {value}; drop "
+            "it.",
         )
 
 

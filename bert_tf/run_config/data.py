@@ -5,6 +5,7 @@ import dataclasses
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_defaults
 from bert_tf.run_config.checks import require_rate
 
 # What runs Apache Beam's pipelines.
@@ -211,21 +212,16 @@ class CreatePretrainingDataConfig(BeamConfig):
 
     def _check_left_to_right(self) -> None:
         """Where nothing is masked, what says how to mask has no effect."""
-        for field in dataclasses.fields(self):
-            if field.name in (
-                "do_whole_word_mask",
-                "masked_lm_prob",
-                "mask_rate",
-                "same_rate",
-                "random_rate",
-                "max_ngram",
-            ):
-                value = getattr(self, field.name)
-                require(
-                    value == field.default,
-                    f"--{field.name} has no effect with --left_to_right. "
-                    f"Received: {value}; drop one of the two.",
-                )
+        require_defaults(
+            self,
+            "--left_to_right",
+            "do_whole_word_mask",
+            "masked_lm_prob",
+            "mask_rate",
+            "same_rate",
+            "random_rate",
+            "max_ngram",
+        )
 
     def _check_original(self) -> None:
         """The original's algorithm has none of the streaming options."""
@@ -234,24 +230,19 @@ class CreatePretrainingDataConfig(BeamConfig):
             "--generator=original reads one sentence a line and cannot split "
             "paragraphs. Received: --split_sentences; drop one of the two.",
         )
-        for field in dataclasses.fields(self):
-            if field.name in (
-                "num_shards",
-                "num_processes",
-                "runner",
-                "next_sentence_pairs",
-                "left_to_right",
-                "mask_rate",
-                "same_rate",
-                "random_rate",
-                "max_ngram",
-            ):
-                value = getattr(self, field.name)
-                require(
-                    value == field.default,
-                    f"--{field.name} has no effect with --generator=original. "
-                    f"Received: {value}; drop one of the two.",
-                )
+        require_defaults(
+            self,
+            "--generator=original",
+            "num_shards",
+            "num_processes",
+            "runner",
+            "next_sentence_pairs",
+            "left_to_right",
+            "mask_rate",
+            "same_rate",
+            "random_rate",
+            "max_ngram",
+        )
 
 
 @dataclasses.dataclass(frozen=True)

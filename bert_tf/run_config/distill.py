@@ -5,6 +5,7 @@ import dataclasses
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_defaults
 from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.checks import require_rate
 from bert_tf.run_config.finetune import FinetuneConfig
@@ -149,6 +150,12 @@ class DistillConfig(FinetuneConfig):
                 0 <= value < float("inf"),
                 f"--{name} must be at least 0. Received: {value}.",
             )
+        for weight, name in (
+            ("distillation_weight", "temperature"),
+            ("hidden_weight", "hidden_loss"),
+        ):
+            if not getattr(self, weight):
+                require_defaults(self, f"--{weight}=0", name)
         require_dropout(self, "head_dropout_prob")
         require(
             self.learns_from_teacher or self.unlabeled_file is None,

@@ -7,6 +7,7 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.config import option
 from bert_tf.run_config.checks import require
 from bert_tf.run_config.checks import require_at_least
+from bert_tf.run_config.checks import require_defaults
 from bert_tf.run_config.checks import require_dropout
 from bert_tf.run_config.finetune import DEFAULT_RATE
 from bert_tf.run_config.finetune import FinetuneConfig
@@ -148,14 +149,11 @@ class TaggerConfig(FinetuneConfig):
                 "--head is for --approach=fine_tuning: the feature-based one "
                 "has its own two BiLSTMs. Received: --head=bilstm.",
             )
-            for name in _ENCODER_FLAGS:
-                default = getattr(FinetuneConfig, name)
-                require(
-                    getattr(self, name) == default,
-                    f"--{name} has no effect with --approach=feature_based, "
-                    "which does not train the encoder. Received: "
-                    f"{getattr(self, name)}; drop it.",
-                )
+            require_defaults(
+                self,
+                "--approach=feature_based, which does not train the encoder",
+                *_ENCODER_FLAGS,
+            )
             has_lstms = True
         else:
             require(

@@ -223,6 +223,21 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
             files.write_bytes(file, contents)
         self.assertEqual(formats.read(path).config.hidden_size, 16)
 
+    def test_a_file_that_was_changed_on_purpose(self):
+        path = self._copy("bert_tf")
+        task_file = os.path.join(path, "task.json")
+        files.write_json(
+            task_file, files.read_json(task_file) | {"name": "mine"}
+        )
+        with self.assertRaises(UserError) as caught:
+            formats.read(path)
+        (found,) = re.findall("put ([0-9a-f]{64}) there", str(caught.exception))
+        checksums_file = os.path.join(path, "checksums.json")
+        checksums = files.read_json(checksums_file)
+        checksums["sha256"]["task.json"] = found
+        files.write_json(checksums_file, checksums)
+        self.assertEqual(formats.read(path).task["name"], "mine")
+
     @parameterized.parameters(
         "distilbert", "albert", "roberta", "electra", "gpt2"
     )

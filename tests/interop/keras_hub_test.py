@@ -164,7 +164,10 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_classifier(self):
         stored = case.make_stored(
-            "output", labels=["no", "yes", "who knows"], max_seq_length=6
+            "output",
+            labels=["no", "yes", "who knows"],
+            max_seq_length=6,
+            problem_type="multi_label",
         )
         sentences = self.write(stored)
         inputs, theirs = case.make_inputs()
@@ -184,6 +187,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         packed = classifier.preprocessor([case.TEXT])["token_ids"]
         self.assertEqual(packed.shape, (1, 6))
         self.assertIn("no, yes, who knows", " ".join(sentences))
+        self.assertIn("no place for problem_type of", " ".join(sentences))
         received = keras_hub.read_model(self.directory)
         self.assert_same_model(received, stored)
         self.assertEqual(

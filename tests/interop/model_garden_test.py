@@ -291,6 +291,11 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
             "not carried: cold, mild, hot.",
         ),
         (
+            (*_ENCODER, "output"),
+            {"task": {"kind": "classification", "problem_type": "regression"}},
+            "no place for problem_type of the task; not carried",
+        ),
+        (
             _ENCODER,
             {"optimizer_state": Tensors.from_arrays({"global_step": 3})},
             "optimizer",

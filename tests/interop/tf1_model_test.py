@@ -192,7 +192,13 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
             tokenizer_settings=stored_model.tokenizer_settings(
                 vocabulary, lower_case=False, strip_accents=True
             ),
-            task={"kind": "tagging", "labels": ["O", "B", "I", "X", "Y"]},
+            task={
+                "kind": "tagging",
+                "labels": ["O", "B", "I", "X", "Y"],
+                "max_seq_length": 96,
+                "doc_stride": None,
+                "context": "sentence",
+            },
         )
         sentences = tf1_model.write_model(self.folder, stored)
         self.assertEqual(
@@ -205,6 +211,8 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
                 "The original has no head cls/tagging; it passes over these "
                 "weights.",
                 "A TF1 checkpoint does not keep the names of the 5 labels.",
+                "A TF1 checkpoint has no place for context, max_seq_length of "
+                "the task; not carried.",
             ],
         )
 

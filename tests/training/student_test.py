@@ -202,6 +202,14 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
             "--distillation_weight must lie between",
         ),
         ({"temperature": 0.5}, "--temperature must be at least 1"),
+        (
+            {"distillation_weight": 0.0, "temperature": 3.0},
+            "--temperature has no effect with --distillation_weight=0",
+        ),
+        (
+            {"hidden_weight": 0.0, "hidden_loss": "cosine"},
+            "--hidden_loss has no effect with --hidden_weight=0",
+        ),
         ({"hidden_weight": -1.0}, "--hidden_weight must be at least 0"),
         ({"attention_weight": -1.0}, "--attention_weight must be at least 0"),
         ({"teacher_layers": "2,x"}, "numbers from 1 with commas .*'2,x'"),
