@@ -9,7 +9,7 @@ PARALLEL_CLASSES ?= -n 2 --dist loadscope
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	lock files bench clean
+	lock bench clean
 
 help:
 	@echo "make setup      makes .venv with everything that running needs"
@@ -22,7 +22,6 @@ help:
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       makes requirements_lock.txt anew"
-	@echo "make files      brings docs/files.md, the list of modules, up to date"
 	@echo "make clean      removes caches and the demo's output, not .venv"
 
 setup:
@@ -61,8 +60,6 @@ lock: setup-test
 		--custom-compile-command "make lock" \
 		--output-file requirements_lock.txt
 
-files: setup
-	$(PYTHON_RUN) tools/file_list.py
 
 bench:
 	@echo "Each prints a ratio to a named peer on its last line; see its --help."

@@ -43,10 +43,10 @@ def _make_checkpoint(folder, optimizer, hidden_act):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import numpy as np
 
-    from bert_tf import files
+    from bert_tf.checkpoints import weight_map
+    from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
     from bert_tf.config import BertConfig
-    from bert_tf.interop import tf1_checkpoint
-    from bert_tf.interop import weight_map
+    from bert_tf.io import files
 
     rng = np.random.default_rng(0)
     config = BertConfig(
@@ -76,9 +76,9 @@ def _status(field):
 def _convert(source_format, target_format, source, target, exact_gelu, pipe):
     """Runs one conversion; sends its seconds and bytes of memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    from bert_tf.interop import conversion
-    from bert_tf.interop import formats
-    from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
+    from bert_tf.checkpoints import convert as conversion
+    from bert_tf.checkpoints import formats
+    from bert_tf.flags.convert import ConvertCheckpointConfig
 
     for name in (source_format, target_format):
         formats.module_of(name)

@@ -39,11 +39,11 @@ _NUM_WORDS = 25000
 def _write_documentation(folder):
     """Writes the machine's own text and a vocabulary; returns both paths."""
     from bert_tf.data import corpus
-    from bert_tf.data import docstring_corpus
+    from bert_tf.demo import corpus as demo_corpus
 
     words = collections.Counter()
     paragraphs = os.path.join(folder, "paragraphs.txt")
-    docstring_corpus.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
+    demo_corpus.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
     text_file = os.path.join(folder, "sentences.txt")
     vocab_file = os.path.join(folder, "vocab.txt")
     with open(text_file, "w", encoding="utf-8") as file:
@@ -82,10 +82,10 @@ def _measure(
 ):
     """Runs one generator; sends pieces, seconds, CPU seconds, memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    from bert_tf import files
-    from bert_tf.data import original_generator
-    from bert_tf.data import streaming_generator
-    from bert_tf.run_config.data import CreatePretrainingDataConfig
+    from bert_tf.data.generators import original as original_generator
+    from bert_tf.data.generators import streaming as streaming_generator
+    from bert_tf.flags.data import CreatePretrainingDataConfig
+    from bert_tf.io import files
     from bert_tf.text.tokenizer import BertTokenizer
 
     folder = tempfile.mkdtemp()

@@ -91,8 +91,8 @@ def _finished(task, framework, seed):
 
 def _run_peer(request, name):
     """Runs transformers; returns its answer."""
-    from tests import environments
-    from tests.interop import minilm
+    from tests.support import environments
+    from tests.support import minilm
 
     python = environments.make("transformers", *minilm.PEER)
     request["output"] = f"{name}.answer.json"
@@ -117,7 +117,7 @@ _RUNNERS = {"transformers": _run_peer, "bert_tf": finetune_ours.run}
 
 
 def _run(task, framework, seed):
-    from tests.interop import minilm
+    from tests.support import minilm
 
     settings = finetune_tasks.TASKS[task]
     data = settings.read(_DATA_DIR.value)

@@ -62,8 +62,8 @@ _PREDICTION_WAYS = (*_WAYS, ("transformers", _SORTED))
 
 def _start(folder):
     """Returns the two servers by name."""
-    from tests import environments
-    from tests.interop import minilm
+    from tests.support import environments
+    from tests.support import minilm
 
     examples_file = os.path.join(folder, "train.jsonl")
     with open(examples_file, "w", encoding="utf-8") as file:

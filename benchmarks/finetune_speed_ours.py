@@ -24,18 +24,18 @@ class _Work:
     def __init__(self, settings):
         import keras
 
-        from bert_tf import distribution
-        from bert_tf import strategies
+        from bert_tf.checkpoints import formats
         from bert_tf.config import BertConfig
-        from bert_tf.interop import formats
+        from bert_tf.distribute import batches as batches_lib
+        from bert_tf.distribute import strategy as strategies
         from bert_tf.modeling import inference
         from bert_tf.modeling.task_models import BertForClassification
-        from bert_tf.tasks import prediction
-        from bert_tf.tasks.classification import ClassificationTask
-        from bert_tf.tasks.classification_examples import Columns
-        from bert_tf.training import loop
+        from bert_tf.tasks import predict as task_prediction
+        from bert_tf.tasks.classification.examples import Columns
+        from bert_tf.tasks.classification.task import ClassificationTask
+        from bert_tf.training import step as training_step
         from bert_tf.training.losses import TaskObjective
-        from bert_tf.training.optimization import build_optimizer
+        from bert_tf.training.optimizer import build_optimizer
 
         keras.utils.set_random_seed(_SEED)
         self._settings = settings
@@ -65,21 +65,21 @@ class _Work:
             optimizer = build_optimizer("adamw", 1e-4, 1000, 100)
             optimizer.build(model.trainable_variables)
             prepared = inference.prepare(model, "bfloat16")
-        self._loop = loop.TrainingLoop(
+        self._loop = training_step.TrainingLoop(
             self._strategy,
             model,
             TaskObjective(self._task),
             optimizer,
-            distribution.StepPlan(settings["batch_size"]),
+            batches_lib.StepPlan(settings["batch_size"]),
         )
-        self._computer = prediction.OutputComputer(
+        self._computer = task_prediction.OutputComputer(
             prepared, self._task, settings["batch_size"], self._strategy
         )
 
     def _lengths(self, padded):
-        from bert_tf.tasks import prediction
+        from bert_tf.tasks import predict as task_prediction
 
-        return prediction.allowed_lengths(
+        return task_prediction.allowed_lengths(
             self._features.lengths,
             self._settings["max_seq_length"],
             1 if padded else 0,
@@ -130,8 +130,8 @@ class _Work:
         import numpy as np
         import tensorflow as tf
 
-        from bert_tf import distribution
-        from bert_tf.training import loop
+        from bert_tf.distribute import batches as batches_lib
+        from bert_tf.training import step as training_step
 
         size = self._settings["batch_size"]
 
@@ -149,9 +149,9 @@ class _Work:
         dataset = tf.data.Dataset.from_generator(
             generate, output_signature=signature
         )
-        dataset = loop.add_dropout_seeds(dataset, _SEED)
-        iterator = distribution.deal(
-            self._strategy, dataset, distribution.StepPlan(size)
+        dataset = training_step.add_dropout_seeds(dataset, _SEED)
+        iterator = batches_lib.deal(
+            self._strategy, dataset, batches_lib.StepPlan(size)
         )
         start = time.perf_counter()
         self._loop.run(iterator, len(plan))

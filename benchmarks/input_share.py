@@ -39,30 +39,30 @@ def _build(config):
     """Returns the training loop, and what makes an iterator of either input."""
     import tensorflow as tf
 
-    from bert_tf import devices
-    from bert_tf import distribution
-    from bert_tf.training import assembly
-    from bert_tf.training import loop
-    from bert_tf.training import training_data
+    from bert_tf.distribute import batches as batches_lib
+    from bert_tf.distribute import devices
+    from bert_tf.pretraining import data as pretraining_input
+    from bert_tf.pretraining import setup as training_setup
+    from bert_tf.training import step as training_step
 
     computing = devices.prepare(config)
-    bert_config = training_data.read_model_config(config)
-    parts = assembly.assemble(config, bert_config, computing)
-    source = training_data.build_input(
-        config, training_data.find_records(config), None
+    bert_config = pretraining_input.read_model_config(config)
+    parts = training_setup.assemble(config, bert_config, computing)
+    source = pretraining_input.build_input(
+        config, pretraining_input.find_records(config), None
     )
 
     def read(first_row=0, num_rows=config.train_batch_size):
         dataset = source.dataset(0, (first_row, num_rows))
-        dataset = training_data.check_ids(dataset, bert_config.vocab_size)
-        return loop.add_dropout_seeds(dataset, config.seed)
+        dataset = pretraining_input.check_ids(dataset, bert_config.vocab_size)
+        return training_step.add_dropout_seeds(dataset, config.seed)
 
     def repeat():
         return tf.data.Dataset.from_tensors(next(iter(read()))).repeat()
 
     iterators = {
-        _REAL: distribution.deal(parts.strategy, read, parts.plan),
-        _SAME: distribution.deal(parts.strategy, repeat(), parts.plan),
+        _REAL: batches_lib.deal(parts.strategy, read, parts.plan),
+        _SAME: batches_lib.deal(parts.strategy, repeat(), parts.plan),
     }
     return parts.loop, iterators, read
 
@@ -100,7 +100,7 @@ def _measure(config):
 
 
 def _make_config(folder):
-    from bert_tf.run_config.pretrain import PretrainConfig
+    from bert_tf.flags.pretrain import PretrainConfig
 
     data = {"input_file": _INPUT.value, "vocab_file": _VOCAB.value}
     if not _INPUT.value:

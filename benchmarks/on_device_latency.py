@@ -54,13 +54,13 @@ _PEERS = (
 
 def _make_files(folder):
     """Writes what LiteRT runs; returns quantization to file."""
-    from bert_tf import model_directory
+    from bert_tf.checkpoints import formats
+    from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
-    from bert_tf.interop import formats
-    from bert_tf.modeling.model import named_variables
+    from bert_tf.modeling.bert import named_variables
     from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification import ClassificationTask
-    from tests.interop import minilm
+    from bert_tf.tasks.classification.task import ClassificationTask
+    from tests.support import minilm
 
     labels = ("no", "yes")
     task = ClassificationTask(
@@ -103,7 +103,7 @@ def _make_files(folder):
 
 def _start(folder):
     """Returns the servers by framework."""
-    from tests import environments
+    from tests.support import environments
 
     settings = {
         "shape": turns.SHAPES[_SIZE.value],

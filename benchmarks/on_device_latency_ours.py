@@ -12,7 +12,7 @@ import time
 import numpy as np
 import turns
 
-from bert_tf.serving.lite_model import LiteModel
+from bert_tf.inference.lite_model import LiteModel
 
 
 class _Work:

@@ -33,13 +33,13 @@ def _build_ours(precision):
     import keras
     import tensorflow as tf
 
-    from bert_tf import distribution
-    from bert_tf import strategies
     from bert_tf.config import BertConfig
-    from bert_tf.modeling.model import BertForPretraining
-    from bert_tf.training import loop
+    from bert_tf.distribute import batches as batches_lib
+    from bert_tf.distribute import strategy as strategies
+    from bert_tf.modeling.bert import BertForPretraining
+    from bert_tf.training import step as training_step
     from bert_tf.training.losses import PretrainingObjective
-    from bert_tf.training.optimization import build_optimizer
+    from bert_tf.training.optimizer import build_optimizer
 
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(0)
@@ -52,20 +52,18 @@ def _build_ours(precision):
         )
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
-    training = loop.TrainingLoop(
+    training = training_step.TrainingLoop(
         strategy,
         model,
         PretrainingObjective(),
         optimizer,
-        distribution.StepPlan(_BATCH),
+        batches_lib.StepPlan(_BATCH),
     )
     batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
     batch["example_index"] = list(range(_BATCH))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = loop.add_dropout_seeds(dataset, seed=1)
-    iterator = distribution.deal(
-        strategy, dataset, distribution.StepPlan(_BATCH)
-    )
+    dataset = training_step.add_dropout_seeds(dataset, seed=1)
+    iterator = batches_lib.deal(strategy, dataset, batches_lib.StepPlan(_BATCH))
     return lambda steps: training.run(iterator, steps)
 
 

@@ -83,14 +83,14 @@ _PEERS = (
 
 def _make_exports(folder, columns):
     """Writes what bert_tf serves; returns precision to version directory."""
-    from bert_tf import model_directory
+    from bert_tf.checkpoints import formats
+    from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
-    from bert_tf.interop import formats
-    from bert_tf.modeling.model import named_variables
+    from bert_tf.modeling.bert import named_variables
     from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification import ClassificationTask
-    from bert_tf.tasks.classification_examples import Columns
-    from tests.interop import minilm
+    from bert_tf.tasks.classification.examples import Columns
+    from bert_tf.tasks.classification.task import ClassificationTask
+    from tests.support import minilm
 
     labels = ("no", "yes")
     task = ClassificationTask(
@@ -136,8 +136,8 @@ def _make_exports(folder, columns):
 
 def _start(folder, ways, num_texts):
     """Returns the servers by framework."""
-    from tests import environments
-    from tests.interop import minilm
+    from tests.support import environments
+    from tests.support import minilm
 
     settings = {
         "shape": turns.SHAPES[_SIZE.value],

@@ -98,8 +98,8 @@ def _served(engine, path):
 
 class _Work:
     def __init__(self, settings):
-        from bert_tf.serving.model_server.litert import LitertEngine
-        from bert_tf.serving.model_server.saved_model import SavedModelEngine
+        from bert_tf.serving.litert import LitertEngine
+        from bert_tf.serving.saved_model import SavedModelEngine
 
         is_ours = settings["framework"] == "bert_tf"
         paths = settings["exports"] if is_ours else _write_keras_hub(settings)

@@ -108,12 +108,12 @@ def _texts():
 
 def _export(folder):
     """Returns the folder of a model's first version, and a second one."""
-    from bert_tf import model_directory
+    from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
-    from bert_tf.modeling.model import named_variables
+    from bert_tf.modeling.bert import named_variables
     from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification import ClassificationTask
-    from bert_tf.tasks.classification_examples import Columns
+    from bert_tf.tasks.classification.examples import Columns
+    from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.text.tokenizer import BertTokenizer
     from bert_tf.text.vocabulary import Vocabulary
 

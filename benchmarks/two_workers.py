@@ -51,14 +51,14 @@ def _build_parts(device_flags, model_name, batch_size):
     import keras
     import tensorflow as tf
 
-    from bert_tf import devices
-    from bert_tf import distribution
-    from bert_tf import files
-    from bert_tf.modeling.model import BertForPretraining
-    from bert_tf.run_config.devices import DeviceConfig
-    from bert_tf.training import loop
+    from bert_tf.distribute import batches as batches_lib
+    from bert_tf.distribute import devices
+    from bert_tf.flags.devices import DeviceConfig
+    from bert_tf.io import files
+    from bert_tf.modeling.bert import BertForPretraining
+    from bert_tf.training import step as training_step
     from bert_tf.training.losses import PretrainingObjective
-    from bert_tf.training.optimization import build_optimizer
+    from bert_tf.training.optimizer import build_optimizer
 
     computing = devices.prepare(DeviceConfig(**device_flags))
     strategy = computing.strategy
@@ -70,15 +70,15 @@ def _build_parts(device_flags, model_name, batch_size):
         )
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
-    plan = distribution.StepPlan(batch_size, strategy.num_replicas_in_sync)
+    plan = batches_lib.StepPlan(batch_size, strategy.num_replicas_in_sync)
     batch = pretraining_batches.random_batch(config.vocab_size, batch_size)
     batch["example_index"] = list(range(batch_size))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = loop.add_dropout_seeds(dataset, seed=1)
-    iterator = distribution.deal(strategy, dataset, plan)
+    dataset = training_step.add_dropout_seeds(dataset, seed=1)
+    iterator = batches_lib.deal(strategy, dataset, plan)
 
     def make_loop():
-        return loop.TrainingLoop(
+        return training_step.TrainingLoop(
             strategy, model, PretrainingObjective(), optimizer, plan
         )
 

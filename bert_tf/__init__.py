@@ -13,14 +13,14 @@ _HOMES = {
     "BertConfig": "bert_tf.config",
     "BertForClassification": "bert_tf.modeling.task_models",
     "BertForMultipleChoice": "bert_tf.modeling.task_models",
-    "BertForPretraining": "bert_tf.modeling.model",
+    "BertForPretraining": "bert_tf.modeling.bert",
     "BertForQuestionAnswering": "bert_tf.modeling.task_models",
     "BertForTagging": "bert_tf.modeling.task_models",
-    "BertModel": "bert_tf.modeling.model",
+    "BertModel": "bert_tf.modeling.bert",
     "BertTokenizer": "bert_tf.text.tokenizer",
-    "build_optimizer": "bert_tf.training.optimization",
-    "load_model": "bert_tf.pretrained",
-    "load_tokenizer": "bert_tf.pretrained",
+    "build_optimizer": "bert_tf.training.optimizer",
+    "load_model": "bert_tf.inference.load",
+    "load_tokenizer": "bert_tf.inference.load",
 }
 
 __all__ = list(_HOMES)

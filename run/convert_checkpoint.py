@@ -1,23 +1,7 @@
-r"""Converts a BERT from one project's format to another's.
+"""Runs `bert_tf.commands.convert_checkpoint`."""
 
-  python run/convert_checkpoint.py --input=uncased_L-12_H-768_A-12 \
-      --to=huggingface --output=bert-base
-
-Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
-and bert_tf (a model directory). That of --input is recognised, unless --from
-names it. What was loaded, missing, unused and rearranged is printed; a weight
-that is missing or has no place is an error unless --allow_missing matches it.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.checkpoints import ConvertCheckpointConfig
-
-
-def main(config: ConvertCheckpointConfig) -> None:
-    from bert_tf.interop import conversion  # So that --help answers at once.
-
-    conversion.run(config)
-
+from bert_tf.commands import convert_checkpoint
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, ConvertCheckpointConfig)
+    cli.run(convert_checkpoint.main)

@@ -1,22 +1,7 @@
-r"""Makes records to pretrain BERT on from text.
+"""Runs `bert_tf.commands.create_pretraining_data`."""
 
-Text is paragraphs, or one sentence a line with --nosplit_sentences; blank lines
-stand between documents.
-
-  python run/create_pretraining_data.py --input_file='text/*.txt.gz' \
-      --vocab_file=data/vocab.txt --output_file=data/pretraining/text.tfrecord \
-      --max_seq_length=128 --max_predictions_per_seq=20
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.data import CreatePretrainingDataConfig
-
-
-def main(config: CreatePretrainingDataConfig) -> None:
-    from bert_tf.data import pretraining_data  # So that --help answers at once.
-
-    pretraining_data.create(config)
-
+from bert_tf.commands import create_pretraining_data
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, CreatePretrainingDataConfig)
+    cli.run(create_pretraining_data.main)

@@ -1,21 +1,7 @@
-r"""Shows what a pretrained model would put in place of each [MASK].
+"""Runs `bert_tf.commands.fill_mask`."""
 
-  python run/fill_mask.py --model_dir=output/model \
-      --text='The [MASK] returns a new array.'
-
-A text may have several [MASK]s; each is filled while the others stay. The
-model may be of any format, for instance a Hugging Face directory.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.predict import FillMaskConfig
-
-
-def main(config: FillMaskConfig) -> None:
-    from bert_tf.serving import fill_mask  # So that --help answers at once.
-
-    fill_mask.run(config)
-
+from bert_tf.commands import fill_mask
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, FillMaskConfig)
+    cli.run(fill_mask.main)

@@ -1,33 +1,7 @@
-r"""Fine-tunes a BERT to classify texts or pairs of texts, or to score them.
+"""Runs `bert_tf.commands.finetune_classifier`."""
 
-The tasks of GLUE, XNLI and SNLI, from their official files:
-
-  python run/finetune_classifier.py --task_name=mrpc --data_dir=glue/MRPC \
-      --pretrained_model_dir=bert_base --output_dir=output/mrpc \
-      --do_train --do_eval --do_predict
-
-or, as with the original's run_classifier.py, from --vocab_file,
---bert_config_file and --init_checkpoint. One's own .csv, .tsv or .jsonl:
-
-  python run/finetune_classifier.py --task_name=custom --train_file=train.csv \
-      --dev_file=dev.csv --test_file=test.csv --text_column=text \
-      --label_column=label --pretrained_model_dir=bert_base \
-      --output_dir=output/own --do_train --do_eval --do_predict
-
-Started again, it goes on where its last checkpoint is.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.classifier import ClassifierConfig
-
-
-def main(config: ClassifierConfig) -> None:
-    # Here, so --help answers at once.
-    from bert_tf.tasks import classification_flags
-    from bert_tf.training import finetune
-
-    finetune.run(config, classification_flags.build_task)
-
+from bert_tf.commands import finetune_classifier
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, ClassifierConfig)
+    cli.run(finetune_classifier.main)

@@ -1,35 +1,7 @@
-r"""Fine-tunes a BERT to tag words: which of them name a person, a place, ...
+"""Runs `bert_tf.commands.finetune_tagger`."""
 
-CoNLL-2003, or any file with a word and its tag (IOB1 or IOB2) a line:
-
-  python run/finetune_tagger.py --data_dir=conll2003 \
-      --pretrained_model_dir=bert_base_cased --output_dir=output/conll \
-      --max_seq_length=512 --do_train --do_eval --do_predict
-
-One's own files, with a line that names the columns:
-
-  python run/finetune_tagger.py --train_file=train.tsv --dev_file=dev.tsv \
-      --word_column=token --tag_column=ner --pretrained_model_dir=bert_base \
-      --output_dir=output/own --do_train --do_eval
-
-The paper's other way, BiLSTMs on top of an encoder that stays as it is:
-
-  --approach=feature_based --layer_combination=concat_last_four_hidden
-
-Started again, it goes on where its last checkpoint is.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.tagger import TaggerConfig
-
-
-def main(config: TaggerConfig) -> None:
-    # Here, so --help answers at once.
-    from bert_tf.tasks import tagging_flags
-    from bert_tf.training import finetune
-
-    finetune.run(config, tagging_flags.build_task)
-
+from bert_tf.commands import finetune_tagger
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, TaggerConfig)
+    cli.run(finetune_tagger.main)

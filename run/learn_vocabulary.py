@@ -1,21 +1,7 @@
-r"""Learns a WordPiece vocabulary from text files.
+"""Runs `bert_tf.commands.learn_vocabulary`."""
 
-A report on it lies beside it: tokens per word, share of [UNK].
-
-  python run/learn_vocabulary.py --input_file='corpus/*.txt.gz' \
-      --output_file=data/vocab.txt --vocab_size=30522
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.data import LearnVocabularyConfig
-
-
-def main(config: LearnVocabularyConfig) -> None:
-    # Here, so that --help answers at once.
-    from bert_tf.data import vocabulary_building
-
-    vocabulary_building.run(config)
-
+from bert_tf.commands import learn_vocabulary
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, LearnVocabularyConfig)
+    cli.run(learn_vocabulary.main)

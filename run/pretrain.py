@@ -1,27 +1,7 @@
-r"""Pretrains a BERT on the records of run/create_pretraining_data.py.
+"""Runs `bert_tf.commands.pretrain`."""
 
-  python run/pretrain.py --flagfile=base.flags
-
-or, flag by flag:
-
-  python run/pretrain.py --bert_config_file=configs/tiny/bert_config.json \
-      --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \
-      --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
-
-Started again, it goes on where its last checkpoint is. --init_checkpoint takes
-the weights of a model of any format, and with --init_optimizer_state training
-goes on where that left off.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.pretrain import PretrainConfig
-
-
-def main(config: PretrainConfig) -> None:
-    from bert_tf.training import pretrain  # Here, so --help answers at once.
-
-    pretrain.train_and_evaluate(config)
-
+from bert_tf.commands import pretrain
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, PretrainConfig)
+    cli.run(pretrain.main)

@@ -1,22 +1,7 @@
-r"""Tokenizes a text file: one line of text in, one line of JSON out.
+"""Runs `bert_tf.commands.tokenize_file`."""
 
-  python run/tokenize_file.py --vocab_file=data/vocab.txt \
-      --input_file=text.txt --output_file=pieces.jsonl
-
-Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
-end], ...]}; offsets are bytes of the line of text.
-"""
-
-from bert_tf import cli
-from bert_tf.run_config.data import TokenizeFileConfig
-
-
-def main(config: TokenizeFileConfig) -> None:
-    # Here, so that --help answers at once.
-    from bert_tf.text import tokenize_file
-
-    tokenize_file.run(config)
-
+from bert_tf.commands import tokenize_file
+from bert_tf.flags import cli
 
 if __name__ == "__main__":
-    cli.run(main, TokenizeFileConfig)
+    cli.run(tokenize_file.main)

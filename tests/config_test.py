@@ -1,4 +1,4 @@
-"""Tests for bert_tf.config and the checks of bert_tf.run_config."""
+"""Tests for bert_tf.config and the checks of bert_tf.flags."""
 
 import dataclasses
 import importlib
@@ -11,12 +11,12 @@ import sys
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf import run_config
+from bert_tf import flags
 from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
-from bert_tf.run_config.predict import ExtractFeaturesConfig
-from tests import shared_data
+from bert_tf.flags.predict import ExtractFeaturesConfig
+from tests.support import shared_data
 
 _VALUES = {
     "vocab_size": 101,
@@ -238,7 +238,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
     def test_import_does_not_wait_for_tensorflow(self):
         names = {value.__module__ for value in _all_run_configs().values()}
         code = (
-            f"import sys; import bert_tf.cli, {', '.join(sorted(names))}; "
+            f"import sys, bert_tf.flags.cli, {', '.join(sorted(names))}; "
             "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -247,8 +247,8 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
 def _all_run_configs():
     """Returns the dataclasses of all modules by their names."""
     modules = [
-        importlib.import_module(f"bert_tf.run_config.{module.name}")
-        for module in pkgutil.iter_modules(run_config.__path__)
+        importlib.import_module(f"bert_tf.flags.{module.name}")
+        for module in pkgutil.iter_modules(flags.__path__)
     ]
     return {
         name: value

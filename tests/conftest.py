@@ -9,7 +9,7 @@ from absl import flags
 from absl import logging
 from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 
-from tests import logical_devices
+from tests.support import logical_devices
 
 # Here, because a test file may use TensorFlow when it is imported.
 logical_devices.make()

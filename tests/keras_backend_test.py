@@ -14,13 +14,13 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 
 _SCRIPT = """
-from bert_tf import cli
-from bert_tf.run_config.predict import FillMaskConfig
+from bert_tf.flags import cli
+from bert_tf.flags.predict import FillMaskConfig
 
-def main(config):
-    from bert_tf.modeling import model
+def main(config: FillMaskConfig) -> None:
+    from bert_tf.modeling import bert
 
-cli.run(main, FillMaskConfig)
+cli.run(main)
 """
 _FLAGS = ("--model_dir=x", "--text=y")
 

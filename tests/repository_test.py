@@ -13,11 +13,11 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
-from bert_tf import cli
-from bert_tf import files
-from bert_tf.run_config.pretrain import PretrainConfig
-from tests import tiny_model
-from tools import file_list
+from bert_tf.flags import cli
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.io import files
+from tests.support import tiny_model
+from tools import check_titles
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPTS = sorted(
@@ -204,7 +204,17 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(_SCRIPTS)
     def test_holds_no_logic(self, name):
-        text = (_ROOT / "run" / name).read_text(encoding="utf-8")
+        door = (_ROOT / "run" / name).read_text(encoding="utf-8")
+        module = name.removesuffix(".py")
+        self.assertEqual(
+            door.split('"""\n', 1)[1],
+            f"\nfrom bert_tf.commands import {module}\n"
+            "from bert_tf.flags import cli\n\n"
+            'if __name__ == "__main__":\n'
+            f"    cli.run({module}.main)\n",
+        )
+        path = _ROOT / "bert_tf" / "commands" / name
+        text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         code = text.splitlines()[tree.body[0].end_lineno :]
         self.assertLessEqual(len(code), 16)
@@ -258,17 +268,20 @@ class ReadmeTest(tf.test.TestCase):
         for folder in ("bert_tf", "run", "export", "benchmarks", "tests"):
             self.assertIn(f"{folder}/", named)
 
-    def test_list_of_files_is_complete(self):
-        listed = file_list.PATH.read_text(encoding="utf-8").splitlines()
-        missing = set(file_list.text().splitlines()) - set(listed)
-        self.assertEmpty(missing, "Run `make files` and commit.")
-        # Whatever else differs; the message would fill the screen.
-        is_equal = listed == file_list.text().splitlines()
-        self.assertTrue(is_equal, "Run `make files` and commit.")
 
-    def test_every_module_says_what_it_is_for(self):
-        for name, said in file_list.modules().items():
-            self.assertRegex(said, r"^[A-Z`].*[.:]$", name)
+class TitlesTest(tf.test.TestCase, parameterized.TestCase):
+    def test_refuses_clauses_without_a_head(self):
+        folder = self.create_tempdir()
+        path = folder.create_file(
+            "module.py",
+            '"""What of it is there."""\n\n\n'
+            'def f():\n    """Writes what it reads."""\n\n\n'
+            'class C:\n    """Of a file."""\n',
+        )
+        self.assertEqual(
+            list(check_titles.bad_titles(pathlib.Path(path.full_path))),
+            [(1, "What of it is there."), (8, "Of a file.")],
+        )
 
 
 class RequirementsTest(tf.test.TestCase):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from tests import environments
+from tests.support import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _VOCABULARY = (

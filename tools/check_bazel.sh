@@ -68,7 +68,7 @@ run_bazel query '//...'
 check_test_targets
 if [[ $# -eq 0 ]]; then
   # Everything is built; of the tests, those of the layers that change least.
-  set -- //... --test_tag_filters=base,text,modeling
+  set -- //... --test_tag_filters=base,flags,io,text,modeling
 fi
 run_bazel test "$@" \
   --incompatible_default_to_explicit_init_py \

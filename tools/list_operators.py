@@ -1,6 +1,6 @@
-"""Lists the operators of an old TensorFlow, for export/operators.py.
+"""Lists the operators of an old TensorFlow, for bert_tf/export/operators.py.
 
-python tools/list_operators.py > export/tensorflow_2_12_operators.txt
+python tools/list_operators.py > bert_tf/export/tensorflow_2_12_operators.txt
 
 The Python must be one that has TensorFlow 2.12.1 (tests/export/
 tensorflow_2_12.txt), whose operators TensorFlow Serving 2.12 links.

@@ -1,1 +1,1 @@
-"""Corpora in, pretraining records out, records in."""
+"""Pretraining data: from a corpus to records to batches."""

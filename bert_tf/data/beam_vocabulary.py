@@ -16,12 +16,12 @@ from typing import Any
 import apache_beam as beam
 import tensorflow as tf
 
-from bert_tf import files
-from bert_tf.data import beam_runner
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
+from bert_tf.data.generators import beam_runner
 from bert_tf.data.vocabulary_building import CountedText
-from bert_tf.run_config.data import LearnVocabularyConfig
+from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.io import files
 from bert_tf.text import word_count
 
 # Files that the words are spread over, each of which a worker sorts.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.run_config.data import DataServiceConfig
+from bert_tf.flags.data import DataServiceConfig
 
 _service = tf.data.experimental.service
 _PROTOCOL = "grpc://"

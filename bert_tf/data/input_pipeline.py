@@ -1,7 +1,7 @@
 """Reads pretraining records in an order that needs no state.
 
 The stream of training examples never ends: epoch after epoch, each in an order
-of its own (see `bert_tf.data.record_order`). An example's number in the stream
+of its own (see `bert_tf.data.records.order`). An example's number in the stream
 is its `example_index`; order, masks and dropout are functions of (seed,
 example_index), so a run continues anywhere without having saved an iterator.
 """
@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf import features
-from bert_tf.data import record_checks
-from bert_tf.data import record_counts
-from bert_tf.data import record_order
-from bert_tf.data import record_repair
 from bert_tf.data.data_service import DataService
-from bert_tf.data.generation_result import FileCounts
-from bert_tf.data.record_repair import Budget
+from bert_tf.data.generators.counts import FileCounts
+from bert_tf.data.records import checks as record_checks
+from bert_tf.data.records import order as record_order
+from bert_tf.data.records import record_counts
+from bert_tf.data.records import repair as record_repair
+from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 

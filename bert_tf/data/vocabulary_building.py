@@ -13,18 +13,18 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import files as bert_files
-from bert_tf import progress
-from bert_tf.data import beam_package
 from bert_tf.data import corpus
+from bert_tf.data.generators import beam_package
 from bert_tf.errors import UserError
-from bert_tf.run_config.data import LearnVocabularyConfig
-from bert_tf.text import vocabulary_learning
+from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.io import files as bert_files
+from bert_tf.io import progress
+from bert_tf.text import learn_vocabulary as vocabulary_learning
 from bert_tf.text import word_count
 from bert_tf.text import word_statistics
+from bert_tf.text.learn_vocabulary import LearnedVocabulary
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from bert_tf.text.vocabulary_learning import LearnedVocabulary
 from bert_tf.text.word_statistics import WordStatistics
 
 # Characters counted by one call: large enough that the cost of a call does not

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.modeling import model as models
+from bert_tf.modeling import bert as models
 
 # Where the three stand among the columns of their common kernel.
 _MERGED = ("query", "key", "value")

@@ -17,7 +17,7 @@ from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
 from bert_tf.modeling import layer_combinations
-from bert_tf.modeling.output_head import BertWithOutputHead
+from bert_tf.modeling.task_head import BertWithOutputHead
 
 # Fixed in the original, whatever the config says (run_classifier.py:601).
 _DROPOUT_PROB = 0.1

@@ -1,1 +1,4 @@
-"""Trained models put to use."""
+"""Serves SavedModels over the REST and gRPC interfaces of TensorFlow Serving.
+
+Nothing here knows what the models compute.
+"""

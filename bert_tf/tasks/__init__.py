@@ -1,1 +1,1 @@
-"""The tasks of the paper: their data, features, answers and scores."""
+"""Tasks: data, features, loss, predictions, metrics."""

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.tasks import prediction
+from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
@@ -46,7 +46,7 @@ class Predictor:
         self._tokenizer = tokenizer
         self._num_length_buckets = num_length_buckets
         self._lengths: tuple[int, ...] | None = None
-        self._computer = prediction.OutputComputer(
+        self._computer = task_prediction.OutputComputer(
             model, task, batch_size, strategy
         )
 
@@ -91,7 +91,7 @@ class Predictor:
 
     def _lengths_for(self, features: Features) -> tuple[int, ...]:
         if self._lengths is None:
-            self._lengths = prediction.allowed_lengths(
+            self._lengths = task_prediction.allowed_lengths(
                 features.lengths,
                 self.task.max_seq_length,
                 self._num_length_buckets,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.tasks.tagging_metrics import EntityScore
+from bert_tf.tasks.tagging.metrics import EntityScore
 
 # A matrix of more labels is wider than a screen.
 _MAX_COLUMNS = 20

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from bert_tf import progress
 from bert_tf.errors import UserError
+from bert_tf.io import progress
 from bert_tf.modeling import inference
 from bert_tf.tasks import predictor
 from bert_tf.tasks import registry

@@ -1,1 +1,1 @@
-"""Text to ids, inside the graph."""
+"""Text to token ids, eagerly and in the graph."""

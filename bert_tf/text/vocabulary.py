@@ -117,7 +117,8 @@ class Vocabulary:
 
     def write(self, path: str) -> None:
         """Writes the vocabulary file, whole or not at all."""
-        from bert_tf import files  # Here, as it imports TensorFlow.
+        # Here, as it imports TensorFlow.
+        from bert_tf.io import files
 
         files.write_text(path, self.to_text())
 
@@ -197,7 +198,8 @@ def _check_token(token: str, where: str) -> None:
 
 def _read_bytes(path: str, flag: str) -> bytes:
     if "://" in path:
-        from bert_tf import files  # Here, as it imports TensorFlow.
+        # Here, as it imports TensorFlow.
+        from bert_tf.io import files
 
         return files.read_bytes(files.require_file(path, flag))
     try:

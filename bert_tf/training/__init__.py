@@ -1,1 +1,1 @@
-"""Losses, optimizers and the training loop."""
+"""The training engine: step, loop, optimizer, checkpoints."""

@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import files
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.io import files
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")

@@ -9,7 +9,7 @@ from matplotlib import ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bert_tf import files
+from bert_tf.io import files
 
 # Blue for training and orange for evaluation: apart also for the colour-blind.
 _TRAIN_COLOR = "#1f6fb4"

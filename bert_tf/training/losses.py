@@ -3,7 +3,7 @@
 A step may be spread over replicas and micro-batches with different numbers of
 masked pieces, so no part of it can divide by its own count. Every part adds
 up sums, and all divide by the counts of the whole step. Blank rows, which only
-fill up a share (bert_tf/distribution.py), count nowhere.
+fill up a share (bert_tf/distribute/batches.py), count nowhere.
 
 Shapes:
   B: batch size.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf import distribution
+from bert_tf.distribute import batches as batches_lib
 from bert_tf.tasks.task import Task
 
 # Keeps a step without any masked piece from dividing by zero
@@ -113,7 +113,7 @@ def pretraining_sums(
         sums |= next_sentence_sums(
             outputs["next_sentence_logits"],
             batch["next_sentence_labels"],
-            distribution.example_weights(batch),
+            batches_lib.example_weights(batch),
         )
     return sums
 
@@ -127,7 +127,7 @@ def pretraining_counts(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
     return tf.stack(
         [
             tf.reduce_sum(batch["masked_lm_weights"]),
-            tf.reduce_sum(distribution.example_weights(batch)),
+            tf.reduce_sum(batches_lib.example_weights(batch)),
         ]
     )
 
@@ -214,7 +214,7 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
       task: The task.
       rows: What `Features.batch` returned.
     """
-    return weigh(task.loss_weights(rows), distribution.example_weights(rows))
+    return weigh(task.loss_weights(rows), batches_lib.example_weights(rows))
 
 
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

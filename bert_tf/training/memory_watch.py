@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from bert_tf import precision as precisions
 from bert_tf.config import BertConfig
-from bert_tf.devices import Devices
-from bert_tf.distribution import StepPlan
+from bert_tf.distribute import precision as precisions
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.training import failures
 from bert_tf.training import losses

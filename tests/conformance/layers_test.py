@@ -10,18 +10,18 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import modeling
+from bert_tf.modeling import bert as model
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import layers
-from bert_tf.modeling import model
-from bert_tf.modeling import output_head
-from tests.conformance import layer_registry
+from bert_tf.modeling import task_head
+from tests.support import layer_registry
 
 # Bases of layers, which do nothing by themselves.
 _BASES = {
     layers.BasicLayer,
     layers.BertLayer,
     model.BertWithHead,
-    output_head.BertWithOutputHead,
+    task_head.BertWithOutputHead,
 }
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 

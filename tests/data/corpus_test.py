@@ -8,8 +8,8 @@ from absl.testing import parameterized
 
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
-from tests.shared_data import data
-from tests.shared_data import golden
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 
 class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):

@@ -13,9 +13,9 @@ from bert_tf.data import data_service
 from bert_tf.data.data_service import DataService
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.errors import UserError
-from bert_tf.run_config.data import DataServiceConfig
+from bert_tf.flags.data import DataServiceConfig
 from bert_tf.text.masking import DynamicMasking
-from tests import record_files
+from tests.support import record_files
 
 _MASKING = DynamicMasking(
     vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4

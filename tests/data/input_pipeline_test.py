@@ -6,13 +6,13 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf import distribution
-from bert_tf.data import record_order
 from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.data.records import order as record_order
+from bert_tf.distribute import batches as batches_lib
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
-from tests import record_files
-from tests.shared_data import golden
+from tests.support import record_files
+from tests.support.shared_data import golden
 
 _COUNTS = (5, 0, 1, 13, 7, 2, 9)
 _TOTAL = sum(_COUNTS)
@@ -125,7 +125,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(joined["input_ids"][:_TOTAL, 0], range(_TOTAL))
         self.assertAllEqual(joined["example_index"][:_TOTAL], range(_TOTAL))
         self.assertAllEqual(joined["example_index"][_TOTAL:], [-1] * 3)
-        weights = distribution.example_weights(joined)
+        weights = batches_lib.example_weights(joined)
         self.assertAllEqual(weights, [1.0] * _TOTAL + [0.0] * 3)
         joined.pop("example_index")
         for value in joined.values():

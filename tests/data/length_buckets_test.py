@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
-from tests.shared_data import data
+from tests.support.shared_data import data
 
 _EIGHTS = length_buckets.every_multiple(128)
 

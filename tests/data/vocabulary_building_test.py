@@ -10,10 +10,10 @@ from absl.testing import parameterized
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
 from bert_tf.errors import UserError
-from bert_tf.run_config.data import LearnVocabularyConfig
+from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests.shared_data import golden
+from tests.support.shared_data import golden
 
 _CHINESE = [
     "\u6211\u4eec\u5728\u5317\u4eac\u7684\u5927\u5b66\u91cc\u5b66\u4e60\u4e2d\u6587\u3002",
@@ -116,7 +116,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         output_file = os.path.join(self.folder, "again.txt")
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
-            "from bert_tf.run_config.data import LearnVocabularyConfig\n"
+            "from bert_tf.flags.data import LearnVocabularyConfig\n"
             "from bert_tf.text import word_count\n"
             "building._BATCH_CHARS = 9_000\n"
             "word_count.WordCounts.__init__.__defaults__ = (1500,)\n"

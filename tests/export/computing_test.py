@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.export import computing
 from bert_tf.modeling import task_models
-from bert_tf.modeling.model import named_variables
-from export import computing
-from tests import tiny_model
+from bert_tf.modeling.bert import named_variables
+from tests.support import tiny_model
 
 
 def _logits(outputs):

@@ -8,9 +8,9 @@ import tensorflow as tf
 import yaml
 from absl.testing import parameterized
 
-from bert_tf import cli
-from bert_tf.run_config.serve import ServeConfig
-from export import usage
+from bert_tf.export import usage
+from bert_tf.flags import cli
+from bert_tf.flags.serve import ServeConfig
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / "export" / "deploy"

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from export import examples
+from bert_tf.export import examples
 
 
 def _example(**features):

@@ -7,17 +7,17 @@ import os
 import pytest
 import tensorflow as tf
 
-from bert_tf import model_directory
+from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
-from bert_tf.modeling import model as models
+from bert_tf.export.verify import clients
+from bert_tf.export.verify import expectation
+from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from export import clients
-from export.expectations import expectation
-from tests import tiny_model
-from tests.export import tiny_exports
-from tests.shared_data import data
-from tests.shared_data import golden
+from tests.support import tiny_exports
+from tests.support import tiny_model
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 _LENGTH = 40
 

@@ -5,7 +5,7 @@ from unittest import mock
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from export import labels
+from bert_tf.export import labels
 
 
 def _find(head, names):

@@ -11,20 +11,20 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.run_config.export import SavedModelConfig
-from bert_tf.serving.model_server import litert
-from export import artifact as artifacts
-from export import litert_module
-from export import litert_verification
-from export import publishing
-from export import replay_plan
-from export.clients import Call
-from export.expectations.expectation import Expected
-from export.replay_plan import Planned
-from tests.export import in_process
-from tests.export import tiny_exports
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import litert_module
+from bert_tf.export import savedmodel
+from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import litert as litert_verification
+from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.expectation import Expected
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.io import files
+from bert_tf.serving import litert
+from tests.support import in_process
+from tests.support import tiny_exports
 
 _CALL = Call("serving_default", {"text": np.array([b"the cat", b"a"], object)})
 
@@ -56,7 +56,7 @@ class LitertExportTest(tf.test.TestCase):
             mock.patch.object(replay_plan, "plan", _few(replay_plan.plan)),
             contextlib.redirect_stdout(printed),
         ):
-            publishing.run(
+            savedmodel.run(
                 SavedModelConfig(
                     model_dir=model,
                     output_dir=output_dir,

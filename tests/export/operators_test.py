@@ -8,8 +8,8 @@ from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import UserError
-from export import graph_file
-from export import operators
+from bert_tf.export import graph_file
+from bert_tf.export import operators
 
 
 def _write(folder, names=(), in_function=(), compiled=False, asset=False):

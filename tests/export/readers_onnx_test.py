@@ -9,11 +9,11 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
-from tests import environments
-from tests.export import every_head
-from tests.export.ids_requests import IdsRequests
+from tests.support import environments
+from tests.support import every_head
+from tests.support.ids_requests import IdsRequests
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "onnx_program.py")
+_PROGRAM = os.path.join("tests", "support", "onnx_program.py")
 _PACKAGES = ("tf2onnx==1.17.0", "onnx==1.23.2", "onnxruntime==1.31.1")
 _FIND_PACKAGES = "import site; print(site.getsitepackages()[0])"
 

@@ -8,11 +8,11 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
-from tests import environments
-from tests.export import every_head
-from tests.export.ids_requests import IdsRequests
+from tests.support import environments
+from tests.support import every_head
+from tests.support.ids_requests import IdsRequests
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "openvino_program.py")
+_PROGRAM = os.path.join("tests", "support", "openvino_program.py")
 _PACKAGES = ("openvino==2026.4.1",)
 
 

@@ -11,11 +11,11 @@ import tensorflow_text  # noqa: F401  # Operators of exports.
 from absl import flags
 from absl.testing import parameterized
 
-from tests import environments
-from tests.export import every_head
-from tests.serving import live_server
+from tests.support import environments
+from tests.support import every_head
+from tests.support import live_server
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "ovmsclient_program.py")
+_PROGRAM = os.path.join("tests", "support", "ovmsclient_program.py")
 _PACKAGES = ("ovmsclient==2023.1",)
 _TEXTS = ["the cat sat", "", '東 caf\u00e9 \U0001f642 the "dog"\'s mat.']
 _INPUTS = {

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from export import verification
-from tests import environments
-from tests.export import every_head
+from bert_tf.export.verify import run as verification
+from tests.support import environments
+from tests.support import every_head
 
 _REQUIREMENTS = "tests/export/tensorflow_2_12.txt"
 # By itself it knows no operator of TensorFlow Text.

@@ -1,373 +1,154 @@
-"""Tests for export/savedmodel.py: strings in, predictions out, elsewhere."""
+"""Tests for export.publishing."""
 
-import math
 import os
-import shutil
-import tempfile
+from unittest import mock
 
-import numpy as np
-import pytest
 import tensorflow as tf
-from scipy import special
+from absl.testing import parameterized
 
-import bert_tf
-from bert_tf.interop import formats
-from bert_tf.serving.fill_mask import FillMask
-from bert_tf.text import packing
-from tests.export import fresh_process
-from tests.export import tiny_exports
-
-_TEXTS = tiny_exports.TEXTS
-_PAIRS = list(zip(_TEXTS, reversed(_TEXTS), strict=True))
-_CHOICES = [
-    ("the cat", ["sat", "dog 東", "on the mat . " * 9]),
-    ("東 " * 20, ["the mats", "cat"]),
-    ("dog", ["cat", "the the", "the dog sitting . mat"]),
-]
-_QUESTIONS = [
-    ("the cat", "東 dog sat, the CAT sat\u00a0on the mat ."),
-    ("dog 東 " * 9, "matting . " * 9 + "the café\u0301 dogs"),
-    ("the", "cat"),
-    ("on", "the dog . the cat . the mat . 東 sat"),
-]
-_MASKED = [
-    "the [MASK]",
-    "[MASK] dog [MASK] . 東",
-    "the [MASK] sitting on the mats,[MASK].",
-]
+from bert_tf.errors import UserError
+from bert_tf.export import savedmodel
+from bert_tf.flags.export import SavedModelConfig
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 
-# What stands in checkpoints beside weights.
-_INTERNAL = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
-# Weights that have nothing to do with what a head answers.
-_UNREAD = {
-    "next_sentence": ("cls/predictions/",),
-    "fill_mask": ("cls/seq_relationship/", "bert/pooler/"),
-    "embeddings": ("bert/encoder/layer_1/", "bert/pooler/"),
-    "question_answering": ("bert/pooler/",),
-    "tagging": ("bert/pooler/",),
-}
+class PublishingTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.output_dir = os.path.join(self.folder, "served")
 
-
-def _call(texts):
-    return ["serving_default", {"text": texts}]
-
-
-def _call_pairs(pairs):
-    first, second = zip(*pairs, strict=True)
-    return [
-        "serving_default",
-        {"text": list(first), "text_pair": list(second)},
-    ]
-
-
-def _call_choices(rows):
-    most = max(len(choices) for _, choices in rows)
-    return [
-        "serving_default",
-        {
-            "text": [text for text, _ in rows],
-            "choices": [x + [""] * (most - len(x)) for _, x in rows],
-        },
-    ]
-
-
-def _call_questions(rows):
-    questions, contexts = zip(*rows, strict=True)
-    return [
-        "serving_default",
-        {"question": list(questions), "context": list(contexts)},
-    ]
-
-
-def _pack(model_dir, *columns):
-    """Returns the model's inputs, without buckets."""
-    tokenizer = bert_tf.load_tokenizer(model_dir)
-    tokens = [tokenizer.tokenize(list(column)) for column in columns]
-    return packing.pack(
-        tokens[0],
-        tokens[1] if len(tokens) > 1 else None,
-        tiny_exports.MAX_SEQ_LENGTH,
-        tokenizer.vocabulary,
-    )
-
-
-def _batches(rows):
-    """Returns the rows one by one, and all together."""
-    return [*([row] for row in rows), list(rows)]
-
-
-@pytest.mark.slow
-class HeadsTest(tf.test.TestCase):
-    """Each head in a fresh process, the model's directory gone."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.expected, cls.num_bytes, calls = {}, {}, {}
-        for name, (task, flags, batches, expect) in _cases().items():
-            folder = os.path.join(cls.folder, name)
-            model_dir = tiny_exports.write(folder, task)
-            version = tiny_exports.export(
-                model_dir,
-                os.path.join(folder, "out"),
-                signatures=("serving_default",),
-                **flags,
-            )
-            moved = os.path.join(cls.folder, f"{name}_moved")
-            shutil.move(version, moved)
-            cls.expected[name] = expect(model_dir)
-            cls.num_bytes[name] = _count_bytes(name, model_dir, moved)
-            shutil.rmtree(folder)
-            calls[moved] = batches
-        answers = fresh_process.call(calls)
-        cls.answers = {
-            name: answers[os.path.join(cls.folder, f"{name}_moved")]
-            for name in cls.expected
-        }
-
-    def _compare(self, name):
-        """Compares the answers to rows alone and together, by output."""
-        expected = self.expected[name]
-        *alone, together = self.answers[name]
-        for key, values in expected.items():
-            for row, answer in enumerate(alone):
-                self.assertLen(answer[key], 1)
-                self._compare_row(answer[key][0], values[row])
-                self._compare_row(together[key][row], values[row])
-            self.assertLen(together[key], len(values))
-        self.assertEqual(set(together), set(expected))
-        # Rows that say the same would hide that they are mixed up.
-        self.assertGreater(len({str(x) for x in together[key]}), 2)
-
-    def _compare_row(self, answer, expected):
-        if isinstance(expected, list):
-            for one, wanted in zip(answer, expected, strict=False):
-                self._compare_row(one, wanted)
-            self.assertGreaterEqual(len(answer), len(expected))
-            self._assert_padding(answer[len(expected) :])
-        elif isinstance(expected, str):
-            self.assertEqual(answer, expected)
-        else:
-            self.assertAllClose(answer, expected, rtol=0, atol=1e-5)
-
-    def _assert_padding(self, values):
-        """Other rows of a batch may be longer."""
-        for value in values:
-            if isinstance(value, list):
-                self._assert_padding(value)
-            else:
-                self.assertIn(value, ("", 0.0, -1))
-
-    def test_nothing_is_stored_that_no_answer_reads(self):
-        for name, (stored, read) in self.num_bytes.items():
-            self.assertEqual(stored, read, name)
-
-    def test_single_label(self):
-        self._compare("single")
-
-    def test_pairs(self):
-        self._compare("pair")
-
-    def test_windows(self):
-        self._compare("windows")
-
-    def test_multi_label(self):
-        self._compare("multi_label")
-
-    def test_regression(self):
-        self._compare("regression")
-
-    def test_multiple_choice(self):
-        self._compare("multiple_choice")
-
-    def test_next_sentence(self):
-        self._compare("next_sentence")
-
-    def test_embeddings(self):
-        self._compare("embeddings")
-
-    def test_question_answering(self):
-        self._compare("question_answering")
-
-    def test_tagging(self):
-        self._compare("tagging")
-
-    def test_fill_mask(self):
-        self._compare("fill_mask")
-
-
-def _count_bytes(name, model_dir, version):
-    """Returns the bytes of what is stored, and of what answers read."""
-    weights = formats.read(model_dir).weights
-    reader = tf.train.load_checkpoint(f"{version}/variables/variables")
-    shapes = reader.get_variable_to_shape_map()
-    return tuple(
-        4 * sum(math.prod(shape) for shape in of_weights)
-        for of_weights in (
-            [x for key, x in shapes.items() if not key.startswith(_INTERNAL)],
-            [
-                weights.shapes[key]
-                for key in weights
-                if not key.startswith(_UNREAD.get(name, ()))
-            ],
+    def _write(self, task=None):
+        return tiny_exports.write(
+            self.folder, task or tiny_exports.classification()
         )
+
+    def _assert_refused(self, message, model_dir, **flags):
+        with self.assertRaisesRegex(UserError, message):
+            tiny_exports.export(model_dir, self.output_dir, **flags)
+        self.assertFalse(
+            os.path.isdir(self.output_dir) and os.listdir(self.output_dir)
+        )
+
+    def test_a_head_that_the_model_lacks(self):
+        self._assert_refused(
+            "is of kind='classification' and can be exported with "
+            "--head=classification or embeddings. Received: --head=fill_mask",
+            self._write(),
+            head="fill_mask",
+        )
+
+    def test_a_model_without_a_vocabulary(self):
+        path = os.path.join(self.folder, "model")
+        tiny_model.write(path, with_vocabulary=False)
+        self._assert_refused("has no vocab.txt", path)
+
+    def test_rows_that_are_longer_than_the_positions(self):
+        self._assert_refused(
+            "must not exceed `max_position_embeddings` of the model, 12. "
+            "Received: 13",
+            self._write(),
+            max_seq_length=13,
+        )
+
+    def test_rows_that_have_no_room(self):
+        self._assert_refused(
+            "--max_seq_length must be at least 5. Received: 4",
+            self._write(tiny_exports.classification(pair=True)),
+            max_seq_length=4,
+            buckets=None,
+        )
+
+    def test_buckets_that_are_longer_than_rows(self):
+        self._assert_refused(
+            "--buckets must not exceed the most pieces of a row, 9. "
+            "Received: '4,10'",
+            self._write(),
+            max_seq_length=9,
+            buckets="4,10",
+        )
+
+    @parameterized.parameters(
+        ({"pooling": "max"}, "--pooling is for --head=embeddings"),
+        ({"layer": 1}, "--layer is for --head=embeddings"),
+        ({"top_k": 3}, "--top_k is for --head=fill_mask"),
+        ({"n_best_size": 3}, "--n_best_size is for --head=question_answering"),
     )
+    def test_flags_of_other_heads(self, flags, message):
+        self._assert_refused(message, self._write(), **flags)
+
+    def test_a_layer_that_is_not_there(self):
+        self._assert_refused(
+            "--layer must lie between -2 and 1, .* Received: 2",
+            self._write("encoder"),
+            layer=2,
+        )
+
+    def test_an_output_directory_that_is_a_file(self):
+        with open(self.output_dir, "w", encoding="utf-8"):
+            pass
+        self._assert_refused("is a file", self._write())
+
+    def test_what_is_wrong_is_not_published(self):
+        model_dir = self._write()
+        names = []
+
+        def fail(*_):
+            names.extend(os.listdir(self.output_dir))
+            raise UserError("It is wrong.")
+
+        config = SavedModelConfig(
+            model_dir=model_dir, output_dir=self.output_dir, ids_only=True
+        )
+        with mock.patch.object(savedmodel.extras, "complete", side_effect=fail):
+            with self.assertRaisesRegex(UserError, "It is wrong"):
+                savedmodel.run(config)
+        self.assertLen(names, 1)
+        self.assertFalse(names[0].isdigit())
+        for folder in (self.output_dir, f"{self.output_dir}_ids"):
+            self.assertFalse(os.path.isdir(folder) and os.listdir(folder))
+
+    def test_what_lies_beside_is_told_what_was_made(self):
+        model_dir = self._write(tiny_exports.classification(doc_stride=3))
+        config = SavedModelConfig(
+            model_dir=model_dir, output_dir=self.output_dir, model_name="nice"
+        )
+        with (
+            mock.patch.object(savedmodel, "extras") as extras,
+            mock.patch.object(savedmodel, "ServingModule", _Nothing),
+        ):
+            savedmodel.run(config)
+        path, artifact, stored = extras.publish.call_args.args
+        self.assertEqual(path, os.path.join(self.output_dir, "1"))
+        self.assertEqual(stored.path, model_dir)
+        self.assertEqual(
+            artifact.to_json(),
+            {
+                "model_name": "nice",
+                "version": 1,
+                "head": "classification",
+                "precision": "float32",
+                "ids_only": False,
+                "max_seq_length": 12,
+                "buckets": [12],
+                "settings": {"pair": False, "doc_stride": 3},
+                "command": f"python export/savedmodel.py "
+                f"--model_dir={model_dir} --output_dir={self.output_dir} "
+                "--model_name=nice",
+                "litert": None,
+            },
+        )
 
 
-def _cases():
-    """Returns task, flags, calls and what is expected, by name."""
-    classification = tiny_exports.classification
-    texts = [_call(batch) for batch in _batches(_TEXTS)]
-    pairs = [_call_pairs(batch) for batch in _batches(_PAIRS)]
-    choices = [_call_choices(batch) for batch in _batches(_CHOICES)]
-    return {
-        "single": (classification(), {}, texts, _expect_label),
-        "pair": (
-            classification(pair=True),
-            {},
-            pairs,
-            lambda path: _expect_label(path, _PAIRS),
-        ),
-        "windows": (
-            classification(doc_stride=4),
-            {},
-            texts,
-            _expect_label,
-        ),
-        "multi_label": (
-            classification("multi_label"),
-            {},
-            texts,
-            _expect_labels,
-        ),
-        "regression": (
-            classification("regression"),
-            {},
-            texts,
-            lambda path: {"score": _column(path, _TEXTS, "score")},
-        ),
-        "multiple_choice": (
-            tiny_exports.multiple_choice(),
-            {},
-            choices,
-            _expect_choice,
-        ),
-        "next_sentence": (
-            "pretraining",
-            {"head": "next_sentence"},
-            pairs,
-            _expect_next_sentence,
-        ),
-        "embeddings": ("encoder", {"layer": 0}, texts, _expect_embedding),
-        "question_answering": (
-            tiny_exports.squad(),
-            {},
-            [_call_questions(batch) for batch in _batches(_QUESTIONS)],
-            _expect_answers,
-        ),
-        "tagging": (
-            tiny_exports.tagging(),
-            {},
-            texts,
-            _expect_tags,
-        ),
-        "fill_mask": (
-            "pretraining",
-            {"top_k": 3},
-            [_call(batch) for batch in _batches(_MASKED)],
-            _expect_candidates,
-        ),
-    }
+class _Nothing:
+    """Saves an empty directory."""
 
+    def __init__(self, *_):
+        pass
 
-def _column(model_dir, rows, key):
-    return [
-        row[key] for row in bert_tf.load_model(model_dir).predict(list(rows))
-    ]
-
-
-def _expect_label(model_dir, rows=_TEXTS):
-    probabilities = _column(model_dir, rows, "probabilities")
-    return {
-        "label": _column(model_dir, rows, "label"),
-        "probabilities": [list(row.values()) for row in probabilities],
-    }
-
-
-def _expect_labels(model_dir):
-    probabilities = _column(model_dir, _TEXTS, "probabilities")
-    labels = _column(model_dir, _TEXTS, "labels")
-    count = len(tiny_exports.LABELS)
-    return {
-        "labels": [row + [""] * (count - len(row)) for row in labels],
-        "probabilities": [list(row.values()) for row in probabilities],
-    }
-
-
-def _expect_choice(model_dir):
-    rows = [{"context": text, "choices": x} for text, x in _CHOICES]
-    probabilities = _column(model_dir, rows, "probabilities")
-    return {
-        "index": _column(model_dir, rows, "index"),
-        "probabilities": [list(row.values()) for row in probabilities],
-    }
-
-
-def _expect_next_sentence(model_dir):
-    model = bert_tf.load_model(model_dir)
-    packed = _pack(model_dir, *zip(*_PAIRS, strict=True))
-    logits = model(packed)["next_sentence_logits"].numpy()
-    names = np.array(["is_next", "not_next"])
-    return {
-        "label": names[logits.argmax(-1)].tolist(),
-        "probabilities": special.softmax(logits, -1).tolist(),
-    }
-
-
-def _expect_embedding(model_dir):
-    model = bert_tf.load_model(model_dir, return_all_layers=True)
-    packed = _pack(model_dir, _TEXTS)
-    states = model(packed)["encoder_outputs"][0].numpy()
-    lengths = packed["input_mask"].numpy().sum(-1)
-    return {
-        "embedding": [
-            row[:length].mean(0).tolist()
-            for row, length in zip(states, lengths, strict=True)
-        ]
-    }
-
-
-def _expect_answers(model_dir):
-    rows = [{"question": x, "context": y} for x, y in _QUESTIONS]
-    columns = {
-        name: _column(model_dir, rows, name)
-        for name in ("answer", "start", "end", "score", "no_answer_score")
-    }
-    for name in ("start", "end"):
-        columns[name] = [-1 if x is None else x for x in columns[name]]
-    return columns
-
-
-def _expect_tags(model_dir):
-    offsets = _column(model_dir, _TEXTS, "offsets")
-    return {
-        "words": _column(model_dir, _TEXTS, "words"),
-        "tags": _column(model_dir, _TEXTS, "tags"),
-        "starts": [[start for start, _ in row] for row in offsets],
-        "ends": [[end for _, end in row] for row in offsets],
-    }
-
-
-def _expect_candidates(model_dir):
-    filled = FillMask(model_dir)(_MASKED, top_k=3)
-    return {
-        "tokens": [[[x.token for x in mask] for mask in row] for row in filled],
-        "probabilities": [
-            [[x.probability for x in mask] for mask in row] for row in filled
-        ],
-    }
+    def save(self, directory):
+        os.makedirs(directory)
 
 
 if __name__ == "__main__":

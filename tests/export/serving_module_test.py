@@ -8,16 +8,16 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf
-from bert_tf import model_directory
+from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.modeling import task_models
-from bert_tf.modeling.model import named_variables
+from bert_tf.modeling.bert import named_variables
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from tests import tiny_model
-from tests.export import fresh_process
-from tests.export import tiny_exports
+from tests.support import fresh_process
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 # What other programs that read SavedModels lack, and what needs files.
 _UNWANTED = ("Erfc", "Einsum", "Table", "PyFunc", "RoundRobin", "Xla", "Sparse")

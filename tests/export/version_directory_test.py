@@ -5,7 +5,7 @@ import os
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from export import version_directory
+from bert_tf.export import version_directory
 
 
 def _is_version(name):

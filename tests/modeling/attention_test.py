@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from bert_tf.modeling import attention
 from bert_tf.modeling import dropout
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
 _MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
@@ -35,10 +35,10 @@ def _numpy_attention(layer, x, seen):
 class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.x = tiny.normal(3, 5, 8)
-        self.layer = attention.SelfAttention(tiny.CONFIG)
+        self.x = tiny_layers.normal(3, 5, 8)
+        self.layer = attention.SelfAttention(tiny_layers.CONFIG)
         self.layer.build(self.x.shape)
-        tiny.randomize(self.layer)
+        tiny_layers.randomize(self.layer)
 
     @parameterized.product(left_to_right=(False, True), fuse=(False, True))
     def test_matches_numpy(self, left_to_right, fuse):
@@ -92,9 +92,9 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(context, expected.reshape(3, 5, 8), atol=1e-5)
 
     def test_residual_and_output_projection(self):
-        layer = attention.Attention(tiny.CONFIG)
+        layer = attention.Attention(tiny_layers.CONFIG)
         layer.build(self.x.shape)
-        tiny.randomize(layer, seed=2)
+        tiny_layers.randomize(layer, seed=2)
         adder = attention.attention_adder(_MASK)
         hidden, _ = layer(self.x, adder)
         context, _ = layer.self_attention(self.x, adder)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.modeling import bilstm
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
 _UNITS = 3
 _MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
@@ -15,7 +15,7 @@ _MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 def _layer(**kwargs):
     layer = bilstm.BiLSTM(_UNITS, **kwargs)
     layer.build((None, None, 4))
-    return tiny.randomize(layer)
+    return tiny_layers.randomize(layer)
 
 
 def _reference(layer):
@@ -33,7 +33,7 @@ def _gradients(function, variables):
     with tf.GradientTape() as tape:
         tape.watch(variables)
         result = tf.cast(function(), tf.float32)
-        factors = tiny.normal(*result.shape, seed=7)
+        factors = tiny_layers.normal(*result.shape, seed=7)
         total = tf.reduce_sum(result * factors * _MASK[..., np.newaxis])
     return result, tape.gradient(total, variables)
 
@@ -41,7 +41,7 @@ def _gradients(function, variables):
 class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.inputs = tf.constant(tiny.normal(3, 5, 4))
+        self.inputs = tf.constant(tiny_layers.normal(3, 5, 4))
 
     def test_equals_keras(self):
         layer = _layer()
@@ -69,7 +69,7 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
         def total(value):
             kernel.assign(value)
             states = layer(self.inputs, _MASK)
-            return tf.reduce_sum(states * tiny.normal(3, 5, 6, seed=7))
+            return tf.reduce_sum(states * tiny_layers.normal(3, 5, 6, seed=7))
 
         value = kernel.numpy()
         with tf.GradientTape() as tape:
@@ -85,7 +85,9 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
     def test_padding_changes_nothing(self, policy):
         layer = _layer(dtype=policy)
         states = layer(self.inputs, _MASK)
-        padded = np.concatenate([self.inputs, tiny.normal(3, 4, 4)], axis=1)
+        padded = np.concatenate(
+            [self.inputs, tiny_layers.normal(3, 4, 4)], axis=1
+        )
         mask = np.pad(_MASK, [(0, 0), (0, 4)])
         longer = layer(padded, mask)
         self.assertAllClose(longer[:, :5], states, atol=1e-6)

@@ -7,16 +7,16 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
 from bert_tf.modeling import embeddings
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
 
 class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.layer = embeddings.Embeddings(tiny.CONFIG, salt=6)
+        self.layer = embeddings.Embeddings(tiny_layers.CONFIG, salt=6)
         self.layer.build((None, None))
-        tiny.randomize(self.layer)
-        self.inputs = tiny.inputs()
+        tiny_layers.randomize(self.layer)
+        self.inputs = tiny_layers.inputs()
         self.ids = self.inputs["input_ids"]
         self.segments = self.inputs["segment_ids"]
 
@@ -53,9 +53,9 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             self.layer(ids, ids)
 
     def test_gradient_is_dense_and_adds_up_repeated_ids(self):
-        table = tf.Variable(tiny.normal(6, 2))
+        table = tf.Variable(tiny_layers.normal(6, 2))
         ids = tf.constant([[4, 1, 4], [0, 4, 1]])
-        upstream = tiny.normal(2, 3, 2, seed=5)
+        upstream = tiny_layers.normal(2, 3, 2, seed=5)
         with tf.GradientTape() as tape:
             rows = embeddings.lookup(tf.convert_to_tensor(table), ids)
         self.assertAllEqual(rows, table.numpy()[ids.numpy()])

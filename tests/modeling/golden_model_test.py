@@ -4,11 +4,11 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf import files
-from bert_tf.interop import tf1_checkpoint
-from bert_tf.interop import weight_map
-from bert_tf.modeling import model as bert_model
-from tests.shared_data import golden
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.io import files
+from bert_tf.modeling import bert as bert_model
+from tests.support.shared_data import golden
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
 _NO_WEIGHT = 1e-5  # In the denominator of the original's loss.

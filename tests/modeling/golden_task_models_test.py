@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf import files
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.io import files
 from bert_tf.modeling import task_models
-from tests.shared_data import golden
+from tests.support.shared_data import golden
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 

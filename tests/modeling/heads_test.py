@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.modeling import heads
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
 _POSITIONS = np.array([[3, 0], [4, 4], [1, 2]], np.int32)
 
@@ -13,18 +13,18 @@ _POSITIONS = np.array([[3, 0], [4, 4], [1, 2]], np.int32)
 class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.hidden = tiny.normal(3, 5, 8)
-        self.table = tiny.normal(19, 8, seed=1)
+        self.hidden = tiny_layers.normal(3, 5, 8)
+        self.table = tiny_layers.normal(19, 8, seed=1)
 
     def _masked_lm_head(self, **kwargs):
-        head = heads.MaskedLMHead(tiny.CONFIG, **kwargs)
+        head = heads.MaskedLMHead(tiny_layers.CONFIG, **kwargs)
         head.build(self.hidden.shape)
-        return tiny.randomize(head, seed=3)
+        return tiny_layers.randomize(head, seed=3)
 
     def test_pooler_reads_the_first_token(self):
-        pooler = heads.Pooler(tiny.CONFIG)
+        pooler = heads.Pooler(tiny_layers.CONFIG)
         pooler.build(self.hidden.shape)
-        tiny.randomize(pooler)
+        tiny_layers.randomize(pooler)
         dense = pooler.dense
         expected = np.tanh(self.hidden[:, 0] @ dense.kernel + dense.bias)
         self.assertAllClose(pooler(self.hidden), expected, atol=1e-6)
@@ -58,7 +58,10 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         ("float32", 1e-6), ("mixed_bfloat16", 2e-2), ("mixed_float16", 1e-6)
     )
     def test_gradient_of_the_tied_product(self, policy, tolerance):
-        rows, upstream = tiny.normal(6, 8), tiny.normal(6, 19, seed=2)
+        rows, upstream = (
+            tiny_layers.normal(6, 8),
+            tiny_layers.normal(6, 19, seed=2),
+        )
         table = tf.constant(self.table)
         with tf.GradientTape() as tape:
             x = tf.constant(rows)
@@ -76,10 +79,10 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(gradient, expected, rtol=0, atol=atol)
 
     def test_next_sentence_logits_match_numpy(self):
-        head = heads.LinearHead(tiny.CONFIG, num_outputs=2)
+        head = heads.LinearHead(tiny_layers.CONFIG, num_outputs=2)
         pooled = self.hidden[:, 1]
         head.build(pooled.shape)
-        tiny.randomize(head)
+        tiny_layers.randomize(head)
         weights, bias = head.output_weights.numpy(), head.output_bias.numpy()
         self.assertAllClose(head(pooled), pooled @ weights.T + bias, atol=1e-6)
 

@@ -6,8 +6,8 @@ from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.modeling import bert as models
 from bert_tf.modeling import inference
-from bert_tf.modeling import model as models
 from bert_tf.modeling import task_models
 
 _CONFIG = BertConfig(

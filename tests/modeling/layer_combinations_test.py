@@ -7,11 +7,11 @@ from absl.testing import parameterized
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
 from bert_tf.modeling import layer_combinations
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
-_CONFIG = tiny.replace(num_hidden_layers=5)
-_EMBEDDINGS = tiny.normal(3, 4, 8)
-_LAYERS = [tiny.normal(3, 4, 8, seed=n + 1) for n in range(5)]
+_CONFIG = tiny_layers.replace(num_hidden_layers=5)
+_EMBEDDINGS = tiny_layers.normal(3, 4, 8)
+_LAYERS = [tiny_layers.normal(3, 4, 8, seed=n + 1) for n in range(5)]
 
 
 def _build(name):
@@ -45,7 +45,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         layer = _build(name)
         self.assertEqual(layer.width, 8)
         self.assertAllClose(_compute(layer), np.mean(summed, axis=0))
-        tiny.randomize(layer)
+        tiny_layers.randomize(layer)
         exponentials = np.exp(layer.layer_weights.numpy())
         shares = exponentials / exponentials.sum()
         expected = layer.scale.numpy() * np.tensordot(shares, summed, 1)
@@ -62,7 +62,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         ("second_to_last_hidden", 1, "2 layers at least. Received: one of 1"),
     )
     def test_what_cannot_be(self, name, num_layers, message):
-        config = tiny.replace(num_hidden_layers=num_layers)
+        config = tiny_layers.replace(num_hidden_layers=num_layers)
         with self.assertRaisesRegex(UserError, message):
             layer_combinations.LayerCombination(config, name)
 

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.modeling import model as bert_model
+from bert_tf.flags.distill import DistillConfig
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import remat
-from bert_tf.run_config.distill import DistillConfig
-from bert_tf.run_config.tagger import TaggerConfig
 
 _CONFIG = BertConfig(
     vocab_size=20,

@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
-from bert_tf.interop import weight_map
+from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import dropout
-from bert_tf.modeling import model as bert_model
 from bert_tf.modeling import task_models
-from tests.modeling import tiny
+from tests.support import tiny_layers
 
 _SEEDS = np.array([5, 9, 2], np.int32)
 # Class, arguments, and what stands before its head's names.
@@ -32,23 +32,25 @@ _WITH_DROPOUT = tuple(
 def _inputs(cls):
     """Three examples; with four choices each where there are choices."""
     if cls is not task_models.BertForMultipleChoice:
-        return tiny.inputs()
-    inputs = tiny.inputs(batch=12).items()
+        return tiny_layers.inputs()
+    inputs = tiny_layers.inputs(batch=12).items()
     return {name: x.reshape(3, 4, 5) for name, x in inputs}
 
 
 def _quiet_encoder():
-    return tiny.replace(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    return tiny_layers.replace(
+        hidden_dropout_prob=0, attention_probs_dropout_prob=0
+    )
 
 
 class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_MODELS)
     def test_names_are_those_of_the_weight_map(self, cls, arguments, scope):
         for name in (None, "bert", "cls"):
-            model = cls(tiny.CONFIG, name=name, **arguments)
+            model = cls(tiny_layers.CONFIG, name=name, **arguments)
             expected = {
                 row.name
-                for row in weight_map.rows(tiny.CONFIG)
+                for row in weight_map.rows(tiny_layers.CONFIG)
                 if row.name.startswith("bert/")
             }
             expected |= {f"{scope}output_weights", f"{scope}output_bias"}
@@ -60,7 +62,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*_MODELS)
     def test_initial_head(self, cls, arguments, scope):
-        model = cls(tiny.replace(hidden_size=512), **arguments)
+        model = cls(tiny_layers.replace(hidden_size=512), **arguments)
         named = bert_model.named_variables(model)
         weights = named[f"{scope}output_weights"].numpy()
         self.assertLessEqual(np.abs(weights).max(), 0.04 + 1e-6)
@@ -73,9 +75,9 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_MODELS)
     def test_saved_model_is_the_same(self, cls, arguments, scope):
         del scope
-        model = tiny.randomize(
+        model = tiny_layers.randomize(
             cls(
-                tiny.CONFIG,
+                tiny_layers.CONFIG,
                 fuse=True,
                 return_all_layers=True,
                 dtype="mixed_bfloat16",
@@ -94,13 +96,13 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_labels(self):
         cls = task_models.BertForTagging
-        model = cls(tiny.CONFIG, labels=["O", "B-PER", "I-PER"])
+        model = cls(tiny_layers.CONFIG, labels=["O", "B-PER", "I-PER"])
         self.assertEqual(model.labels, ("O", "B-PER", "I-PER"))
         self.assertEqual(model.num_labels, 3)
-        self.assertEqual(model(tiny.inputs())["logits"].shape, (3, 5, 3))
+        self.assertEqual(model(tiny_layers.inputs())["logits"].shape, (3, 5, 3))
         copy = cls.from_config(model.get_config())
         self.assertEqual(copy.labels, model.labels)
-        self.assertIsNone(cls(tiny.CONFIG, num_labels=2).labels)
+        self.assertIsNone(cls(tiny_layers.CONFIG, num_labels=2).labels)
 
     @parameterized.parameters(
         ({}, "at least one label"),
@@ -111,7 +113,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_wrong_labels(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
-            task_models.BertForClassification(tiny.CONFIG, **arguments)
+            task_models.BertForClassification(tiny_layers.CONFIG, **arguments)
 
 
 class LogitsTest(tf.test.TestCase, parameterized.TestCase):
@@ -120,39 +122,39 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
         return head.output_weights.numpy(), head.output_bias.numpy()
 
     def test_classification_reads_the_pooled_output(self):
-        model = tiny.randomize(
-            task_models.BertForClassification(tiny.CONFIG, num_labels=3)
+        model = tiny_layers.randomize(
+            task_models.BertForClassification(tiny_layers.CONFIG, num_labels=3)
         )
-        encoded = model.bert(tiny.inputs())
+        encoded = model.bert(tiny_layers.inputs())
         weights, bias = self._head(model)
         expected = encoded["pooled_output"].numpy() @ weights.T + bias
-        outputs = model(tiny.inputs())
+        outputs = model(tiny_layers.inputs())
         self.assertAllClose(outputs.pop("logits"), expected, atol=1e-6)
         self.assertEqual(set(outputs), set(encoded))
 
     def test_tagging_reads_every_position(self):
-        model = tiny.randomize(
-            task_models.BertForTagging(tiny.CONFIG, num_labels=4)
+        model = tiny_layers.randomize(
+            task_models.BertForTagging(tiny_layers.CONFIG, num_labels=4)
         )
-        outputs = model(tiny.inputs())
+        outputs = model(tiny_layers.inputs())
         weights, bias = self._head(model)
         expected = outputs["sequence_output"].numpy() @ weights.T + bias
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
     def test_question_answering_scores_start_before_end(self):
-        model = tiny.randomize(
-            task_models.BertForQuestionAnswering(tiny.CONFIG)
+        model = tiny_layers.randomize(
+            task_models.BertForQuestionAnswering(tiny_layers.CONFIG)
         )
-        outputs = model(tiny.inputs())
+        outputs = model(tiny_layers.inputs())
         weights, bias = self._head(model)
         expected = outputs["sequence_output"].numpy() @ weights.T + bias
         for index, name in enumerate(("start_logits", "end_logits")):
             self.assertAllClose(outputs[name], expected[..., index], atol=1e-5)
 
     def test_multiple_choice_is_each_choice_by_itself(self):
-        model = tiny.randomize(
+        model = tiny_layers.randomize(
             task_models.BertForMultipleChoice(
-                tiny.CONFIG,
+                tiny_layers.CONFIG,
                 return_all_layers=True,
                 return_attention_probs=True,
             )
@@ -174,7 +176,9 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def test_multiple_choice_with_any_shape(self):
-        model = tiny.randomize(task_models.BertForMultipleChoice(tiny.CONFIG))
+        model = tiny_layers.randomize(
+            task_models.BertForMultipleChoice(tiny_layers.CONFIG)
+        )
         spec = tf.TensorSpec([None, None, None], tf.int32)
 
         @tf.function(input_signature=[spec])
@@ -186,7 +190,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
             )["logits"]
 
         for shape in ((1, 1, 3), (2, 4, 5)):
-            ids = tiny.integers(19, *shape)
+            ids = tiny_layers.integers(19, *shape)
             expected = model(
                 {"input_ids": ids},
                 training=True,
@@ -195,10 +199,10 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(compute(ids), expected, atol=1e-5)
 
     def test_multiple_choice_without_choices(self):
-        model = task_models.BertForMultipleChoice(tiny.CONFIG)
+        model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
         message = r"`input_ids` .*\[examples, choices.*shape \(3, 5\)"
         with self.assertRaisesRegex(UserError, message):
-            model(tiny.inputs())
+            model(tiny_layers.inputs())
 
 
 @parameterized.parameters(*_WITH_DROPOUT)
@@ -213,7 +217,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
     def test_rate_of_zero(self, cls, arguments, scope):
         del scope
         model = cls(_quiet_encoder(), head_dropout_prob=0.0, **arguments)
-        tiny.randomize(model)
+        tiny_layers.randomize(model)
         quiet = self._logits(model, training=False)
         self.assertAllEqual(self._logits(model), quiet)
 
@@ -221,7 +225,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         del scope
         rate = 1 - 1e-9
         model = cls(_quiet_encoder(), head_dropout_prob=rate, **arguments)
-        tiny.randomize(model)
+        tiny_layers.randomize(model)
         # Nothing of the input is left, so the bias is.
         bias = model.head.output_bias.numpy()
         logits = self._logits(model)
@@ -229,7 +233,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_only_what_the_head_reads_is_dropped(self, cls, arguments, scope):
         del scope
-        model = tiny.randomize(cls(_quiet_encoder(), **arguments))
+        model = tiny_layers.randomize(cls(_quiet_encoder(), **arguments))
         self.assertEqual(model.head.dropout_prob, 0.1)
         inputs = _inputs(cls)
         quiet = model(inputs)
@@ -243,7 +247,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
     ):
         del scope
         model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
-        tiny.randomize(model)
+        tiny_layers.randomize(model)
         once = self._logits(model)
         self.assertAllEqual(self._logits(model), once)
         self.assertNotAllClose(self._logits(model, seeds=_SEEDS + 1), once)
@@ -256,7 +260,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
     def test_without_seeds_keras_draws_them(self, cls, arguments, scope):
         del scope
         model = cls(_quiet_encoder(), head_dropout_prob=0.5, **arguments)
-        tiny.randomize(model)
+        tiny_layers.randomize(model)
         keras.utils.set_random_seed(3)
         first = self._logits(model, seeds=None)
         self.assertNotAllClose(self._logits(model, seeds=None), first)
@@ -265,7 +269,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         self, cls, arguments, scope
     ):
         del scope
-        model = tiny.randomize(cls(tiny.CONFIG, **arguments))
+        model = tiny_layers.randomize(cls(tiny_layers.CONFIG, **arguments))
         whole = self._logits(model)
         for row in range(3):
             alone = self._logits(model, rows=[row])
@@ -273,7 +277,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_encoder_and_head_have_the_same_seeds(self, cls, arguments, scope):
         del scope
-        model = cls(tiny.CONFIG, **arguments)
+        model = cls(tiny_layers.CONFIG, **arguments)
         with mock.patch.object(
             dropout, "draw_keys", wraps=dropout.draw_keys
         ) as draw_keys:
@@ -291,17 +295,17 @@ class ChoiceSeedsTest(tf.test.TestCase):
         model = task_models.BertForMultipleChoice(
             _quiet_encoder(), head_dropout_prob=0.5
         )
-        tiny.randomize(model)
+        tiny_layers.randomize(model)
         # Three times the same choice.
-        ids = np.repeat(tiny.integers(19, 2, 1, 5), 3, axis=1)
+        ids = np.repeat(tiny_layers.integers(19, 2, 1, 5), 3, axis=1)
         logits = model(
             {"input_ids": ids}, training=True, dropout_seeds=_SEEDS[:2]
         )["logits"]
         self.assertLen(np.unique(logits), 6)
 
     def test_a_choice_more_changes_nothing_in_the_others(self):
-        model = task_models.BertForMultipleChoice(tiny.CONFIG)
-        tiny.randomize(model)
+        model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
+        tiny_layers.randomize(model)
         inputs = _inputs(type(model))
         fewer = {name: x[:, :2] for name, x in inputs.items()}
         all_logits, logits = (

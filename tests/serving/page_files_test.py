@@ -6,9 +6,9 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from bert_tf.serving import model_server
+from bert_tf import serving
 
-_FOLDER = pathlib.Path(model_server.__file__).parent / "page"
+_FOLDER = pathlib.Path(serving.__file__).parent / "page"
 _NAMES = sorted(path.name for path in _FOLDER.iterdir())
 # Text and what it stands on. WCAG 2.2 wants a contrast of 4.5.
 _PAIRS = (

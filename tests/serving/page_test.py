@@ -18,9 +18,9 @@ from absl import flags
 from absl.testing import parameterized
 from selenium.webdriver.common.keys import Keys
 
-from tests.export import every_head
-from tests.serving import browser
-from tests.serving import live_server
+from tests.support import browser
+from tests.support import every_head
+from tests.support import live_server
 
 _PICTURES = pathlib.Path(__file__).resolve().parents[2] / ".cache" / "page"
 _MARKUP = "<img src=x onerror='window.broken = 1'><b>cat</b> & \"dog\""

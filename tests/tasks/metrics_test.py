@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.tasks import glue_tasks
 from bert_tf.tasks import metrics
+from bert_tf.tasks.classification import glue_tasks
 
 _RIGHT = np.array([1, 0, 1, 1, 0, 1, 0, 1, 1, 0])
 _GUESS = np.array([1, 0, 0, 1, 1, 1, 0, 1, 0, 1])

@@ -6,12 +6,12 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from bert_tf import pretrained
+from bert_tf.inference import load
 from bert_tf.tasks import predictor
-from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.squad import SquadTask
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text import packing
-from tests import tiny_model
+from tests.support import tiny_model
 
 _TEXTS = ("The cat sat.", "dog", "on the mat, the dogs", "cats sat on dogs .")
 
@@ -30,8 +30,8 @@ class PredictorTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         path = tiny_model.write_task(self.create_tempdir().full_path, _task())
-        self._model = pretrained.load_model(path)
-        self._tokenizer = pretrained.load_tokenizer(path)
+        self._model = load.load_model(path)
+        self._tokenizer = load.load_tokenizer(path)
 
     def _predictor(self, task, *arguments):
         return predictor.Predictor(

@@ -3,13 +3,13 @@
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
-from bert_tf.interop import weight_map
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.classification_examples import Columns
-from tests import tiny_model
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from tests.support import tiny_model
 
 
 class RegistryTest(tf.test.TestCase, parameterized.TestCase):

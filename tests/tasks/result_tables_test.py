@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.tasks import result_tables
-from bert_tf.tasks.tagging_metrics import EntityScore
+from bert_tf.tasks.tagging.metrics import EntityScore
 
 
 class ResultTablesTest(tf.test.TestCase):

@@ -11,17 +11,17 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
-from bert_tf import model_directory
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
-from bert_tf.modeling.model import named_variables
-from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.classification_examples import Columns
-from bert_tf.tasks.multiple_choice import MultipleChoiceTask
-from bert_tf.tasks.multiple_choice_examples import Columns as ChoiceColumns
-from bert_tf.tasks.squad import SquadTask
-from bert_tf.tasks.tagging import TaggingTask
-from tests import tiny_model
+from bert_tf.modeling.bert import named_variables
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_model
 
 _CLASSIFICATION = ClassificationTask(
     name="custom",

@@ -11,7 +11,7 @@ from bert_tf.config import ASCII_LOWER
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from tests.text import device_tokenizer
+from tests.support import device_tokenizer
 
 _LETTERS = "abcxyzABCéÉüßσς\u0301\u00ad\u200b"
 _VOCABULARY = Vocabulary(

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from tests.shared_data import data
+from tests.support.shared_data import data
 
 _WORDS = (
     "hello world the un ##aff ##able [ ] mask ##s a b ##b ς α ##α ##σ ##ς "

@@ -14,9 +14,9 @@ from bert_tf.text import normalizer
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from tests.shared_data import data
-from tests.shared_data import golden
-from tests.text import reference_tokenizer
+from tests.support import reference_tokenizer
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
 
 # What a fuzzed text is made of: characters that meet a rule, alone or beside
 # each other, and bytes that are not UTF-8.

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.text.vocabulary import Vocabulary
-from tests.shared_data import data
+from tests.support.shared_data import data
 
 _TOKENS = ["a", "[SEP]", "##b", "[CLS]", "[PAD]", "[MASK]", "é", "[UNK]"]
 _TEXT = "\n".join(_TOKENS) + "\n"

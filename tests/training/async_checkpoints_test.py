@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import CheckpointStore
-from tests import full_disk
+from tests.support import full_disk
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 # Saves twice and dies where all of the second checkpoint is written but what
@@ -25,7 +25,7 @@ _KILLED = textwrap.dedent("""
     import signal
     import sys
 
-    from bert_tf import files
+    from bert_tf.io import files
     from bert_tf.training.async_checkpoints import AsyncCheckpoints
     from bert_tf.training.checkpoints import CheckpointStore
 

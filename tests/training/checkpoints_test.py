@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
-from bert_tf.interop import tf1_checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
-from tests import full_disk
+from tests.support import full_disk
 
 
 def _tensors(step):

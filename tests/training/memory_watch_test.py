@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.config import BertConfig
-from bert_tf.distribution import StepPlan
+from bert_tf.distribute.batches import StepPlan
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training.memory_watch import MemoryWatch
@@ -60,7 +60,8 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         with (
             self.assertLogs(level="WARNING") as logs,
             mock.patch(
-                "bert_tf.precision._gpu_capability", return_value=(8, 0)
+                "bert_tf.distribute.precision._gpu_capability",
+                return_value=(8, 0),
             ),
         ):
             _watch(8_000_000_000)
@@ -116,10 +117,15 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
 
 @functools.cache
 def _measure(**values):
-    """Returns what tests/memory_program.py prints."""
+    """Returns what tests/support/memory_program.py prints."""
     values = {"num_layers": 8, "hidden_size": 128, "batch_size": 96} | values
     process = subprocess.run(
-        [sys.executable, "-m", "tests.memory_program", json.dumps(values)],
+        [
+            sys.executable,
+            "-m",
+            "tests.support.memory_program",
+            json.dumps(values),
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -8,16 +8,16 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
-from bert_tf.interop import tf1_checkpoint
+from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.training import checkpoints
-from bert_tf.training import evaluate
-from bert_tf.training.loop import TrainingLoop
 from bert_tf.training.preemption import Preemption
-from tests import killed_process
-from tests import pretrain_case
-from tests import tiny_pretraining
+from bert_tf.training.step import TrainingLoop
+from tests.support import killed_process
+from tests.support import pretrain_case
+from tests.support import tiny_pretraining
 
 
 def _ask_to_stop(*_):
@@ -107,7 +107,9 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self._pretrain_asked_to_stop(1)
 
     def test_stops_in_the_evaluation(self):
-        with mock.patch.object(evaluate, "evaluate", _ask_to_stop):
+        with mock.patch.object(
+            pretraining_evaluation, "evaluate", _ask_to_stop
+        ):
             with self.assertRaisesRegex(Preempted, "start the same command"):
                 self.pretrain(do_eval=True)
         self.assertFalse(os.path.exists(self.path("out", "model")))

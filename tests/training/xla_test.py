@@ -8,12 +8,12 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.training import xla
-from bert_tf.training.loop import TrainingLoop
+from bert_tf.training.step import TrainingLoop
 from bert_tf.training.xla import Compilation
-from tests import logical_devices
-from tests.step_trainer import StepTrainer
-from tests.task_trainer import TASKS
-from tests.task_trainer import TaskTrainer
+from tests.support import logical_devices
+from tests.support.step_trainer import StepTrainer
+from tests.support.task_trainer import TASKS
+from tests.support.task_trainer import TaskTrainer
 
 logical_devices.make()
 

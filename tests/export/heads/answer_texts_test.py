@@ -6,14 +6,14 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.tasks import squad_examples
-from bert_tf.tasks import squad_features
-from bert_tf.tasks import squad_span_texts
+from bert_tf.export.heads import answer_texts
+from bert_tf.export.heads.answer_paragraphs import Paragraphs
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import features as squad_features
+from bert_tf.tasks.squad import span_texts as squad_span_texts
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
-from export.heads import answer_texts
-from export.heads.answer_paragraphs import Paragraphs
 
 _PIECES = (
     *"abcs中国人.-(",

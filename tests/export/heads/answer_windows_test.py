@@ -4,14 +4,14 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.tasks import squad_examples
-from bert_tf.tasks import squad_features
-from bert_tf.tasks.squad import SquadTask
+from bert_tf.export.heads.question_answering import QuestionAnswering
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import features as squad_features
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from export.heads.question_answering import QuestionAnswering
-from tests import tiny_model
-from tests.export.heads import squad_goldens
+from tests.support import squad_goldens
+from tests.support import tiny_model
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 

@@ -4,15 +4,15 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.interop import formats
-from bert_tf.run_config.export import SavedModelConfig
-from bert_tf.tasks import glue_tasks
-from export.heads import classification
-from export.heads.classification import Classification
-from export.heads.head import Rows
-from export.heads.head import Source
-from tests import tiny_model
-from tests.export import tiny_exports
+from bert_tf.checkpoints import formats
+from bert_tf.export.heads import classification
+from bert_tf.export.heads.classification import Classification
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks.classification import glue_tasks
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 
 class ClassificationTest(tf.test.TestCase, parameterized.TestCase):

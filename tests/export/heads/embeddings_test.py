@@ -7,11 +7,11 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.export.heads.embeddings import Embeddings
+from bert_tf.export.heads.head import Rows
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from export.heads.embeddings import Embeddings
-from export.heads.head import Rows
-from tests import tiny_model
+from tests.support import tiny_model
 
 _LENGTHS = [1, 4, 6]
 

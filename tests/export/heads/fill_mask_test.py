@@ -7,17 +7,17 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import pretrained
+from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
-from bert_tf.run_config.export import SavedModelConfig
-from bert_tf.serving import fill_mask
-from export import computing
-from export.heads import fill_mask as fill_mask_head
-from export.heads.fill_mask import FillMask
-from export.heads.head import Source
-from tests import tiny_model
-from tests.export import tiny_exports
+from bert_tf.export import computing
+from bert_tf.export.heads import fill_mask as fill_mask_head
+from bert_tf.export.heads.fill_mask import FillMask
+from bert_tf.export.heads.head import Source
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.inference import fill_mask
+from bert_tf.inference import load
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 _TOP_K = 4
 _BUCKETS = (5, 8, 12)
@@ -118,7 +118,7 @@ class FillMaskTest(tf.test.TestCase):
         rows = _pack(head, "the [MASK] sat", "[MASK][MASK] cat", "dog")
         positions = rows.inputs["masked_lm_positions"]
         self.assertAllEqual(positions, [[2, 0], [1, 2], [0, 0]])
-        model = pretrained.build_model(formats.read(self.path))
+        model = load.build_model(formats.read(self.path))
         outputs = model(rows.inputs)
         self.assertEqual(outputs["masked_lm_logits"].shape, [3, 2, 16])
 
@@ -159,7 +159,7 @@ class FillMaskTest(tf.test.TestCase):
 
     def test_parts_are_answered_as_all_at_once(self):
         head = _build(self.path)
-        model = pretrained.build_model(formats.read(self.path))
+        model = load.build_model(formats.read(self.path))
         rows = _pack(head, *_TEXTS)
         expected = head.answer(model(rows.inputs), rows)
         outputs = computing.compute(model, rows.inputs, 2, head.condense)

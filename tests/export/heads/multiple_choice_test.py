@@ -7,9 +7,9 @@ import tensorflow as tf
 from scipy import special
 
 import bert_tf
-from export import examples
-from export.heads.multiple_choice import MultipleChoice
-from tests.export import tiny_exports
+from bert_tf.export import examples
+from bert_tf.export.heads.multiple_choice import MultipleChoice
+from tests.support import tiny_exports
 
 _ROWS = (
     ("the cat", ["sat", "dog 東"]),

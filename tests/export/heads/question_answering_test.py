@@ -9,18 +9,18 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
-from bert_tf.run_config.export import SavedModelConfig
-from bert_tf.tasks import squad_examples
-from bert_tf.tasks.squad import SquadTask
+from bert_tf.export.heads.head import Source
+from bert_tf.export.heads.question_answering import QuestionAnswering
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from export.heads.head import Source
-from export.heads.question_answering import QuestionAnswering
-from tests import tiny_model
-from tests.export import tiny_exports
-from tests.export.heads import squad_goldens
+from tests.support import squad_goldens
+from tests.support import tiny_exports
+from tests.support import tiny_model
 
 _LENGTH = 12
 _TASK = SquadTask(

@@ -4,12 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import weight_map
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
-from bert_tf.interop import weight_map
-from bert_tf.run_config.export import SavedModelConfig
-from export.heads import registry
-from tests import tiny_model
+from bert_tf.export.heads import registry
+from bert_tf.flags.export import SavedModelConfig
+from tests.support import tiny_model
 
 
 class RegistryTest(tf.test.TestCase):

@@ -4,7 +4,7 @@ import itertools
 
 import tensorflow as tf
 
-from export.heads.substrings import Substrings
+from bert_tf.export.heads.substrings import Substrings
 
 _TEXT = "abab aba ab 中b \U0010ffff\U0010ffff b\0 \0\0b"
 

@@ -8,16 +8,16 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import bert_tf
+from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
-from bert_tf.interop import formats
+from bert_tf.export.heads.head import Source
+from bert_tf.export.heads.tagging import Tagging
+from bert_tf.export.serving_module import ServingModule
+from bert_tf.flags.export import SavedModelConfig
 from bert_tf.modeling import inference
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.run_config.export import SavedModelConfig
-from bert_tf.tasks.tagging import TaggingTask
-from export.heads.head import Source
-from export.heads.tagging import Tagging
-from export.serving_module import ServingModule
-from tests import tiny_model
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_model
 
 _LABELS = ("O", "B-x", "I-x", "B-long-name")
 _TEXTS = (

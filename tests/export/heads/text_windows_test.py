@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.tasks import text_windows as library
-from export.heads import text_windows
+from bert_tf.export.heads import text_windows
+from bert_tf.text import windows as library
 
 
 def _random_rows(rng, count, longest):

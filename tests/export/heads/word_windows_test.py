@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.tasks import tagging_features
-from bert_tf.tasks.tagging_examples import TaggingExample
+from bert_tf.export.heads import word_windows
+from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from export.heads import word_windows
 
 _VOCABULARY = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
 

@@ -1,0 +1,371 @@
+"""The config.json of Hugging Face's BERT, read and written.
+
+Its GELUs have other names than the original's: "gelu" is the exact one there
+and the tanh form here.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.checkpoints import conversion_report
+from bert_tf.checkpoints import weight_map
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+
+CONFIG_FILE = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """One of Hugging Face's classes.
+
+    Attributes:
+      name: The class.
+      has_pooler: Whether it has one.
+    """
+
+    name: str
+    has_pooler: bool
+
+
+# Kind of model to the class that has its heads.
+ARCHITECTURES = {
+    "encoder": Architecture("BertModel", True),
+    "pretraining": Architecture("BertForPreTraining", True),
+    "masked_lm": Architecture("BertForMaskedLM", False),
+    "next_sentence": Architecture("BertForNextSentencePrediction", True),
+    "classification": Architecture("BertForSequenceClassification", True),
+    "tagging": Architecture("BertForTokenClassification", False),
+    "question_answering": Architecture("BertForQuestionAnswering", False),
+    "multiple_choice": Architecture("BertForMultipleChoice", True),
+}
+# The kinds whose head has labels.
+LABELLED = ("classification", "tagging")
+
+# Theirs to ours. All of their tanh forms compute the original's up to rounding.
+_HIDDEN_ACTS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_python_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_accurate": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+# "gelu_new" is the one that every version of transformers knows.
+_THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
+_GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
+
+_PROBLEM_TYPES = {
+    "regression": "regression",
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+}
+
+# Where a key that is not there means something else than in our config.
+_DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
+
+# Keys that change what is computed, and their values that do not.
+_INACTIVE = {
+    "add_cross_attention": (False,),
+    "auto_map": ({},),
+    "cross_attention_hidden_size": (),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "position_embedding_type": ("absolute",),
+    "pruned_heads": ({},),
+    "quantization_config": ({},),
+    "tie_encoder_decoder": (False,),
+}
+# Keys that are read elsewhere, and keys that say nothing about the model.
+_SILENT = frozenset(
+    {
+        "_attn_implementation_autoset",
+        "_name_or_path",
+        "_num_labels",
+        "architectures",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "directionality",
+        "dtype",
+        "embedding_size",
+        "eos_token_id",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "id2label",
+        "label2id",
+        "model_type",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "output_past",
+        "pad_token_id",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "problem_type",
+        "return_dict",
+        "tie_word_embeddings",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "use_bfloat16",
+        "use_cache",
+    }
+)
+
+
+def check_is_bert(values: Any, source: str) -> None:
+    """Raises `UserError` if a config.json is another architecture's.
+
+    Args:
+      values: The contents of the file.
+      source: Its path.
+    """
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{source} must hold one JSON object. Received: "
+            f"{type(values).__name__}."
+        )
+    model_type = values.get("model_type", "bert")
+    if model_type != "bert":
+        raise UserError(
+            f"{source} belongs to another architecture: expected model_type "
+            f"'bert', received {model_type!r}."
+        )
+
+
+def to_bert_config(
+    values: Mapping[str, Any], source: str
+) -> tuple[BertConfig, list[str]]:
+    """Translates the contents of a config.json.
+
+    Args:
+      values: Of a BERT; see `check_is_bert`.
+      source: The file's path.
+
+    Returns:
+      Our config, and what a user should know.
+
+    Raises:
+      UserError: If the model computes what ours does not.
+    """
+    _refuse_active(values, source)
+    values = _DEFAULTS | values
+    theirs = values["hidden_act"]
+    if not isinstance(theirs, str) or theirs not in _HIDDEN_ACTS:
+        raise UserError(
+            f"{source}: `hidden_act` must be one of "
+            f"{', '.join(_HIDDEN_ACTS)}. Received: {theirs!r}."
+        )
+    ours = _HIDDEN_ACTS[theirs]
+    fields = {field.name for field in dataclasses.fields(BertConfig)}
+    # No key of theirs: a decoder is refused above.
+    fields.remove("left_to_right")
+    kept = {key: values[key] for key in values if key in fields}
+    config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
+    notes = []
+    if ours in _GELUS:
+        notes.append(
+            f'hidden_act "{theirs}" of Hugging Face is {_GELUS[ours]}, '
+            f'"{ours}" here.'
+        )
+    dropout = values.get("classifier_dropout")
+    if dropout not in (None, config.hidden_dropout_prob):
+        notes.append(
+            f"{source}: classifier_dropout={dropout} is not carried; dropout "
+            f"before a classifier is {config.hidden_dropout_prob} here."
+        )
+    others = set(values) - fields - _SILENT - set(_INACTIVE)
+    others = sorted(others - {"classifier_dropout"})
+    if others:
+        notes.append(f"{source}: not carried: {', '.join(others)}.")
+    return config, notes
+
+
+def _refuse_active(values: Mapping[str, Any], source: str) -> None:
+    inactive = dict(_INACTIVE)
+    # Of BERTs with a narrow embedding, which is then projected.
+    inactive["embedding_size"] = (values.get("hidden_size", 768),)
+    for key, harmless in inactive.items():
+        value = values.get(key)
+        if value is None or value in harmless:
+            continue
+        hint = f", expected {harmless[0]!r}" if harmless else ""
+        raise UserError(
+            f"{source} describes a model that computes something else than "
+            f"BERT: {key}={value!r}{hint}."
+        )
+
+
+def kind_of(values: Mapping[str, Any], source: str) -> str | None:
+    """Returns the kind of model that `architectures` names, if it names one.
+
+    Raises:
+      UserError: If it names a class that is not one of BERT's.
+    """
+    names = values.get("architectures")
+    if not names:
+        return None
+    kinds = {a.name: kind for kind, a in ARCHITECTURES.items()}
+    is_list = isinstance(names, list)
+    if not is_list or str(names[0]) not in kinds or names[1:]:
+        raise UserError(
+            f"{source}: `architectures` must name one of {', '.join(kinds)}. "
+            f"Received: {names!r}."
+        )
+    return kinds[names[0]]
+
+
+def to_task(
+    values: Mapping[str, Any], kind: str, num_labels: int, source: str
+) -> dict[str, Any]:
+    """Returns the task of a model, in our terms.
+
+    Args:
+      values: The contents of a config.json.
+      kind: The kind of the model.
+      num_labels: The rows of its classifier; 0 if it has none.
+      source: The file's path.
+
+    Raises:
+      UserError: If labels or problem type do not fit.
+    """
+    task = {"kind": kind}
+    if kind not in LABELLED:
+        return task
+    names = values.get("id2label")
+    if names is None:
+        task["labels"] = default_labels(num_labels)
+    else:
+        task["labels"] = labels = _in_order(names, source)
+        if len(labels) != num_labels:
+            raise UserError(
+                f"{source}: `id2label` must name as many labels as the "
+                f"classifier has rows, {num_labels}. Received: {len(labels)}."
+            )
+    problem_type = values.get("problem_type")
+    if kind == "classification" and problem_type is not None:
+        # A list has no hash.
+        if str(problem_type) not in _PROBLEM_TYPES:
+            raise UserError(
+                f"{source}: `problem_type` must be one of "
+                f"{', '.join(_PROBLEM_TYPES)}. Received: {problem_type!r}."
+            )
+        task["problem_type"] = _PROBLEM_TYPES[problem_type]
+    return task
+
+
+def default_labels(num_labels: int) -> list[str]:
+    """Returns what Hugging Face calls labels that nobody has named."""
+    return [f"LABEL_{index}" for index in range(num_labels)]
+
+
+def _in_order(names: Any, source: str) -> list[str]:
+    """Returns the values of `id2label` by their keys, which are numbers."""
+    ids = []
+    if isinstance(names, dict):
+        ids = [str(index) for index in range(len(names))]
+    if not ids or set(names) != set(ids):
+        raise UserError(
+            f"{source}: the keys of `id2label` must be the numbers from 0 on. "
+            f"Received: {names!r}."
+        )
+    return [str(names[index]) for index in ids]
+
+
+def from_bert_config(
+    config: BertConfig,
+    task: Mapping[str, Any],
+    num_labels: int,
+    pad_id: int,
+) -> tuple[dict[str, Any], list[str]]:
+    """Makes the contents of a config.json.
+
+    Args:
+      config: Our config.
+      task: Our task.
+      num_labels: The rows of the classifier; 0 if there is none.
+      pad_id: The id of [PAD].
+
+    Returns:
+      The contents, and what a user should know.
+
+    Raises:
+      UserError: If Hugging Face's BERT cannot compute this.
+    """
+    if config.left_to_right:
+        raise UserError(
+            "Hugging Face's BERT reads in both directions, so a model with "
+            "left_to_right=true cannot become one; convert it to bert_tf or "
+            "tf1."
+        )
+    values = dataclasses.asdict(config)
+    del values["left_to_right"]
+    values["hidden_act"] = _THEIR_HIDDEN_ACTS.get(
+        config.hidden_act, config.hidden_act
+    )
+    values |= {
+        "add_cross_attention": False,
+        "architectures": [ARCHITECTURES[task["kind"]].name],
+        "classifier_dropout": None,
+        "dtype": "float32",
+        "is_decoder": False,
+        "model_type": "bert",
+        "pad_token_id": pad_id,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "use_cache": True,
+    }
+    if task["kind"] in LABELLED:
+        values |= _labels(task, num_labels)
+    sentences = []
+    if config.hidden_act in _GELUS:
+        sentences.append(
+            f'hidden_act "{config.hidden_act}", {_GELUS[config.hidden_act]}, '
+            f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
+        )
+    sentences += conversion_report.lost_settings(
+        "Hugging Face's format", task, ("kind", "labels", "problem_type")
+    )
+    return dict(sorted(values.items())), sentences
+
+
+def _labels(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
+    labels = task.get("labels") or default_labels(num_labels)
+    if len(labels) != num_labels or len(set(labels)) != num_labels:
+        raise UserError(
+            "The labels of the task must be as many different names as the "
+            f"classifier has rows, {num_labels}. Received: {list(labels)!r}."
+        )
+    theirs = {ours: theirs for theirs, ours in _PROBLEM_TYPES.items()}
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": theirs.get(task.get("problem_type")),
+    }
+
+
+def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
+    """Returns the heads that a checkpoint must have.
+
+    Args:
+      kind: What `kind_of` returned.
+      present: The heads that it has.
+    """
+    heads = set(weight_map.HEADS[kind] if kind else ())
+    pooled = {
+        weight_map.NEXT_SENTENCE,
+        weight_map.CLASSIFIER,
+        weight_map.MULTIPLE_CHOICE,
+    }
+    return heads | (
+        {weight_map.POOLER} if pooled & {*heads, *present} else set()
+    )

@@ -1,0 +1,277 @@
+"""Models in Hugging Face's format, read and written.
+
+  config.json        shape, class, labels
+  model.safetensors  the weights; read also in several files, and from
+                     pytorch_model.bin where PyTorch is installed
+  vocab.txt, ...     see `huggingface_tokenizer`
+
+What is read is the directory of any of transformers' BERT classes; what is
+written is, weight by weight, what transformers itself saves.
+"""
+
+import os
+import re
+
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import safetensors as safetensors_file
+from bert_tf.checkpoints import translation
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.huggingface import config as huggingface_config
+from bert_tf.checkpoints.huggingface import tokenizer as huggingface_tokenizer
+from bert_tf.checkpoints.huggingface import weights as huggingface_weights
+from bert_tf.checkpoints.huggingface.config import CONFIG_FILE
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+# Says to transformers that the numbers lie as in PyTorch.
+_METADATA = {"format": "pt"}
+_PREFIX = "bert."
+
+_FINE_TUNED = (
+    "classification",
+    "multiple_choice",
+    "question_answering",
+    "tagging",
+)
+
+# Three of their classes call their head so.
+_CLASSIFIER = "classifier.weight"
+_CLASSIFIERS = (
+    weight_map.CLASSIFIER,
+    weight_map.TAGGER,
+    weight_map.MULTIPLE_CHOICE,
+)
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether a Hugging Face directory lies at `path`."""
+    names = (os.path.join(path, n) for n in huggingface_weights.WEIGHT_FILES)
+    if any(os.path.isfile(name) for name in names):
+        return True
+    config_file = os.path.join(path, CONFIG_FILE)
+    if not os.path.isfile(config_file):
+        return False
+    try:
+        values = files.read_json(config_file)
+    except UserError:
+        return False
+    # A KerasHub preset has a config.json too, without these.
+    keys = ("model_type", "architectures")
+    return isinstance(values, dict) and any(key in values for key in keys)
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads a directory; its weights are read when asked for.
+
+    Args:
+      path: The directory.
+      allow_missing: Names of weights that may be missing or unused.
+
+    Raises:
+      UserError: If something is missing or damaged, does not belong together,
+        or is another architecture's.
+    """
+    config_file = os.path.join(path, CONFIG_FILE)
+    if not os.path.isfile(config_file):
+        raise UserError(
+            f"{path} holds weights of Hugging Face's format but no "
+            f"{CONFIG_FILE}; copy the whole directory."
+        )
+    values = files.read_json(config_file)
+    huggingface_config.check_is_bert(values, config_file)
+    config, notes = huggingface_config.to_bert_config(values, config_file)
+    named_kind = huggingface_config.kind_of(values, config_file)
+    checkpoint = huggingface_weights.read(path)
+    heads = _heads(named_kind, checkpoint, config, config_file)
+    weights, report = matching.match(
+        config,
+        checkpoint.tensors.shapes,
+        checkpoint.tensors.__getitem__,
+        "huggingface",
+        checkpoint.path,
+        heads,
+        allow_missing=allow_missing,
+        expected_unused=checkpoint.holds_nothing_new,
+    )
+    kind = _kind(named_kind, weights, config, checkpoint.path, allow_missing)
+    if checkpoint.types != ("F32",):
+        notes.append(
+            f"{checkpoint.path} holds numbers of type "
+            f"{', '.join(checkpoint.types)}, which become float32."
+        )
+    num_labels = _num_labels(weights, kind)
+    task = huggingface_config.to_task(values, kind, num_labels, config_file)
+    vocabulary, settings, is_derived, its_notes = huggingface_tokenizer.read(
+        path, config.vocab_size
+    )
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=weights,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task=task,
+        report=report.with_notes(*notes, *its_notes),
+        lower_case_is_derived=is_derived,
+    )
+
+
+def _heads(
+    kind: str | None,
+    checkpoint: huggingface_weights.Checkpoint,
+    config: BertConfig,
+    config_file: str,
+) -> set[str]:
+    """Returns the heads that the class has or the checkpoint holds."""
+    if kind is None and _CLASSIFIER in checkpoint.tensors:
+        name = huggingface_config.ARCHITECTURES["classification"].name
+        raise UserError(
+            f"{config_file} lacks `architectures`, without which nobody knows "
+            f'what {_CLASSIFIER} is for; add it, for instance "architectures": '
+            f'["{name}"].'
+        )
+    present = {
+        weight_map.part_of(row.name)
+        for row in weight_map.rows(config)
+        if row.huggingface in checkpoint.tensors
+    }
+    present -= {weight_map.ENCODER, weight_map.POOLER, *_CLASSIFIERS}
+    return present.union(weight_map.HEADS[kind] if kind else ())
+
+
+def _kind(
+    named: str | None,
+    weights: Tensors,
+    config: BertConfig,
+    source: str,
+    allow_missing: re.Pattern | None,
+) -> str:
+    """Returns the kind of the model; its class must have all its heads."""
+    present = {weight_map.part_of(name) for name in weights}
+    absent = huggingface_config.required_parts(named, present) - present
+    lacking = [
+        row.huggingface
+        for row in weight_map.rows(config)
+        if weight_map.part_of(row.name) in absent
+        and not (
+            allow_missing
+            and any(map(allow_missing.search, (row.name, row.huggingface)))
+        )
+    ]
+    if lacking:
+        owner = "the model's other heads need"
+        if named:
+            owner = f"{huggingface_config.ARCHITECTURES[named].name} has"
+        raise UserError(
+            f"{source} lacks {', '.join(lacking)}, which {owner}; correct "
+            f"`architectures` in {CONFIG_FILE}, or allow it with "
+            "--allow_missing."
+        )
+    # What a model was fine-tuned for is what its class says; but checkpoints of
+    # BertForMaskedLM may have the other head too.
+    if named in _FINE_TUNED and not absent:
+        return named
+    return weight_map.kind_of(weights)
+
+
+def _num_labels(weights: Tensors, kind: str) -> int:
+    if kind not in huggingface_config.LABELLED:
+        return 0
+    (head,) = weight_map.HEADS[kind]
+    return next(
+        shape[0]
+        for name, shape in weights.shapes.items()
+        if weight_map.part_of(name) == head and name.endswith("output_bias")
+    )
+
+
+def write_model(directory: str, stored: StoredModel) -> list[str]:
+    """Writes a model as transformers would save it.
+
+    Args:
+      directory: A directory that is there and empty.
+      stored: The model.
+
+    Returns:
+      Sentences on what was translated and what is not carried.
+
+    Raises:
+      UserError: If the format cannot hold the model; nothing is written then.
+    """
+    kind = stored.task["kind"]
+    weights, sentences = _select(stored)
+    vocabulary = stored.vocabulary
+    values, its_sentences = huggingface_config.from_bert_config(
+        stored.config,
+        stored.task,
+        _num_labels(weights, kind),
+        vocabulary.pad_id if vocabulary else 0,
+    )
+    sentences += its_sentences
+    tensors, _ = translation.translate(weights, stored.config, "huggingface")
+    if kind == "encoder":
+        tensors = _without_prefix(tensors)
+    if stored.optimizer_state:
+        sentences.append(
+            "Hugging Face's format has no place for the optimizer's state; "
+            "not carried."
+        )
+    if vocabulary is None:
+        sentences.append(
+            "The vocabulary is not known, so no tokenizer files are written."
+        )
+    else:
+        vocabulary.check_size(stored.config.vocab_size)
+        huggingface_tokenizer.write(
+            directory,
+            vocabulary,
+            stored.tokenizer_settings,
+            stored.config.max_position_embeddings,
+        )
+    files.write_json(os.path.join(directory, CONFIG_FILE), values)
+    weights_file = os.path.join(directory, huggingface_weights.SAFETENSORS_FILE)
+    safetensors_file.write(weights_file, tensors, _METADATA)
+    return sentences
+
+
+def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
+    """Returns the weights that the class of the model's kind has."""
+    kind = stored.task["kind"]
+    architecture = huggingface_config.ARCHITECTURES[kind]
+    wanted = {weight_map.ENCODER, *weight_map.HEADS[kind]}
+    if architecture.has_pooler:
+        wanted.add(weight_map.POOLER)
+    present = {weight_map.part_of(name) for name in stored.weights}
+    lacking = wanted - present
+    sentences = []
+    if lacking == {weight_map.POOLER} and kind == "encoder":
+        sentences.append(
+            "The model has no pooler; BertModel.from_pretrained(..., "
+            "add_pooling_layer=False) loads it without a new one."
+        )
+    elif lacking:
+        raise UserError(
+            f"{stored.path} lacks {', '.join(sorted(lacking))}, which "
+            f"Hugging Face's {architecture.name} has."
+        )
+    left = sorted(present - wanted)
+    if left:
+        sentences.append(
+            f"Hugging Face's {architecture.name} has no place for "
+            f"{', '.join(left)}; not carried."
+        )
+    return (
+        stored.weights.select(lambda name: weight_map.part_of(name) in wanted),
+        sentences,
+    )
+
+
+def _without_prefix(tensors: Tensors) -> Tensors:
+    """Renames the encoder's as the class without a head does."""
+    shapes = {n.removeprefix(_PREFIX): s for n, s in tensors.shapes.items()}
+    return Tensors(shapes, lambda name: tensors[_PREFIX + name])

@@ -1,0 +1,281 @@
+"""The rules of Hugging Face's tokenizer of BERT, read and written."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints.huggingface import vocabulary as huggingface_vocabulary
+from bert_tf.checkpoints.huggingface.vocabulary import SPECIAL_TOKENS_FILE
+from bert_tf.checkpoints.huggingface.vocabulary import TOKENIZER_CONFIG_FILE
+from bert_tf.checkpoints.huggingface.vocabulary import TOKENIZER_FILE
+from bert_tf.checkpoints.huggingface.vocabulary import VOCAB_FILE
+from bert_tf.checkpoints.huggingface.vocabulary import TokenizerFiles
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.text import tokenizer as bert_tokenizer
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.vocabulary import Vocabulary
+
+_SPECIAL_TOKENS = {
+    "pad_token": vocabulary_lib.PAD,
+    "unk_token": vocabulary_lib.UNK,
+    "cls_token": vocabulary_lib.CLS,
+    "sep_token": vocabulary_lib.SEP,
+    "mask_token": vocabulary_lib.MASK,
+}
+_BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
+# What these do is all in tokenizer.json.
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+
+def read(
+    directory: str, vocab_size: int
+) -> tuple[Vocabulary, dict[str, Any], bool, list[str]]:
+    """Reads vocabulary and settings of a directory's tokenizer.
+
+    Args:
+      directory: Where the files lie.
+      vocab_size: Rows of the model's word embeddings.
+
+    Returns:
+      The vocabulary, what `BertTokenizer.settings` would return, whether lower
+      case had to be derived from the vocabulary, and what a user should know.
+
+    Raises:
+      UserError: If there is none, it is not BERT's, or the files or the size
+        of the model do not belong together.
+    """
+    parsed = huggingface_vocabulary.read_files(directory)
+    is_generic = _check_class(parsed)
+    _check_rules(parsed)
+    _check_special_tokens(parsed)
+    vocabulary, notes = huggingface_vocabulary.read_vocabulary(
+        parsed, vocab_size
+    )
+    lower_case, strip_accents = _settings(parsed, is_generic, notes)
+    is_derived = lower_case is None
+    if lower_case is None:
+        lower_case = stored_model.derive_lower_case(vocabulary)
+        pieces = "no piece has" if lower_case else "some pieces have"
+        notes.append(
+            f"{parsed.directory} does not say whether text is lower-cased; "
+            f"lower_case={lower_case}, as {pieces} upper-case letters."
+        )
+    settings = stored_model.tokenizer_settings(
+        vocabulary, lower_case, strip_accents
+    )
+    return vocabulary, settings, is_derived, notes
+
+
+def _settings(
+    parsed: TokenizerFiles,
+    is_generic: bool,
+    notes: list[str],
+) -> tuple[bool | None, bool | None]:
+    """Returns whether to lower-case and to strip accents; None if unsaid."""
+    config, rules = parsed.config, parsed.normalizer
+    lower_case = _flag(rules, "lowercase")
+    strip_accents = _flag(rules, "strip_accents")
+    # As in Hugging Face: the class of BERT goes by tokenizer_config.json, the
+    # generic one does not know its keys.
+    if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
+        strip_accents = _flag(config, "strip_accents")
+        said = _flag(config, "do_lower_case")
+        if lower_case is not None and said not in (None, lower_case):
+            notes.append(
+                f"{TOKENIZER_CONFIG_FILE} and {TOKENIZER_FILE} in "
+                f"{parsed.directory} differ on lower case; the first counts, "
+                f"as in Hugging Face: lower_case={said}."
+            )
+        lower_case = lower_case if said is None else said
+    return lower_case, strip_accents
+
+
+def _flag(values: Mapping[str, Any], key: str) -> bool | None:
+    value = values.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UserError(
+            f"Expected true, false or null for `{key}` of the tokenizer. "
+            f"Received: {value!r}."
+        )
+    return value
+
+
+def _check_class(parsed: TokenizerFiles) -> bool:
+    """Returns whether the class is a generic one; refuses other models'."""
+    name = parsed.config.get("tokenizer_class") or _BERT_CLASSES[0]
+    is_generic = name in _GENERIC_CLASSES and bool(parsed.tokenizer)
+    if name not in _BERT_CLASSES and not is_generic:
+        raise UserError(
+            f"{parsed.path(TOKENIZER_CONFIG_FILE)} names a tokenizer that is "
+            f"not BERT's: expected {_BERT_CLASSES[0]}, received {name}."
+        )
+    return is_generic
+
+
+def _check_rules(parsed: TokenizerFiles) -> None:
+    """Refuses rules that `BertTokenizer` does not have."""
+    expected = [
+        (parsed.config, TOKENIZER_CONFIG_FILE, "tokenize_chinese_chars", True),
+        (parsed.config, TOKENIZER_CONFIG_FILE, "do_basic_tokenize", True),
+        (parsed.config, TOKENIZER_CONFIG_FILE, "never_split", []),
+    ]
+    if parsed.tokenizer:
+        model = parsed.tokenizer.get("model") or {}
+        pre_tokenizer = parsed.tokenizer.get("pre_tokenizer") or {}
+        kinds = {
+            "model": (model, "WordPiece"),
+            "normalizer": (parsed.normalizer, "BertNormalizer"),
+            "pre_tokenizer": (pre_tokenizer, "BertPreTokenizer"),
+        }
+        for part, (values, kind) in kinds.items():
+            found = values.get("type") if isinstance(values, dict) else values
+            if found != kind:
+                raise UserError(
+                    f"{parsed.path(TOKENIZER_FILE)} is not a tokenizer of "
+                    f"BERT: expected a {part} of type {kind}, received "
+                    f"{found!r}."
+                )
+        expected += [
+            (parsed.normalizer, TOKENIZER_FILE, "handle_chinese_chars", True),
+            (parsed.normalizer, TOKENIZER_FILE, "clean_text", True),
+            (model, TOKENIZER_FILE, "continuing_subword_prefix", "##"),
+            (model, TOKENIZER_FILE, "unk_token", vocabulary_lib.UNK),
+        ]
+    for values, file, key, value in expected:
+        received = values.get(key)
+        if received is not None and received != value:
+            raise UserError(
+                f"{parsed.path(file)}: the tokenizer here knows {key} only as "
+                f"{value!r}. Received: {received!r}."
+            )
+
+
+def _check_special_tokens(parsed: TokenizerFiles) -> None:
+    for values, file in (
+        (parsed.config, TOKENIZER_CONFIG_FILE),
+        (parsed.special_tokens, SPECIAL_TOKENS_FILE),
+    ):
+        for key, expected in _SPECIAL_TOKENS.items():
+            token = values.get(key)
+            if isinstance(token, dict):
+                token = token.get("content")
+            if token not in (None, expected):
+                raise UserError(
+                    f"{parsed.path(file)}: {key} must be {expected!r}, as in "
+                    f"every BERT. Received: {token!r}."
+                )
+
+
+def write(
+    directory: str,
+    vocabulary: Vocabulary,
+    settings: Mapping[str, Any],
+    max_length: int,
+) -> None:
+    """Writes the files from which AutoTokenizer builds the same tokenizer.
+
+    Args:
+      directory: A directory that is there.
+      vocabulary: The pieces.
+      settings: What `BertTokenizer.settings` returns.
+      max_length: The longest sequence that the model reads.
+    """
+    lower_case, strip_accents = (
+        settings["lower_case"],
+        settings["strip_accents"],
+    )
+    # null, "as lower case", is what the released models have.
+    accents = None if strip_accents == lower_case else strip_accents
+
+    def write_json(name, values):
+        files.write_json(os.path.join(directory, name), values)
+
+    write_json(
+        TOKENIZER_CONFIG_FILE,
+        {
+            "do_lower_case": lower_case,
+            "model_max_length": max_length,
+            "strip_accents": accents,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": _BERT_CLASSES[0],
+            **_SPECIAL_TOKENS,
+        },
+    )
+    write_json(SPECIAL_TOKENS_FILE, _SPECIAL_TOKENS)
+    write_json(
+        TOKENIZER_FILE,
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": _to_added_tokens(vocabulary),
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": accents,
+                "lowercase": lower_case,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": _to_post_processor(vocabulary),
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": vocabulary_lib.UNK,
+                "continuing_subword_prefix": vocabulary_lib.CONTINUATION,
+                "max_input_chars_per_word": bert_tokenizer.MAX_CHARS_PER_WORD,
+                "vocab": {
+                    piece: index
+                    for index, piece in enumerate(vocabulary.tokens)
+                },
+            },
+        },
+    )
+    vocabulary.write(os.path.join(directory, VOCAB_FILE))
+
+
+def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Makes what keeps [MASK] and its like whole in a text."""
+    return [
+        {
+            "id": index,
+            "content": piece,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for index, piece in sorted(
+            (vocabulary.id(token), token)
+            for token in vocabulary_lib.SPECIAL_TOKENS
+        )
+    ]
+
+
+def _to_post_processor(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Makes what puts [CLS] and [SEP] around one text or two."""
+
+    def special(token, segment):
+        return {"SpecialToken": {"id": token, "type_id": segment}}
+
+    def text(name, segment):
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    cls, sep = vocabulary_lib.CLS, vocabulary_lib.SEP
+    single = [special(cls, 0), text("A", 0), special(sep, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), special(sep, 1)],
+        "special_tokens": {
+            token: {
+                "id": token,
+                "ids": [vocabulary.id(token)],
+                "tokens": [token],
+            }
+            for token in (cls, sep)
+        },
+    }

@@ -1,0 +1,151 @@
+"""What a model begins with: the weights of a stored one, of any format."""
+
+import dataclasses
+import os
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.checkpoints import assign
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+
+# What neither weights nor outputs depend on.
+_FREE = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+)
+
+
+def read(
+    path: str, config: BertConfig | None = None, flag: str = "--init_checkpoint"
+) -> StoredModel:
+    """Reads a model of any format, to begin another with its weights.
+
+    Args:
+      path: What `formats.read` takes or, where `config` is given, a checkpoint
+        of TensorFlow 1 without bert_config.json beside it.
+      config: The shape of the model to begin; by default the stored one.
+      flag: The flag that `path` came from, for the error.
+
+    Raises:
+      UserError: If there is no model, it is damaged, or not the model that
+        `config` describes.
+    """
+    weights_format = formats.detect(path)
+    if weights_format == "tf1" and config is not None:
+        prefix = tf1_checkpoint.find_prefix(path)
+        if not _has_config(prefix):
+            # The original has the shape in a flag of its own.
+            return _read_bare(prefix, config)
+    stored = formats.read(path, weights_format)
+    if config is not None:
+        _check_config(stored, config, flag)
+    return stored
+
+
+def check_vocabulary(
+    stored: StoredModel,
+    vocabulary_hash: str | None,
+    source: str,
+    allow_change: bool = False,
+) -> None:
+    """Compares the vocabulary of a stored model with that of training data.
+
+    Args:
+      stored: What `read` returned.
+      vocabulary_hash: Of the data's vocabulary, or None if nobody knows it.
+      source: What has that vocabulary, for the error.
+      allow_change: Whether a difference is only logged.
+
+    Raises:
+      UserError: If they differ; an id would mean another piece.
+    """
+    if stored.vocabulary is None or vocabulary_hash is None:
+        return
+    if stored.vocabulary.hash == vocabulary_hash:
+        return
+    difference = (
+        f"The model in {stored.path} has a vocabulary of the hash "
+        f"{stored.vocabulary.hash}, that of {source} is {vocabulary_hash}"
+    )
+    if not allow_change:
+        raise UserError(
+            f"{difference}; use the vocabulary of the model there, or add "
+            "--allow_changed_data if ids mean the same."
+        )
+    logging.warning("%s, as allowed.", difference)
+
+
+def load_weights(model: keras.Model, stored: StoredModel) -> assign.LoadReport:
+    """Puts the weights into a model, and says in the log what became of them.
+
+    A head may be missing on either side as a whole: a new head keeps its
+    initial values.
+
+    Args:
+      model: What `named_variables` takes.
+      stored: What `read` returned.
+
+    Raises:
+      UserError: If the weights do not fit; then none is changed.
+    """
+    report = assign.load_into(model, stored.weights, stored.path)
+    logging.info("%s: %s.", stored.path, report)
+    for note in stored.report.notes:
+        logging.info("%s: %s", stored.path, note)
+    return report
+
+
+def _has_config(prefix: str) -> bool:
+    folder = os.path.dirname(prefix)
+    return tf.io.gfile.exists(os.path.join(folder, model_directory.CONFIG_FILE))
+
+
+def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
+    """Reads a checkpoint beside which nothing says what it is."""
+    weights, state, report = tf1_checkpoint.read_weights(prefix, config)
+    return StoredModel(
+        path=prefix,
+        config=config,
+        weights=weights,
+        vocabulary=None,
+        tokenizer_settings=None,
+        task={"kind": weight_map.kind_of(weights)},
+        optimizer_state=state,
+        report=report,
+    )
+
+
+def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
+    """Compares what weights and outputs depend on."""
+    differing = [
+        field.name
+        for field in dataclasses.fields(BertConfig)
+        if field.name not in _FREE
+        and getattr(stored.config, field.name) != getattr(config, field.name)
+    ]
+    if not differing:
+        return
+    clauses = [
+        f"{name} is {getattr(stored.config, name)!r} there and "
+        f"{getattr(config, name)!r} here"
+        for name in differing
+    ]
+    if "hidden_act" in differing:
+        clauses.append(
+            'for us as for the original "gelu" is the tanh form and '
+            '"gelu_erf" the exact one, which Hugging Face calls "gelu"'
+        )
+    raise UserError(
+        f"The model in {flag}={stored.path} is not the one that "
+        f"--bert_config_file describes: {'; '.join(clauses)}; use the "
+        "configuration that belongs to the weights."
+    )

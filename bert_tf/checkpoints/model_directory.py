@@ -1,0 +1,363 @@
+"""What a trained model is on disk, and the only way to write and read it.
+
+A model directory holds everything that using the model needs and refers to
+nothing outside, so it can be moved or copied as it is:
+
+  bert_config.json             the original's keys
+  vocab.txt                    the vocabulary, one piece a line
+  tokenizer.json               lower case, strip accents, vocabulary hash, ...
+  task.json                    kind of model, labels, sequence length, ...
+  model.weights.safetensors    the weights, by the original's names
+  optimizer_state.safetensors  Adam's moments and the step, if they are known
+  README.md                    the model card
+  checksums.json               SHA-256 of all of these
+
+Models trained on records whose vocabulary nobody knows lack the vocabulary
+and tokenizer.json.
+
+The output directory of a training run counts as the model directory in it; of
+pretraining with the weights and the optimizer's state of the newest checkpoint.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import optimizer_state
+from bert_tf.checkpoints import safetensors as safetensors_file
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.text.vocabulary import Vocabulary
+
+CONFIG_FILE = "bert_config.json"
+VOCAB_FILE = "vocab.txt"
+TOKENIZER_FILE = "tokenizer.json"
+TASK_FILE = "task.json"
+WEIGHTS_FILE = "model.weights.safetensors"
+OPTIMIZER_FILE = "optimizer_state.safetensors"
+README_FILE = "README.md"
+CHECKSUMS_FILE = "checksums.json"
+# Where a training run leaves the model, in its output directory.
+MODEL_FOLDER = "model"
+
+_REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
+_FORMAT = "bert_tf model directory"
+_VERSION = 1
+_CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
+
+
+def write(
+    path: str,
+    config: BertConfig,
+    weights: Mapping[str, np.ndarray],
+    vocabulary: Vocabulary | None,
+    tokenizer_settings: Mapping[str, Any] | None,
+    task: Mapping[str, Any],
+    readme: str,
+) -> None:
+    """Writes a model directory, whole or not at all.
+
+    An earlier directory of that name stays until the new one is complete.
+
+    Args:
+      path: The directory to write.
+      config: The shape of the model.
+      weights: Canonical name to value.
+      vocabulary: The vocabulary, if known.
+      tokenizer_settings: What `BertTokenizer.settings` returns; given if and
+        only if the vocabulary is.
+      task: JSON values; `kind` is a key of `weight_map.HEADS`.
+      readme: The model card.
+
+    Raises:
+      UserError: If vocabulary, settings, configuration, weights and kind do
+        not belong together.
+    """
+    stored = StoredModel(
+        path=path,
+        config=config,
+        weights=Tensors.from_arrays(weights),
+        vocabulary=vocabulary,
+        tokenizer_settings=tokenizer_settings,
+        task=task,
+    )
+    with files.atomic_directory(path) as temporary:
+        write_model(temporary, stored, readme)
+
+
+def write_model(
+    directory: str, stored: StoredModel, readme: str | None = None
+) -> list[str]:
+    """Fills an empty directory.
+
+    Args:
+      directory: Where to.
+      stored: The model.
+      readme: The model card; by default it says where the model comes from.
+
+    Returns:
+      No sentence, as a model directory holds everything.
+
+    Raises:
+      UserError: If the parts of the model do not belong together; then
+        nothing is written.
+    """
+    _match(stored.config, stored.weights, stored.path)
+    stored_model.check(stored)
+    contents = {
+        CONFIG_FILE: stored.config.to_json().encode(),
+        TASK_FILE: _to_json(stored.task),
+        README_FILE: (readme or _default_readme(stored)).encode(),
+    }
+    if stored.vocabulary is not None:
+        contents[VOCAB_FILE] = stored.vocabulary.to_text().encode()
+        contents[TOKENIZER_FILE] = _to_json(stored.tokenizer_settings)
+    for name, data in contents.items():
+        with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
+            file.write(data)
+    safetensors_file.write(
+        os.path.join(directory, WEIGHTS_FILE), stored.weights, {}
+    )
+    names = [*contents, WEIGHTS_FILE]
+    if len(stored.optimizer_state):
+        safetensors_file.write(
+            os.path.join(directory, OPTIMIZER_FILE),
+            stored.optimizer_state,
+            {},
+            integers=(weight_map.GLOBAL_STEP,),
+        )
+        names.append(OPTIMIZER_FILE)
+    files.write_json(
+        os.path.join(directory, CHECKSUMS_FILE),
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "sha256": {
+                name: files.sha256(os.path.join(directory, name))
+                for name in names
+            },
+        },
+    )
+    return []
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether a model directory is at `path`.
+
+    So is the output directory of a training run, if it holds checkpoints
+    besides, and each of those.
+    """
+    try:
+        return _locate(path) is not None
+    except (OSError, tf.errors.OpError):
+        return False
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads a model directory and checks that nothing in it has changed.
+
+    Args:
+      path: A model directory; or the output directory of a training run or
+        one of its checkpoints, which then gives weights and optimizer state.
+      allow_missing: Names of weights that may be missing or unused.
+
+    Raises:
+      UserError: If it is none, if a file is missing or was changed, or if its
+        files do not belong together.
+    """
+    located = _locate(path)
+    if located is None:
+        raise UserError(
+            "Expected a model directory, as training leaves it in "
+            f"<output_dir>/{MODEL_FOLDER}. Received: {path!r}, and there is no "
+            f"{os.path.join(path, CHECKSUMS_FILE)}."
+        )
+    directory, checkpoint = located
+    names = _check_files(directory)
+    config = files.read_bert_config(os.path.join(directory, CONFIG_FILE))
+    task = files.read_json_object(os.path.join(directory, TASK_FILE))
+    if checkpoint:
+        weights, state, report = _read_checkpoint(
+            checkpoint, config, allow_missing
+        )
+        if weight_map.GLOBAL_STEP in state:
+            step = int(state[weight_map.GLOBAL_STEP])
+            task[weight_map.GLOBAL_STEP] = step
+    else:
+        weights, state, report = _read_weights(
+            directory, OPTIMIZER_FILE in names, config, allow_missing
+        )
+    vocabulary, settings = _read_vocabulary(directory, names)
+    stored = StoredModel(
+        path=path,
+        config=config,
+        weights=weights,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task=task,
+        optimizer_state=state,
+        report=report,
+    )
+    stored_model.check(stored)
+    return stored
+
+
+def _locate(path: str) -> tuple[str, str | None] | None:
+    """Returns the model directory that `path` means, and the checkpoint."""
+    if tf.io.gfile.exists(os.path.join(path, CHECKSUMS_FILE)):
+        return path, None
+    if tf.io.gfile.isdir(path):
+        folder, names = path, tf.io.gfile.listdir(path)
+    else:
+        folder, name = os.path.split(path.removesuffix(".index"))
+        names = [f"{name}.index"]
+    directory = os.path.join(folder, MODEL_FOLDER)
+    if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
+        return None
+    # Of fine-tuning no step but the chosen one is of use, which may not be the
+    # last.
+    if folder == path and _was_fine_tuned(directory):
+        return directory, None
+    has_checkpoint = any(
+        _CHECKPOINT.fullmatch(name)
+        and tf.io.gfile.exists(os.path.join(folder, name))
+        for name in names
+    )
+    return (directory, path) if has_checkpoint else None
+
+
+def _was_fine_tuned(directory: str) -> bool:
+    task = files.read_json_object(os.path.join(directory, TASK_FILE))
+    return task.get("kind") != "pretraining"
+
+
+def _check_files(path: str) -> frozenset[str]:
+    """Compares the files with the checksums and returns their names."""
+    checksums_file = os.path.join(path, CHECKSUMS_FILE)
+    checksums = files.read_json(checksums_file)
+    is_ours = isinstance(checksums, dict) and checksums.get("format") == _FORMAT
+    if not is_ours or checksums.get("version") != _VERSION:
+        raise UserError(
+            f"{checksums_file} does not belong to a model directory of this "
+            "version of bert_tf."
+        )
+    hashes = checksums.get("sha256")
+    names = frozenset(hashes if isinstance(hashes, dict) else ())
+    has_vocabulary = VOCAB_FILE in names
+    if not names.issuperset(_REQUIRED) or has_vocabulary != (
+        TOKENIZER_FILE in names
+    ):
+        raise UserError(f"{checksums_file} is incomplete.")
+    for name, expected in hashes.items():
+        file = os.path.join(path, name)
+        if not tf.io.gfile.exists(file) or tf.io.gfile.isdir(file):
+            raise UserError(
+                f"The model directory {path} is incomplete: {name} is missing; "
+                "copy it again."
+            )
+        found = files.sha256(file)
+        if found != expected:
+            raise UserError(
+                f"{file} is not what was written: its SHA-256 is not the "
+                f"one in {CHECKSUMS_FILE}; copy the model directory again or, "
+                f"if you have changed the file, put {found} there."
+            )
+    return names
+
+
+def _read_weights(
+    directory: str,
+    has_state: bool,
+    config: BertConfig,
+    allow_missing: re.Pattern | None,
+) -> tuple[Tensors, Tensors, matching.Report]:
+    """Returns weights, optimizer state and what became of the tensors."""
+    path = os.path.join(directory, WEIGHTS_FILE)
+    tensors, _ = safetensors_file.read(path)
+    weights, report = _match(config, tensors, path, allow_missing)
+    if not has_state:
+        return weights, Tensors.from_arrays({}), report
+    path = os.path.join(directory, OPTIMIZER_FILE)
+    tensors, _ = safetensors_file.read(path)
+    state, unused = optimizer_state.match(
+        tensors.shapes,
+        tensors.__getitem__,
+        {name: weights.shapes[name] for name in report.loaded},
+        path,
+        allow_missing,
+    )
+    report = dataclasses.replace(report, unused=report.unused + unused)
+    return weights, state, report
+
+
+def _read_checkpoint(
+    path: str, config: BertConfig, allow_missing: re.Pattern | None
+) -> tuple[Tensors, Tensors, matching.Report]:
+    """Returns weights, optimizer state and what became of the tensors."""
+    prefix = tf1_checkpoint.find_prefix(path)
+    weights, state, report = tf1_checkpoint.read_weights(
+        prefix, config, allow_missing
+    )
+    note = f"Weights and optimizer state are those of the checkpoint {prefix}."
+    return weights, state, report.with_notes(note)
+
+
+def _match(
+    config: BertConfig,
+    tensors: Tensors,
+    source: str,
+    allow_missing: re.Pattern | None = None,
+) -> tuple[Tensors, matching.Report]:
+    return matching.match(
+        config,
+        tensors.shapes,
+        tensors.__getitem__,
+        "bert_tf",
+        source,
+        {head for heads in weight_map.HEADS.values() for head in heads},
+        allow_missing=allow_missing,
+    )
+
+
+def _read_vocabulary(
+    directory: str, names: Collection[str]
+) -> tuple[Vocabulary | None, dict[str, Any] | None]:
+    if VOCAB_FILE not in names:
+        return None, None
+    path = os.path.join(directory, VOCAB_FILE)
+    # Only \n ends a line: a vocabulary may hold other line separators.
+    lines = files.read_bytes(path).decode().removesuffix("\n").split("\n")
+    settings = files.read_json_object(os.path.join(directory, TOKENIZER_FILE))
+    return Vocabulary(lines, source=path), settings
+
+
+def _default_readme(stored: StoredModel) -> str:
+    return model_card.build(
+        "A BERT",
+        f"A BERT of kind {stored.task['kind']}, read from {stored.path}.",
+        {"Notes": dict(enumerate(stored.report.notes, 1))},
+        'import bert_tf\nmodel = bert_tf.load_model(".")',
+    )
+
+
+def _to_json(values: Mapping[str, Any]) -> bytes:
+    return (
+        json.dumps(dict(values), indent=2, ensure_ascii=False) + "\n"
+    ).encode()

@@ -1,0 +1,276 @@
+"""Reads and writes checkpoints of the TensorFlow Model Garden.
+
+They are checkpoints of TensorFlow 2 whose objects are those of
+`official.nlp.modeling`: a `BertEncoderV2` or the older functional
+`BertEncoder`, alone or in a `BertPretrainerV2`, `BertClassifier`,
+`BertSpanLabeler` or `BertTokenClassifier`. Beside them lie `bert_config.json`
+and `vocab.txt`, as in the directories that the Model Garden releases.
+
+`hidden_act` means the same there as here: "gelu" is the tanh approximation.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from bert_tf.checkpoints import conversion_report
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import translation
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.model_garden import checkpoint as object_checkpoint
+from bert_tf.checkpoints.model_garden import objects as model_garden_objects
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.text.vocabulary import Vocabulary
+
+_CONFIG_FILE = "bert_config.json"
+_VOCAB_FILE = "vocab.txt"
+_PREFIX = "bert_model.ckpt"
+_HEADS = (
+    weight_map.MASKED_LM,
+    weight_map.NEXT_SENTENCE,
+    weight_map.CLASSIFIER,
+    weight_map.SQUAD,
+    weight_map.TAGGER,
+)
+# What the Model Garden's own configuration class adds; `embedding_size` is
+# the width of factorised embeddings, which BERT does not have.
+_IGNORED_KEYS = ("backward_compatible", "embedding_size")
+# What to write there for an activation; the others have the same names. The
+# tf_keras behind "gelu" means the exact form.
+_ACTIVATIONS = {
+    "gelu": 'tf_utils.get_activation("gelu")',
+    "gelu_erf": '"gelu"',
+}
+# bert_encoder.py: BertEncoderV2.__init__.
+_LAYER_NORM_EPS = 1e-12
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether a checkpoint of a transformer of the Garden is there."""
+    try:
+        prefix = tf1_checkpoint.find_prefix(path)
+    except (UserError, OSError, tf.errors.OpError):
+        return False
+    names = object_checkpoint.variable_names(prefix)
+    return any(x.endswith("/_query_dense/kernel") for x in names)
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads names and shapes now, and values when they are asked for.
+
+    Args:
+      path: A directory with one checkpoint, `bert_config.json` and
+        `vocab.txt`, or the prefix of the checkpoint in it.
+      allow_missing: Names of weights that may be missing or unused.
+
+    Raises:
+      UserError: If that is not what lies there.
+    """
+    prefix = tf1_checkpoint.find_prefix(path)
+    checkpoint = object_checkpoint.ObjectCheckpoint(prefix)
+    found = model_garden_objects.find(checkpoint)
+    directory = os.path.dirname(prefix)
+    config, notes = _read_config(directory, prefix)
+    weights, report = _match(checkpoint, found, config, allow_missing)
+    if weight_map.MASKED_LM not in report.absent_heads:
+        notes.append(
+            "The masked-LM head is taken to have the encoder's activation, as "
+            "the checkpoint does not say."
+        )
+    if any(map(model_garden_objects.is_optimizer_state, report.expected)):
+        notes.append("The state of the Model Garden's optimizer is not read.")
+    vocabulary = settings = None
+    vocab_file = os.path.join(directory, _VOCAB_FILE)
+    if tf.io.gfile.exists(vocab_file):
+        vocabulary = Vocabulary.from_file(vocab_file)
+        vocabulary.check_size(config.vocab_size)
+        lower_case = stored_model.derive_lower_case(vocabulary)
+        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
+        verb = "does" if lower_case else "does not"
+        notes.append(
+            "A Model Garden checkpoint does not say whether the model reads "
+            f"lower case; by its vocabulary it {verb}."
+        )
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=weights,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task={"kind": weight_map.kind_of(weights)},
+        report=report.with_notes(*notes, *found.notes),
+        lower_case_is_derived=vocabulary is not None,
+    )
+
+
+def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
+    path = os.path.join(directory, _CONFIG_FILE)
+    if not tf.io.gfile.exists(path):
+        params = os.path.join(directory, "params.yaml")
+        hint = (
+            f"; write one with the sizes that {params} gives"
+            if tf.io.gfile.exists(params)
+            else ""
+        )
+        raise UserError(
+            f"The Model Garden checkpoint {prefix} needs a {_CONFIG_FILE} "
+            f"beside it, and there is no {path}{hint}."
+        )
+    values = files.read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} must hold one JSON object. Received: "
+            f"{type(values).__name__}."
+        )
+    width = values.get("embedding_size")
+    if width not in (None, values.get("hidden_size")):
+        raise UserError(
+            f"{path}: `embedding_size` must be `hidden_size` or null, as BERT "
+            f"has no factorised embeddings. Received: embedding_size={width!r}."
+        )
+    kept = {key: values[key] for key in values if key not in _IGNORED_KEYS}
+    config = BertConfig.from_dict(kept, path)
+    _check_config(config, path)
+    notes = []
+    if config.hidden_act == "gelu":
+        notes.append(
+            'hidden_act "gelu" of the Model Garden is the tanh approximation '
+            "of GELU, as it is here."
+        )
+    return config, notes
+
+
+def _match(
+    checkpoint: object_checkpoint.ObjectCheckpoint,
+    found: model_garden_objects.Found,
+    config: BertConfig,
+    allow_missing: re.Pattern | None,
+) -> tuple[Tensors, matching.Report]:
+    """Matches the variables found, and those that nobody asked for."""
+    rows = weight_map.rows(config)
+    names = {row.model_garden for row in rows} - {None}
+    variables = {n: x for n, x in found.variables.items() if n in names}
+    used = {*variables.values(), *found.left}
+    for variable in checkpoint.objects():
+        if checkpoint.key(variable) and variable not in used:
+            name = checkpoint.name(variable)
+            # A weight found elsewhere may have taken the name.
+            taken = name in variables
+            label = f"{name} (object {variable})" if taken else name
+            variables[label] = variable
+    shapes = {name: checkpoint.shape(x) for name, x in variables.items()}
+    weights, report = matching.match(
+        config,
+        {name: shape for name, shape in shapes.items() if shape is not None},
+        lambda name: checkpoint.read(variables[name]),
+        "model_garden",
+        checkpoint.prefix,
+        _HEADS,
+        allow_missing=allow_missing,
+        expected_unused=model_garden_objects.is_training_state,
+    )
+    left = tuple(checkpoint.name(variable) for variable in found.left)
+    return weights, dataclasses.replace(
+        report, expected=(*left, *report.expected)
+    )
+
+
+def write_model(directory: str, stored: StoredModel) -> list[str]:
+    """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`.
+
+    Args:
+      directory: Is there and empty.
+      stored: The model.
+
+    Returns:
+      Sentences about what a user should know.
+
+    Raises:
+      UserError: If the Model Garden has no such model.
+    """
+    config = stored.config
+    _check_config(config, stored.path)
+    if stored.vocabulary is None:
+        raise UserError(
+            f"The model in {stored.path} has no vocabulary, which a Model "
+            f"Garden directory holds as {_VOCAB_FILE}."
+        )
+    tensors, left = translation.translate(
+        stored.weights, config, "model_garden"
+    )
+    tensors, aliases, full_names = model_garden_objects.complete(tensors)
+    files.write_text(os.path.join(directory, _CONFIG_FILE), config.to_json())
+    stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
+    object_checkpoint.write(
+        os.path.join(directory, _PREFIX), tensors, aliases, full_names
+    )
+    return list(_sentences(stored, left))
+
+
+def _check_config(config: BertConfig, source: str) -> None:
+    """Checks that the Model Garden computes what a config says."""
+    if config.layer_norm_eps != _LAYER_NORM_EPS or config.left_to_right:
+        raise UserError(
+            "A BertEncoderV2 of the Model Garden has layer_norm_eps="
+            f"{_LAYER_NORM_EPS} and left_to_right=False. Received: "
+            f"layer_norm_eps={config.layer_norm_eps} and left_to_right="
+            f"{config.left_to_right} in {source}; it cannot be this model."
+        )
+
+
+def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
+    config = stored.config
+    parts = {weight_map.part_of(name) for name in stored.weights}
+    activation = _ACTIVATIONS.get(config.hidden_act, f'"{config.hidden_act}"')
+    if config.hidden_act == "gelu_erf":
+        yield (
+            'hidden_act "gelu_erf" has no name in the Model Garden; build its '
+            f"encoder with inner_activation={activation}, which is the exact "
+            "(erf) GELU there."
+        )
+    if weight_map.MASKED_LM in parts:
+        yield (
+            f"Build BertPretrainerV2 with mlm_activation={activation}, as it "
+            "has no activation by default."
+        )
+    if weight_map.POOLER not in parts:
+        yield (
+            "There is no pooler, so that of the Model Garden's encoder keeps "
+            "its initial values: load with expect_partial()."
+        )
+    heads = {weight_map.part_of(name) for name in left}
+    if heads:
+        yield (
+            f"Not carried, as the Model Garden has no such head: "
+            f"{', '.join(sorted(heads))}."
+        )
+    if stored.optimizer_state:
+        yield "The optimizer's state is not carried."
+    if stored.task.get("labels"):
+        yield (
+            "The names of the labels are not carried: "
+            f"{', '.join(stored.task['labels'])}."
+        )
+    yield from conversion_report.lost_settings(
+        "A Model Garden directory", stored.task, ("kind", "labels", "head")
+    )
+    settings = stored.tokenizer_settings
+    derived = stored_model.derive_lower_case(stored.vocabulary)
+    if settings and settings["lower_case"] != derived:
+        yield (
+            "A Model Garden directory does not say whether the model reads "
+            "lower case, and the vocabulary suggests another answer: build "
+            f"its tokenizer with lower_case={settings['lower_case']}."
+        )

@@ -1,0 +1,192 @@
+"""The weights of BiLSTMs between encoder and head, which few models have.
+
+`weight_map` has the weights of all BERTs. A BiLSTM's number and size stand in
+no `BertConfig`, so their rows are made of what a checkpoint holds:
+
+  <head>/layer_combination/{weights,scale}   of weighted sums of layers
+  <head>/bilstm_{n}/{forward,backward}/{kernel,recurrent_kernel,bias}
+
+Only our formats have them: bert_tf and tf1.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.weight_map import Row
+from bert_tf.checkpoints.weight_map import Shape
+from bert_tf.config import LAYER_COMBINATIONS
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+
+_PREFIXES = {
+    weight_map.CLASSIFIER: "",
+    weight_map.SQUAD: f"{weight_map.SQUAD}/",
+    weight_map.TAGGER: f"{weight_map.TAGGER}/",
+    weight_map.MULTIPLE_CHOICE: f"{weight_map.MULTIPLE_CHOICE}/",
+}
+# Layers of weighted_sum_last_four_hidden and concat_last_four_hidden.
+_FOUR = 4
+_WEIGHTED_SUM = "weighted_sum"
+_UNDER_HEAD = re.compile(r"(^|/)(bilstm_\d+|layer_combination)/")
+
+
+def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
+    """Returns all rows of `weight_map`, and those of BiLSTMs.
+
+    Args:
+      config: The shape of the encoder.
+      shapes: Canonical name to shape, of all weights of a checkpoint. Those
+        that begin as a BiLSTM's ask for all of that BiLSTM.
+    """
+    result = weight_map.rows(config)
+    for prefix in _PREFIXES.values():
+        number = _count(prefix, shapes)
+        combined = f"{prefix}layer_combination/"
+        if any(name.startswith(combined) for name in shapes):
+            result += _combination_rows(combined, config, shapes)
+        if not number:
+            continue
+        width, size = _sizes(prefix, config, shapes)
+        for level in range(number):
+            result += _lstm_rows(f"{prefix}bilstm_{level}/", width, size)
+            width = 2 * size
+        output = f"{prefix}output_weights"
+        result = [
+            dataclasses.replace(row, shape=(row.shape[0], width))
+            if row.name == output
+            else row
+            for row in result
+        ]
+    return result
+
+
+def belongs(name: str) -> bool:
+    """Returns whether a weight is one of those between encoder and head."""
+    return _UNDER_HEAD.search(name) is not None
+
+
+def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
+    """Checks that a model's weights are those that its task speaks of.
+
+    Args:
+      task: What task.json holds.
+      names: Canonical names of the model's weights.
+      source: What to call the model in an error.
+
+    Raises:
+      UserError: If they are not.
+    """
+    prefix = _prefix_of(task["kind"])
+    if prefix is None:
+        return
+    names = list(names)
+    combined = f"{prefix}layer_combination/"
+    number = _count(prefix, names)
+    combination = task.get("layer_combination")
+    is_feature_based = task.get("approach") == "feature_based"
+    known = LAYER_COMBINATIONS if is_feature_based else (None,)
+    if combination not in known:
+        raise UserError(
+            f"The task of {source} must name a layer_combination, one of "
+            f"{', '.join(LAYER_COMBINATIONS)}, if and only if its approach is "
+            f"'feature_based'. Received: {combination!r} with approach="
+            f"{task.get('approach')!r}."
+        )
+    expected = (
+        2 if is_feature_based else int(_head_type(task, number) != "linear")
+    )
+    is_weighted = is_feature_based and combination.startswith(_WEIGHTED_SUM)
+    has_weighted = any(name.startswith(combined) for name in names)
+    if number != expected or has_weighted != is_weighted:
+        raise UserError(
+            f"The task of {source} asks for {expected} BiLSTMs and "
+            f"{'a' if is_weighted else 'no'} learnt sum of layers. Its "
+            f"weights have {number} and {'one' if has_weighted else 'none'}: "
+            "task.json is of another model."
+        )
+
+
+def arguments(
+    task: Mapping[str, Any], kind: str, shapes: Mapping[str, Shape]
+) -> dict[str, Any]:
+    """Returns the arguments of a model's constructor that a stored head sets.
+
+    Args:
+      task: What task.json holds, or nothing of it.
+      kind: The kind of the model to build.
+      shapes: Canonical name to shape, of all weights that it begins with.
+    """
+    prefix = _prefix_of(kind)
+    if prefix is None or f"{prefix}output_weights" not in shapes:
+        return {}
+    number = _count(prefix, shapes)
+    found: dict[str, Any] = {"head": _head_type(task, number)}
+    if kind == "tagging":
+        found["approach"] = task.get("approach", "fine_tuning")
+    if found.get("approach") == "feature_based":
+        found |= {
+            "head": "linear",
+            "layer_combination": task["layer_combination"],
+        }
+    if number:
+        shape = shapes[f"{prefix}bilstm_0/forward/recurrent_kernel"]
+        found["lstm_size"] = shape[0]
+    return found
+
+
+def _head_type(task: Mapping[str, Any], number: int) -> str:
+    """Returns `head`; checkpoints of TensorFlow 1 have no task.json."""
+    return task.get("head") or ("bilstm" if number else "linear")
+
+
+def _prefix_of(kind: str) -> str | None:
+    heads = weight_map.HEADS[kind]
+    return _PREFIXES.get(heads[0]) if len(heads) == 1 else None
+
+
+def _count(prefix: str, names: Iterable[str]) -> int:
+    """Returns the number of BiLSTMs under a head."""
+    pattern = re.compile(rf"{re.escape(prefix)}bilstm_(\d+)/")
+    levels = [int(match[1]) for name in names if (match := pattern.match(name))]
+    return max(levels, default=-1) + 1
+
+
+def _sizes(
+    prefix: str, config: BertConfig, shapes: Mapping[str, Shape]
+) -> tuple[int, int]:
+    """Returns the width that the first BiLSTM reads, and its units."""
+    kernel = shapes.get(f"{prefix}bilstm_0/forward/kernel", ())
+    widths = (config.hidden_size, _FOUR * config.hidden_size)
+    width = kernel[0] if kernel and kernel[0] in widths else widths[0]
+    recurrent = shapes.get(f"{prefix}bilstm_0/forward/recurrent_kernel", ())
+    return width, recurrent[0] if recurrent else 0
+
+
+def _lstm_rows(prefix: str, width: int, size: int) -> list[Row]:
+    gates = 4 * size
+    parts = {
+        "kernel": (width, gates),
+        "recurrent_kernel": (size, gates),
+        "bias": (gates,),
+    }
+    return [
+        Row(f"{prefix}{direction}/{name}", shape, "same")
+        for direction in ("forward", "backward")
+        for name, shape in parts.items()
+    ]
+
+
+def _combination_rows(
+    prefix: str, config: BertConfig, shapes: Mapping[str, Shape]
+) -> list[Row]:
+    number = config.num_hidden_layers
+    if tuple(shapes.get(f"{prefix}weights", ())) == (_FOUR,):
+        number = _FOUR
+    return [
+        Row(f"{prefix}weights", (number,), "same"),
+        Row(f"{prefix}scale", (1,), "same"),
+    ]

@@ -1,0 +1,124 @@
+"""Weight files of Hugging Face's format, one tensor at a time.
+
+A file is the length of its header, the header (names, types, shapes and where
+the numbers lie, as JSON), and the numbers.
+"""
+
+import json
+from collections.abc import Collection
+from collections.abc import Mapping
+
+import numpy as np
+import safetensors.numpy
+import tensorflow as tf
+
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+_ALIGNMENT = 8
+_CHUNK_BYTES = 1 << 24
+
+
+def read(path: str) -> tuple[Tensors, dict[str, str]]:
+    """Reads the header of a file; its tensors are read when asked for.
+
+    Args:
+      path: The file; one that is not on a local disk is read at once.
+
+    Returns:
+      The tensors, in the file's types, and the types: name to, for instance,
+      "F32" or "BF16".
+
+    Raises:
+      UserError: If the file is missing, truncated or damaged.
+    """
+    if "://" in path:
+        return _read_whole(path)
+    shapes, types = {}, {}
+    try:
+        with _open(path) as file:
+            for name in file.keys():  # noqa: SIM118  # Not a mapping.
+                part = file.get_slice(name)
+                shapes[name] = tuple(part.get_shape())
+                types[name] = part.get_dtype()
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+
+    def read_one(name):
+        try:
+            with _open(path) as file:
+                return file.get_tensor(name)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise _damaged(path, error) from error
+
+    return Tensors(shapes, read_one), types
+
+
+def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
+    try:
+        contents = files.read_bytes(path)
+        parts = safetensors.deserialize(contents)
+        values = safetensors.numpy.load(contents)
+    except (safetensors.SafetensorError, tf.errors.OpError) as error:
+        raise _damaged(path, error) from error
+    types = {name: part["dtype"] for name, part in parts}
+    return Tensors.from_arrays(values), types
+
+
+def _open(path: str):
+    # Mapped into memory, the pages of a file would count as the process's.
+    return safetensors.safe_open(path, framework="numpy", backend="pread")
+
+
+def _damaged(path: str, error: Exception) -> UserError:
+    reason = str(error).splitlines()[0].rstrip(".")
+    return UserError(
+        f"{path} is damaged or incomplete and cannot be read ({reason}); copy "
+        "it again."
+    )
+
+
+def write(
+    path: str,
+    tensors: Tensors,
+    metadata: Mapping[str, str],
+    integers: Collection[str] = (),
+) -> None:
+    """Writes <float32> tensors, of which it holds one at a time.
+
+    The file is, byte by byte, what the library writes. `safetensors.numpy`
+    itself wants all tensors at once.
+
+    Args:
+      path: The file to write.
+      tensors: Name to value.
+      metadata: What to say about the file in its header.
+      integers: Names of those that are <int64>.
+    """
+    header = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    # The widest type first, so that every tensor is aligned.
+    names = sorted(tensors, key=lambda name: (name not in integers, name))
+    for name in names:
+        shape = tensors.shapes[name]
+        size = 8 if name in integers else 4
+        end = offset + int(np.prod(shape, dtype=np.int64)) * size
+        header[name] = {
+            "dtype": "I64" if name in integers else "F32",
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    text = text.encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            dtype = "<i8" if name in integers else "<f4"
+            value = np.ascontiguousarray(tensors[name], dtype)
+            contents = memoryview(value.reshape(-1)).cast("B")
+            for start in range(0, len(contents), _CHUNK_BYTES):
+                file.write(bytes(contents[start : start + _CHUNK_BYTES]))

@@ -1,0 +1,1 @@
+"""The original's TensorFlow 1 checkpoints."""

@@ -1,0 +1,309 @@
+"""Reads and writes checkpoints of TensorFlow 1, the original's format.
+
+A checkpoint is a prefix, for instance `bert_model.ckpt`, beside which lie
+`bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
+"""
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Collection
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import optimizer_state
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.assign import LoadReport
+from bert_tf.checkpoints.assign import load_into
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+__all__ = [
+    "LoadReport",
+    "find_prefix",
+    "is_object_based",
+    "load_into",
+    "open_tensors",
+    "read",
+    "read_weights",
+    "write",
+]
+
+_DATA_SUFFIX = ".data-00000-of-00001"
+_PART = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+_STEP = re.compile(r"-(\d+)$")
+# The reader turns some statuses into Python's own errors: reading past the
+# end of a file becomes an IndexError.
+READ_ERRORS = (
+    tf.errors.OpError,
+    IndexError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def find_prefix(path: str) -> str:
+    """Returns the prefix of the checkpoint that `path` means.
+
+    Args:
+      path: A prefix, one of a checkpoint's files, or a directory; of a
+        directory the checkpoint that its file `checkpoint` names, or else the
+        one of the latest step.
+
+    Raises:
+      UserError: If there is no checkpoint, or more than one that could be
+        meant.
+    """
+    if tf.io.gfile.isdir(path):
+        return _find_in_directory(path)
+    prefix = _PART.sub("", path)
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        raise UserError(
+            "A checkpoint is named by its prefix, beside which PREFIX.index "
+            f"lies. Received: {path!r}, and there is no {prefix}.index."
+        )
+    return prefix
+
+
+def _find_in_directory(path: str) -> str:
+    named = _read_state_file(path)
+    if named:
+        return named
+    names = [
+        name.removesuffix(".index")
+        for name in tf.io.gfile.listdir(path)
+        if name.endswith(".index")
+    ]
+    if not names:
+        raise UserError(f"There is no checkpoint in the directory {path!r}.")
+    steps = {
+        int(match[1]): name for name in names if (match := _STEP.search(name))
+    }
+    if len(names) > 1 and len(steps) < len(names):
+        raise UserError(
+            f"The directory {path!r} holds several checkpoints; name one of "
+            f"them: {', '.join(sorted(names))}."
+        )
+    return os.path.join(path, steps[max(steps)] if steps else names[0])
+
+
+def _read_state_file(directory: str) -> str | None:
+    """Returns the prefix that the file `checkpoint` names, if it is there."""
+    try:
+        state = tf.train.get_checkpoint_state(directory)
+    except (tf.errors.OpError, ValueError):
+        return None
+    if state is None:
+        return None
+    # Directories get moved, so the folder that the file names is not asked.
+    name = os.path.basename(state.model_checkpoint_path)
+    prefix = os.path.join(directory, name)
+    return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
+
+
+def is_object_based(prefix: str) -> bool:
+    """Returns whether TensorFlow 2 wrote it, by the names of objects.
+
+    The bytes of the index are searched, so a damaged index can be asked.
+    """
+    index = f"{prefix}.index"
+    return tf.io.gfile.exists(index) and (
+        OBJECT_GRAPH_KEY.encode() in files.read_bytes(index)
+    )
+
+
+def open_tensors(path: str) -> Tensors:
+    """Returns the tensors of a checkpoint; each is read when asked for.
+
+    Args:
+      path: What `find_prefix` takes.
+
+    Raises:
+      UserError: If there is no checkpoint, it is damaged, or of TensorFlow
+        2's kind; also when a damaged tensor is asked for.
+    """
+    prefix = find_prefix(path)
+    if set(prefix) & set("[\\"):
+        raise UserError(
+            "TensorFlow takes [ and \\ in the path of a checkpoint for a "
+            f"pattern. Received: {prefix!r}; move or rename it."
+        )
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        shapes = reader.get_variable_to_shape_map()
+        dtypes = reader.get_variable_to_dtype_map()
+    except READ_ERRORS as error:
+        raise _damaged(prefix, error) from error
+    if OBJECT_GRAPH_KEY in shapes:
+        raise UserError(
+            f"{prefix} is a checkpoint of TensorFlow 2's kind, which names "
+            "objects; expected one of TensorFlow 1's kind, which names "
+            "variables."
+        )
+    _check_length(prefix, shapes, dtypes)
+
+    def read_tensor(name):
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except READ_ERRORS as error:
+            raise _damaged(prefix, error) from error
+
+    return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
+
+
+def _check_length(prefix: str, shapes, dtypes) -> None:
+    """Checks that the data files are as long as the tensors need."""
+    needed = sum(
+        math.prod(shapes[name]) * dtypes[name].size
+        for name in shapes
+        if dtypes[name] != tf.string
+    )
+    folder, name = os.path.split(prefix)
+    found = sum(
+        tf.io.gfile.stat(os.path.join(folder, other)).length
+        for other in tf.io.gfile.listdir(folder or ".")
+        if other.startswith(f"{name}.data-") and _PART.search(other)
+    )
+    if found < needed:
+        raise UserError(
+            f"The checkpoint {prefix} is damaged or incomplete: its tensors "
+            f"take {needed} bytes, and {prefix}.data-* have {found}; copy it "
+            "again."
+        )
+
+
+def _damaged(prefix: str, error: Exception) -> UserError:
+    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+    return UserError(
+        f"The checkpoint {prefix} is damaged or incomplete and cannot be read "
+        f"({reason}); copy it again."
+    )
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+    """Returns all tensors of a checkpoint by their names, read at once.
+
+    Args:
+      path: What `find_prefix` takes.
+
+    Raises:
+      UserError: As `open_tensors`.
+    """
+    return dict(open_tensors(path))
+
+
+def read_weights(
+    path: str, config: BertConfig, allow_missing: re.Pattern | None = None
+) -> tuple[Tensors, Tensors, matching.Report]:
+    """Sorts the tensors of a checkpoint of a BERT; reads no values.
+
+    Args:
+      path: What `find_prefix` takes.
+      config: The shape of the model.
+      allow_missing: Names of tensors that may be missing or unused.
+
+    Returns:
+      The weights, the optimizer's state, and what became of the tensors.
+
+    Raises:
+      UserError: If the checkpoint is damaged, or holds another model.
+    """
+    prefix = find_prefix(path)
+    tensors = open_tensors(prefix)
+    state = tensors.select(weight_map.is_optimizer_state)
+    weights, report = matching.match(
+        config,
+        {n: s for n, s in tensors.shapes.items() if n not in state},
+        tensors.__getitem__,
+        "tf1",
+        prefix,
+        {head for heads in weight_map.HEADS.values() for head in heads},
+        allow_missing=allow_missing,
+    )
+    report = report.with_notes(*_check_types(prefix, report.loaded))
+    state, unused = optimizer_state.match(
+        state.shapes,
+        tensors.__getitem__,
+        {name: weights.shapes[name] for name in report.loaded},
+        prefix,
+        allow_missing,
+    )
+    report = dataclasses.replace(report, unused=report.unused + unused)
+    return weights, state, report
+
+
+def _check_types(prefix: str, names: Collection[str]) -> list[str]:
+    """Checks that weights are real numbers; says if they are not <float32>."""
+    dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    for name in names:
+        if not dtypes[name].is_floating:
+            raise UserError(
+                f"{prefix} is not a model's: expected floating point numbers, "
+                f"but {name} is {dtypes[name].name}."
+            )
+    others = sorted({dtypes[name].name for name in names} - {"float32"})
+    if not others:
+        return []
+    return [
+        f"{prefix} holds numbers of type {', '.join(others)}, which become "
+        "float32."
+    ]
+
+
+def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a checkpoint that the original reads.
+
+    They are, byte for byte, the files that TensorFlow 1 would write. They
+    appear whole, the index last: a checkpoint is there when its index is. An
+    earlier checkpoint of the same prefix is replaced.
+
+    Args:
+      prefix: Where to, without the suffixes.
+      tensors: Name to value; of `Tensors`, which are read here, no more than
+        one copy is in memory.
+
+    Raises:
+      tf.errors.OpError: If the disk is full or cannot be written to; then
+        nothing is left behind.
+    """
+    with (
+        files.atomic_file(f"{prefix}.index") as index,
+        files.atomic_file(f"{prefix}{_DATA_SUFFIX}") as data,
+    ):
+        scratch = f"{index}.save"
+        names = sorted(tensors)
+        try:
+            # An accelerator has better uses for its memory.
+            with tf.device("CPU:0"):
+                tf.raw_ops.SaveV2(
+                    prefix=scratch,
+                    tensor_names=names,
+                    shape_and_slices=[""] * len(tensors),
+                    # What is made of an array holds on to the array as well.
+                    tensors=[
+                        tf.identity(tf.convert_to_tensor(tensors[name]))
+                        for name in names
+                    ],
+                )
+            tf.io.gfile.rename(f"{scratch}{_DATA_SUFFIX}", data)
+            tf.io.gfile.rename(f"{scratch}.index", index)
+        except BaseException:
+            _remove_all(scratch)
+            raise
+
+
+def _remove_all(prefix: str) -> None:
+    """Removes the files that begin with `prefix`."""
+    folder, name = os.path.split(prefix)
+    for other in tf.io.gfile.listdir(folder or "."):
+        if other.startswith(name):
+            tf.io.gfile.remove(os.path.join(folder, other))

@@ -1,0 +1,235 @@
+"""Models as google-research/bert keeps them: three files and a checkpoint.
+
+  bert_config.json
+  vocab.txt
+  bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001
+
+What training leaves there has other prefixes (`model.ckpt-1000`), also holds
+Adam's moments and the step, and a file `checkpoint` that names the newest.
+"""
+
+import os
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.checkpoints import conversion_report
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import recurrent_heads
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import translation
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.text.vocabulary import Vocabulary
+
+_CONFIG_FILE = "bert_config.json"
+_VOCAB_FILE = "vocab.txt"
+_PREFIX = "bert_model.ckpt"
+_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+# Heads of ours for which the original has no code.
+_OUR_HEADS = (weight_map.TAGGER, weight_map.MULTIPLE_CHOICE)
+
+
+def recognizes(path: str) -> bool:
+    """Returns whether a checkpoint of TensorFlow 1's kind is there.
+
+    It may be damaged, and its configuration may be missing: `read_model` says
+    so. Checkpoints of TensorFlow 2's kind and what `model_directory` reads are
+    no such.
+
+    Args:
+      path: A directory, or the prefix of a checkpoint.
+    """
+    try:
+        return not model_directory.recognizes(path) and any(
+            not tf1_checkpoint.is_object_based(prefix)
+            for prefix in _find_prefixes(path)
+        )
+    except (OSError, tf.errors.OpError):
+        return False
+
+
+def _find_prefixes(path: str) -> set[str]:
+    """Returns what files at `path` look like parts of checkpoints."""
+    if tf.io.gfile.isdir(path):
+        names = tf.io.gfile.listdir(path)
+        has_config = _CONFIG_FILE in names
+        return {
+            os.path.join(path, _PART.sub("", name))
+            for name in names
+            if (match := _PART.search(name))
+            and (match[1] == "index" or has_config)
+        }
+    prefix = _PART.sub("", path)
+    return {prefix} if tf.io.gfile.exists(f"{prefix}.index") else set()
+
+
+def read_model(
+    path: str, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads names and shapes now, and values when they are asked for.
+
+    Without a `vocab.txt` the vocabulary is None; whoever needs one, as the
+    converter does, refuses that.
+
+    Args:
+      path: A directory, of which the checkpoint that its file `checkpoint`
+        names is read, or else its only one or the one of the latest step; or
+        the prefix of a checkpoint.
+      allow_missing: Names of weights that may be missing or unused.
+
+    Raises:
+      UserError: If something is missing, damaged, or does not belong together.
+    """
+    prefix = tf1_checkpoint.find_prefix(path)
+    folder = os.path.dirname(prefix)
+    config_file = os.path.join(folder, _CONFIG_FILE)
+    if not _is_file(config_file):
+        raise UserError(
+            f"The checkpoint {prefix} needs the {_CONFIG_FILE} that it was "
+            f"trained with beside it, and there is no {config_file}."
+        )
+    config = files.read_bert_config(config_file)
+    weights, state, report = tf1_checkpoint.read_weights(
+        prefix, config, allow_missing
+    )
+    vocabulary = settings = None
+    vocab_file = os.path.join(folder, _VOCAB_FILE)
+    if _is_file(vocab_file):
+        vocabulary = Vocabulary.from_file(vocab_file)
+        vocabulary.check_size(config.vocab_size)
+        lower_case = stored_model.derive_lower_case(vocabulary)
+        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
+        verb = "does" if lower_case else "does not"
+        report = report.with_notes(
+            "A TF1 checkpoint does not say whether the model reads lower "
+            f"case; by its vocabulary it {verb}."
+        )
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=weights,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        task=_task_of(weights),
+        optimizer_state=state,
+        report=report,
+        lower_case_is_derived=vocabulary is not None,
+    )
+
+
+def _task_of(weights: Tensors) -> dict[str, Any]:
+    """Returns what names of weights say; what they do not is unknown."""
+    task = {"kind": weight_map.kind_of(weights)}
+    has_lstms = any(map(recurrent_heads.belongs, weights))
+    return task | ({"head": "bilstm"} if has_lstms else {})
+
+
+def _is_file(path: str) -> bool:
+    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+
+
+def write_model(directory: str, stored: StoredModel) -> list[str]:
+    """Fills an empty directory with what the original reads.
+
+    Whatever the original would read in another way is said, and `read_model`
+    reads all of it as it was. Only feature-based taggers are refused: a
+    checkpoint does not tell which of the encoder's layers they read.
+
+    Args:
+      directory: Where to.
+      stored: The model.
+
+    Returns:
+      What the original does not know or is not told, a sentence each.
+
+    Raises:
+      UserError: If the model is such a tagger; nothing is written then.
+    """
+    if stored.task.get("approach") == "feature_based":
+        raise UserError(
+            f"{stored.path} is a feature-based tagger, and a TF1 checkpoint "
+            "does not keep which layers of the encoder it reads; convert it "
+            "to bert_tf, or a fine-tuned model."
+        )
+    weights, _ = translation.translate(stored.weights, stored.config, "tf1")
+    state = stored.optimizer_state
+    tensors = Tensors(
+        {**weights.shapes, **state.shapes},
+        lambda name: state[name] if name in state else weights[name],
+    )
+    files.write_text(
+        os.path.join(directory, _CONFIG_FILE), stored.config.to_json()
+    )
+    sentences = _describe_config(stored.config)
+    if stored.vocabulary is None:
+        sentences.append(f"The vocabulary is not known: no {_VOCAB_FILE}.")
+    else:
+        stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
+        sentences += _describe_tokenizer(stored)
+    tf1_checkpoint.write(os.path.join(directory, _PREFIX), tensors)
+    return sentences + _describe_heads(stored)
+
+
+def _describe_config(config: BertConfig) -> list[str]:
+    """Says what of a configuration the original reads in another way."""
+    sentences = []
+    if config.hidden_act == "gelu_erf":
+        # modeling.py:280-314 of the original raises ValueError for it.
+        sentences.append(
+            f'{_CONFIG_FILE} says hidden_act "gelu_erf", the exact GELU, which '
+            'the original refuses: its "gelu" is the tanh form, and was the '
+            "exact one before 2019-02-07."
+        )
+    unknown = config.to_dict().keys() & {"layer_norm_eps", "left_to_right"}
+    sentences += [
+        f"{_CONFIG_FILE} says {key} {getattr(config, key)}, which the "
+        f"original passes over: it computes with {default}."
+        for key, default in (
+            ("layer_norm_eps", BertConfig.layer_norm_eps),
+            ("left_to_right", BertConfig.left_to_right),
+        )
+        if key in unknown
+    ]
+    return sentences
+
+
+def _describe_tokenizer(stored: StoredModel) -> list[str]:
+    """Says what the original has to be told with flags."""
+    settings = stored.tokenizer_settings
+    lower_case = settings["lower_case"]
+    sentences = [
+        "A TF1 checkpoint does not keep how text is read: give "
+        f"--do_lower_case={lower_case} to the original."
+    ]
+    if settings["strip_accents"] != lower_case:
+        verb = "strips" if settings["strip_accents"] else "keeps"
+        sentences.append(
+            f"The model {verb} accents; the original strips them if and only "
+            "if it lower-cases."
+        )
+    return sentences
+
+
+def _describe_heads(stored: StoredModel) -> list[str]:
+    """Says which heads and names the original does not know."""
+    present = {weight_map.part_of(name) for name in stored.weights}
+    sentences = [
+        f"The original has no head {head}; it passes over these weights."
+        for head in _OUR_HEADS
+        if head in present
+    ]
+    if labels := stored.task.get("labels"):
+        sentences.append(
+            "A TF1 checkpoint does not keep the names of the "
+            f"{len(labels)} labels."
+        )
+    return sentences + conversion_report.lost_settings(
+        "A TF1 checkpoint", stored.task, ("kind", "labels", "head")
+    )

@@ -1,0 +1,1 @@
+"""One module for each command: flags in, one call out."""

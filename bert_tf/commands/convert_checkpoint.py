@@ -1,0 +1,19 @@
+r"""Converts a BERT from one project's format to another's.
+
+  python run/convert_checkpoint.py --input=uncased_L-12_H-768_A-12 \
+      --to=huggingface --output=bert-base
+
+Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
+and bert_tf (a model directory). That of --input is recognised, unless --from
+names it. What was loaded, missing, unused and rearranged is printed; a weight
+that is missing or has no place is an error unless --allow_missing matches it.
+"""
+
+from bert_tf.flags.convert import ConvertCheckpointConfig
+
+
+def main(config: ConvertCheckpointConfig) -> None:
+    # So that --help answers at once.
+    from bert_tf.checkpoints import convert as conversion
+
+    conversion.run(config)

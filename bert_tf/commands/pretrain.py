@@ -1,0 +1,23 @@
+r"""Pretrains a BERT on the records of run/create_pretraining_data.py.
+
+  python run/pretrain.py --flagfile=base.flags
+
+or, flag by flag:
+
+  python run/pretrain.py --bert_config_file=configs/tiny/bert_config.json \
+      --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \
+      --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
+
+Started again, it goes on where its last checkpoint is. --init_checkpoint takes
+the weights of a model of any format, and with --init_optimizer_state training
+goes on where that left off.
+"""
+
+from bert_tf.flags.pretrain import PretrainConfig
+
+
+def main(config: PretrainConfig) -> None:
+    # Here, so --help answers at once.
+    from bert_tf.pretraining import run as pretraining
+
+    pretraining.train_and_evaluate(config)

@@ -1,0 +1,261 @@
+"""Makes a data set for pretraining: records, manifest, vocabulary and report.
+
+Everything is named after the output file, so data sets can share a folder. A
+data set is finished once its manifest is there; until then `<output_file>.work`
+says what it is being made of, so that the same command goes on after a kill and
+another one does not mix its records with these.
+"""
+
+import dataclasses
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data.generators import beam_package
+from bert_tf.data.generators import original as original_generator
+from bert_tf.data.generators import streaming as streaming_generator
+from bert_tf.data.generators.counts import GenerationResult
+from bert_tf.data.records import manifest
+from bert_tf.data.records import recipe as recipes
+from bert_tf.data.records import report as data_report
+from bert_tf.data.records.manifest import Manifest
+from bert_tf.data.records.recipe import Recipe
+from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+_GENERATORS = {
+    "original": original_generator.generate,
+    "streaming": streaming_generator.generate,
+}
+
+
+def create(config: CreatePretrainingDataConfig) -> Manifest:
+    """Makes the data set, goes on with it, or finds that it is finished.
+
+    Raises:
+      UserError: If the input is not fit, or if the output exists and is not
+        what these flags make.
+    """
+    if config.runner:
+        beam_package.require(config.runner)
+    names = _output_names(config)
+    files.require_writable(names[0], "--output_file")
+    config = _resolve(config)
+    input_files = files.expand_globs(config.input_file)
+    files.require_file(config.vocab_file, "--vocab_file")
+    vocabulary = Vocabulary.from_file(config.vocab_file)
+    tokenizer = BertTokenizer(
+        vocabulary, config.do_lower_case, config.strip_accents
+    )
+    recipe = recipes.build(config, input_files, len(names), vocabulary.hash)
+    output_files = _record_files(config, names)
+    finished = _find_finished(names, output_files, recipe)
+    if finished:
+        logging.info(
+            "%s is finished and has what these flags make; nothing to do.",
+            names[0],
+        )
+        return finished
+    work_dir = _work_dir(config, names[0])
+    is_new = _begin(names[0], work_dir, output_files, recipe)
+    try:
+        result = _generator(config)(
+            config, input_files, tokenizer, output_files, work_dir
+        )
+        made = _finish(config, names, recipe, vocabulary, result)
+    except WorkerEndedError:
+        raise  # What is done stays, for the same command to go on with.
+    except UserError:
+        # The text is not fit: let it be mended without asking what this is.
+        if is_new and not any(map(tf.io.gfile.exists, output_files)):
+            tf.io.gfile.rmtree(work_dir)
+        raise
+    except (OSError, tf.errors.ResourceExhaustedError) as error:
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(
+            f"The disk is full: {error}; make room and give the same command "
+            "again to go on."
+        ) from error
+    tf.io.gfile.rmtree(work_dir)
+    return made
+
+
+def _generator(
+    config: CreatePretrainingDataConfig,
+) -> Callable[..., GenerationResult]:
+    if config.runner:
+        # Here, because most have no need of Apache Beam.
+        from bert_tf.data.generators import beam as beam_data
+
+        return beam_data.generate
+    return _GENERATORS[config.generator]
+
+
+def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
+    """Returns what `--output_file` names: files, or one name for shards."""
+    names = [name.strip() for name in config.output_file.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise UserError(
+            "--output_file must name different files, separated by commas. "
+            f"Received: {config.output_file!r}."
+        )
+    if config.num_shards and len(names) > 1:
+        raise UserError(
+            "With --num_shards, --output_file must name one file. Received: "
+            f"{config.output_file!r}."
+        )
+    for name in names:
+        if tf.io.gfile.isdir(name):
+            raise UserError(
+                f"--output_file must name a file. Received the folder {name!r}."
+            )
+    return names
+
+
+def _record_files(
+    config: CreatePretrainingDataConfig, names: list[str]
+) -> list[str]:
+    if not config.num_shards:
+        return names
+    return [
+        manifest.shard_path(names[0], shard, config.num_shards)
+        for shard in range(config.num_shards)
+    ]
+
+
+def _resolve(
+    config: CreatePretrainingDataConfig,
+) -> CreatePretrainingDataConfig:
+    """Fills in the flags whose default depends on other flags."""
+    strip_accents = config.strip_accents
+    split_sentences = config.split_sentences
+    if strip_accents is None:
+        strip_accents = config.do_lower_case
+    if split_sentences is None:
+        split_sentences = config.generator == "streaming"
+    return dataclasses.replace(
+        config, strip_accents=strip_accents, split_sentences=split_sentences
+    )
+
+
+def _find_finished(
+    names: Sequence[str], output_files: Sequence[str], recipe: Recipe
+) -> Manifest | None:
+    """Returns the manifest if the data set is there, whole.
+
+    Raises:
+      UserError: If another data set is there.
+    """
+    found = [manifest.read(name) for name in names]
+    for name, present in zip(names, found, strict=True):
+        if present and present.fingerprint != recipe.fingerprint:
+            difference = recipe.difference(present.recipe)
+            raise UserError(
+                f"{name} is there already, made with {difference}; give "
+                "another --output_file, or delete it and its manifest "
+                f"{present.source}."
+            )
+    if not all(found) or not all(map(tf.io.gfile.exists, output_files)):
+        return None
+    sizes = [tf.io.gfile.stat(path).length for path in output_files]
+    stored = [entry["bytes"] for entry in found[0].files.values()]
+    return found[0] if sizes == stored else None
+
+
+def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
+    """Returns where what a killed run must not lose is kept."""
+    if "://" in name and not config.runner:
+        # Workers map files of it into memory, so it has to be local.
+        key = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
+    return f"{name}.work"
+
+
+def _begin(
+    name: str, work_dir: str, output_files: Sequence[str], recipe: Recipe
+) -> bool:
+    """Makes sure that the folder is of this very data set.
+
+    Returns:
+      Whether it is a new one.
+
+    Raises:
+      UserError: If another data set was begun here, or if record files are in
+        the way.
+    """
+    recipe_file = os.path.join(work_dir, "recipe.json")
+    if tf.io.gfile.exists(recipe_file):
+        present = Recipe(**files.read_json(recipe_file))
+        if present.fingerprint != recipe.fingerprint:
+            raise UserError(
+                f"{work_dir} is left of a run that was not finished, with "
+                f"{recipe.difference(present)}; finish it with its "
+                "own flags, give another --output_file, or delete that folder "
+                "and what was made of the record files."
+            )
+        logging.info("Going on with what an earlier run left in %s.", work_dir)
+        _remove_temporaries([*output_files, f"{name}.manifest.json"])
+        return False
+    in_the_way = [path for path in output_files if tf.io.gfile.exists(path)]
+    in_the_way = [] if manifest.read(name) else in_the_way
+    if in_the_way:
+        raise UserError(
+            f"{in_the_way[0]} is there already, without a manifest that tells "
+            "what it is; delete it or give another --output_file."
+        )
+    files.write_json(recipe_file, dataclasses.asdict(recipe))
+    return True
+
+
+def _remove_temporaries(paths: Sequence[str]) -> None:
+    """Removes what a killed run had not finished writing."""
+    for path in paths:
+        for temporary in tf.io.gfile.glob(f"{path}.tmp-*"):
+            tf.io.gfile.remove(temporary)
+
+
+def _finish(
+    config: CreatePretrainingDataConfig,
+    names: Sequence[str],
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    result: GenerationResult,
+) -> Manifest:
+    """Writes what stands beside the records, the manifest last."""
+    made = Manifest(
+        **vars(recipe),
+        fingerprint=recipe.fingerprint,
+        generator=config.generator,
+        seed=config.random_seed,
+        vocab_size=len(vocabulary),
+        do_lower_case=config.do_lower_case,
+        strip_accents=bool(config.strip_accents),
+        max_seq_length=config.max_seq_length,
+        max_predictions_per_seq=config.max_predictions_per_seq,
+        files={
+            path: dataclasses.asdict(file)
+            for path, file in result.files.items()
+        },
+        num_documents=result.num_documents,
+        num_sentences=result.num_sentences,
+        counts=result.counts.to_dict(),
+        random_next_share=result.counts.random_next_share,
+    )
+    report = data_report.build(config, result)
+    for name in names:
+        data_report.write(name, report)
+        vocabulary.write(manifest.vocabulary_path(name))
+        made.write(name)
+    data_report.log(report)
+    return manifest.read(names[0])

@@ -1,0 +1,137 @@
+"""Runs pipelines of Apache Beam and brings back what went wrong.
+
+An exception that a step raises reaches the launcher, if at all, as text between
+tracebacks, after the runner has tried the step again and again. What the user
+can mend is therefore written into a folder that the launcher reads.
+"""
+
+import hashlib
+import logging as py_logging
+import os
+import shlex
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import tensorflow as tf
+from absl import logging
+from apache_beam.options import pipeline_options
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.data import LearnVocabularyConfig
+from bert_tf.io import files
+
+_PROBLEMS = "problems"
+_DEFAULT_OPTIONS = ("--default_sdk_harness_log_level=WARNING",)
+
+
+class Step(beam.DoFn):
+    """A step whose `UserError` reaches the launcher.
+
+    Args:
+      work_dir: A folder that all workers and the launcher share.
+    """
+
+    def __init__(self, work_dir: str) -> None:
+        super().__init__()
+        self._problems = os.path.join(work_dir, _PROBLEMS)
+
+    def work(self, element: Any) -> Iterator[Any]:
+        """Yields what comes of an element."""
+        raise NotImplementedError
+
+    def process(self, element: Any, *arguments: Any) -> Iterator[Any]:
+        """As `work`, which an element of the user's may end early."""
+        try:
+            yield from self.work(element, *arguments)
+        except UserError as error:
+            name = hashlib.sha256(str(error).encode()).hexdigest()[:16]
+            path = os.path.join(self._problems, f"{name}.json")
+            files.write_json(path, str(error))
+
+
+def run(
+    config: CreatePretrainingDataConfig | LearnVocabularyConfig,
+    work_dir: str,
+    what: str,
+    build: Callable[[beam.Pipeline], None],
+) -> None:
+    """Builds a pipeline and runs it to its end.
+
+    Args:
+      config: Names the runner and its options.
+      work_dir: The folder that the pipeline's steps were given.
+      what: What the pipeline does, for the log.
+      build: Adds the steps.
+
+    Raises:
+      UserError: If an option is unknown or missing, or a step raised one; of
+        several, the first in the order of their texts.
+    """
+    options = _options(config)
+    problems = os.path.join(work_dir, _PROBLEMS)
+    if tf.io.gfile.exists(problems):
+        tf.io.gfile.rmtree(problems)
+    logging.info("%s, with %s.", what, config.runner)
+    runner: Any = config.runner
+    if runner == "DirectRunner":
+        # That name would first try a program that it fetches from the network
+        # and that knows none of the --direct_ options.
+        runner = fn_api_runner.FnApiRunner(
+            provision_info=fn_runner.ExtendedProvisionInfo(
+                beam_provision_api_pb2.ProvisionInfo(
+                    pipeline_options=JobServiceHandle.encode_pipeline_options(
+                        options.get_all_options()
+                    )
+                )
+            )
+        )
+        # Nor need anybody see how the processes of this machine come and go.
+        py_logging.getLogger("apache_beam").setLevel(py_logging.WARNING)
+    try:
+        pipeline = beam.Pipeline(runner, options)
+    except (ImportError, ValueError) as error:
+        # A part of Beam or an option is missing, and several lines say which.
+        text = "; ".join(str(error).splitlines())
+        raise UserError(f"{config.runner} cannot be used: {text}") from error
+    with pipeline:
+        build(pipeline)
+    found = sorted(tf.io.gfile.glob(os.path.join(problems, "*.json")))
+    if found:
+        raise UserError(min(files.read_json(path) for path in found))
+
+
+def on_one_machine(
+    config: CreatePretrainingDataConfig | LearnVocabularyConfig, work_dir: str
+) -> bool:
+    """Returns whether all workers have the launcher's disk at hand."""
+    return config.runner == "DirectRunner" and "://" not in work_dir
+
+
+def _options(
+    config: CreatePretrainingDataConfig | LearnVocabularyConfig,
+) -> pipeline_options.PipelineOptions:
+    try:
+        words = shlex.split(config.beam_options)
+    except ValueError as error:
+        raise UserError(
+            "--beam_options must be written as for a shell. Received: "
+            f"{config.beam_options!r} ({error})."
+        ) from error
+    options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
+    # Job servers have options of their own, which Beam asks them for.
+    if config.runner == "DirectRunner":
+        given = options.get_all_options(retain_unknown_options=True)
+        unknown = sorted(given.keys() - options.get_all_options().keys())
+        if unknown:
+            raise UserError(
+                "--beam_options holds what Apache Beam does not know: "
+                f"{', '.join(unknown)}. Received: {config.beam_options!r}."
+            )
+    return options

@@ -1,0 +1,350 @@
+"""Pretraining records by the algorithm of the original, draw by draw.
+
+Source: create_pretraining_data.py of google-research/bert at eedf571. For the
+same flags and files the records are the original's, because every random draw
+is made from one `random.Random` in its order. Like there, all documents and
+all instances are in memory and one process works; `streaming_generator` is for
+corpora that are larger than that.
+
+Where the original keeps tokens, this keeps their ids: a vocabulary names no
+token twice, so one stands for the other.
+"""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.data import corpus
+from bert_tf.data.generators.counts import GenerationResult
+from bert_tf.data.generators.counts import RecordCounts
+from bert_tf.data.records import tfrecords
+from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import progress
+from bert_tf.text.tokenizer import BertTokenizer
+
+Sentence = list[int]
+Document = list[Sentence]
+
+# Draws for a document other than the one at hand (line 277 of the original).
+_OTHER_DOCUMENT_TRIES = 10
+_LINES_PER_BATCH = 2000
+_RECORDS_PER_BATCH = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """One training example.
+
+    Attributes:
+      input_ids: [CLS] A [SEP] B [SEP] with some pieces replaced, as <int32>[n].
+      length_a: Pieces of segment 0, [CLS] and the first [SEP] included.
+      is_random_next: Whether B does not follow A in the text.
+      was_truncated: Whether pieces were dropped to fit.
+      positions: Indices of the pieces to predict, ascending, <int32>[p].
+      labels: The ids that stood there, <int32>[p].
+    """
+
+    input_ids: np.ndarray
+    length_a: int
+    is_random_next: bool
+    was_truncated: bool
+    positions: np.ndarray
+    labels: np.ndarray
+
+
+def generate(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    tokenizer: BertTokenizer,
+    output_files: Sequence[str],
+    work_dir: str,
+) -> GenerationResult:
+    """Writes the records, round-robin over the files, which appear together.
+
+    Args:
+      config: Flags of the run.
+      input_files: Text, one sentence a line.
+      tokenizer: Makes pieces of the lines.
+      output_files: The files to write.
+      work_dir: Not used: a killed run starts over.
+
+    Raises:
+      UserError: If no document has a piece.
+    """
+    del work_dir
+    rng = random.Random(config.random_seed)
+    documents = read_documents(config, input_files, tokenizer)
+    rng.shuffle(documents)
+    instances = create_instances(config, documents, tokenizer, rng)
+    rng.shuffle(instances)
+    counts = RecordCounts()
+    with (
+        tfrecords.open_writers(output_files) as writers,
+        progress.bar(len(instances), "writing", "record") as bar,
+    ):
+        for index, writer in enumerate(writers):
+            mine = instances[index :: len(writers)]
+            for chunk in _batched(mine, _RECORDS_PER_BATCH):
+                batch = to_batch(chunk, config)
+                writer.write(batch)
+                truncated = sum(instance.was_truncated for instance in chunk)
+                counts.add_batch(batch, tokenizer.vocabulary.mask_id, truncated)
+                bar.update(len(chunk))
+    return GenerationResult(
+        files={
+            path: writer.written
+            for path, writer in zip(output_files, writers, strict=True)
+        },
+        num_documents=len(documents),
+        num_sentences=sum(map(len, documents)),
+        counts=counts,
+    )
+
+
+def _batched(items: Iterable, size: int) -> Iterator[list]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def read_documents(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    tokenizer: BertTokenizer,
+) -> list[Document]:
+    """Returns the documents as ids, without empty sentences and documents."""
+    total = corpus.count_bytes(input_files)
+    documents: list[Document] = []
+    with progress.bar(total, "tokenizing", "B") as bar:
+        lines = (
+            (number, line)
+            for number, document in enumerate(
+                corpus.read_documents(
+                    input_files,
+                    config.one_document_per_file,
+                    config.replace_invalid_utf8,
+                    as_original=not config.one_document_per_file,
+                    on_bytes=bar.update,
+                )
+            )
+            for line in document
+        )
+        for chunk in _batched(lines, _LINES_PER_BATCH):
+            pieces = tokenizer.tokenize([line for _, line in chunk]).to_list()
+            for (number, _), sentence in zip(chunk, pieces, strict=True):
+                while len(documents) <= number:
+                    documents.append([])
+                if sentence:
+                    documents[number].append(sentence)
+    documents = [document for document in documents if document]
+    if not documents:
+        raise UserError(
+            "The corpus is empty: the tokenizer finds no piece in "
+            f"{', '.join(input_files[:3])}."
+        )
+    return documents
+
+
+def create_instances(
+    config: CreatePretrainingDataConfig,
+    documents: Sequence[Document],
+    tokenizer: BertTokenizer,
+    rng: random.Random,
+) -> list[Instance]:
+    """Goes over all documents `dupe_factor` times (lines 212-219)."""
+    instances: list[Instance] = []
+    total = config.dupe_factor * len(documents)
+    masker = _Masker(config, tokenizer)
+    with progress.bar(total, "making instances", "document") as bar:
+        for _ in range(config.dupe_factor):
+            for index in range(len(documents)):
+                for a, b, is_random_next in _create_pairs(
+                    config, documents, index, rng
+                ):
+                    instances.append(
+                        masker.create_instance(a, b, is_random_next, rng)
+                    )
+                bar.update()
+    return instances
+
+
+def _create_pairs(
+    config: CreatePretrainingDataConfig,
+    documents: Sequence[Document],
+    index: int,
+    rng: random.Random,
+) -> Iterator[tuple[Sentence, Sentence, bool]]:
+    """Yields A, B and whether B is random, for one document (lines 223-297).
+
+    A generator, because masking draws from the same `rng` in between.
+    """
+    document = documents[index]
+    # Room for [CLS], [SEP], [SEP].
+    max_num_pieces = config.max_seq_length - 3
+    target = max_num_pieces
+    if rng.random() < config.short_seq_prob:
+        target = rng.randint(2, max_num_pieces)
+    start = position = length = 0
+    while position < len(document):
+        length += len(document[position])
+        position += 1
+        if length < target and position < len(document):
+            continue
+        chunk = document[start:position]
+        num_a = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+        a = list(itertools.chain(*chunk[:num_a]))
+        # With a single sentence there is nothing to follow: no draw is made.
+        is_random_next = len(chunk) == 1 or rng.random() < 0.5
+        if is_random_next:
+            b = _draw_other_text(documents, index, target - len(a), rng)
+            position = start + num_a  # The rest of the chunk is used later.
+        else:
+            b = list(itertools.chain(*chunk[num_a:]))
+        yield a, b, is_random_next
+        start, length = position, 0
+
+
+def _draw_other_text(
+    documents: Sequence[Document], index: int, target: int, rng: random.Random
+) -> Sentence:
+    """Returns `target` pieces or more of another document, if it has them."""
+    for _ in range(_OTHER_DOCUMENT_TRIES):
+        other = rng.randint(0, len(documents) - 1)
+        if other != index:
+            break
+    document = documents[other]
+    pieces: Sentence = []
+    for sentence in document[rng.randint(0, len(document) - 1) :]:
+        pieces += sentence
+        if len(pieces) >= target:
+            break
+    return pieces
+
+
+def truncate_pair(
+    a: Sentence, b: Sentence, max_num_pieces: int, rng: random.Random
+) -> tuple[Sentence, Sentence]:
+    """Drops pieces at either end of the longer one until both fit (418-433)."""
+    spans = [[0, len(a)], [0, len(b)]]
+    lengths = [len(a), len(b)]
+    for _ in range(len(a) + len(b) - max_num_pieces):
+        longer = 0 if lengths[0] > lengths[1] else 1
+        lengths[longer] -= 1
+        if rng.random() < 0.5:
+            spans[longer][0] += 1
+        else:
+            spans[longer][1] -= 1
+    return a[slice(*spans[0])], b[slice(*spans[1])]
+
+
+class _Masker:
+    """Puts pairs together and chooses what to predict in them."""
+
+    def __init__(
+        self, config: CreatePretrainingDataConfig, tokenizer: BertTokenizer
+    ) -> None:
+        self._config = config
+        self._vocabulary = tokenizer.vocabulary
+        self._continues_word = [
+            token.startswith("##") for token in self._vocabulary.tokens
+        ]
+
+    def create_instance(
+        self, a: Sentence, b: Sentence, is_random_next: bool, rng: random.Random
+    ) -> Instance:
+        """Truncates, joins and masks a pair (lines 299-340)."""
+        cls_id, sep_id = self._vocabulary.cls_id, self._vocabulary.sep_id
+        num_pieces = len(a) + len(b)
+        a, b = truncate_pair(a, b, self._config.max_seq_length - 3, rng)
+        pieces = [cls_id, *a, sep_id, *b, sep_id]
+        masked, positions = self.mask(pieces, rng)
+        return Instance(
+            input_ids=np.array(masked, np.int32),
+            length_a=len(a) + 2,
+            is_random_next=is_random_next,
+            was_truncated=len(a) + len(b) < num_pieces,
+            positions=np.array(positions, np.int32),
+            labels=np.array([pieces[i] for i in positions], np.int32),
+        )
+
+    def mask(
+        self, pieces: Sentence, rng: random.Random
+    ) -> tuple[Sentence, list[int]]:
+        """Returns pieces with replacements, and where to predict (342-415)."""
+        config = self._config
+        groups = self._candidates(pieces)
+        rng.shuffle(groups)
+        # Python rounds halves to even, as the original does.
+        wanted = round(len(pieces) * config.masked_lm_prob)
+        wanted = min(config.max_predictions_per_seq, max(1, wanted))
+        masked = list(pieces)
+        positions: list[int] = []
+        for group in groups:
+            if len(positions) >= wanted:
+                break
+            if len(positions) + len(group) > wanted:
+                continue
+            for position in group:
+                masked[position] = self._replacement(pieces[position], rng)
+                positions.append(position)
+        return masked, sorted(positions)
+
+    def _candidates(self, pieces: Sentence) -> list[list[int]]:
+        """Returns groups of positions that are masked together.
+
+        A piece that continues a word joins the group before it even where
+        truncation has cut off its word, as in the original.
+        """
+        special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
+        groups: list[list[int]] = []
+        whole_words = self._config.do_whole_word_mask
+        for position, piece in enumerate(pieces):
+            if piece in special:
+                continue
+            if whole_words and groups and self._continues_word[piece]:
+                groups[-1].append(position)
+            else:
+                groups.append([position])
+        return groups
+
+    def _replacement(self, piece: int, rng: random.Random) -> int:
+        if rng.random() < 0.8:
+            return self._vocabulary.mask_id
+        if rng.random() < 0.5:
+            return piece
+        return rng.randint(0, len(self._vocabulary) - 1)
+
+
+def to_batch(
+    instances: Sequence[Instance], config: CreatePretrainingDataConfig
+) -> dict[str, np.ndarray]:
+    """Returns the features of `bert_tf.features.PRETRAINING`, zero padded."""
+    size = len(instances)
+    by_piece = (size, config.max_seq_length)
+    by_prediction = (size, config.max_predictions_per_seq)
+    batch = {
+        "input_ids": np.zeros(by_piece, np.int32),
+        "input_mask": np.zeros(by_piece, np.int32),
+        "segment_ids": np.zeros(by_piece, np.int32),
+        "masked_lm_positions": np.zeros(by_prediction, np.int32),
+        "masked_lm_ids": np.zeros(by_prediction, np.int32),
+        "masked_lm_weights": np.zeros(by_prediction, np.float32),
+        "next_sentence_labels": np.zeros((size, 1), np.int32),
+    }
+    for row, instance in enumerate(instances):
+        length = len(instance.input_ids)
+        predictions = len(instance.positions)
+        batch["input_ids"][row, :length] = instance.input_ids
+        batch["input_mask"][row, :length] = 1
+        batch["segment_ids"][row, instance.length_a : length] = 1
+        batch["masked_lm_positions"][row, :predictions] = instance.positions
+        batch["masked_lm_ids"][row, :predictions] = instance.labels
+        batch["masked_lm_weights"][row, :predictions] = 1.0
+        batch["next_sentence_labels"][row] = instance.is_random_next
+    return batch

@@ -1,0 +1,295 @@
+"""Pretraining records of any amount of text, in little memory, on all cores.
+
+The records have the distribution of the original's
+(create_pretraining_data.py of google-research/bert at eedf571), but are made
+in two steps that each go on where a killed run stopped:
+
+1. The corpus is tokenized once, into flat files (`token_store`).
+2. Worker processes write parts of the records (`record_parts`). A part depends
+   on the seed and its number only, so neither the number of processes nor a
+   kill changes a byte. When all parts of a file are there, they become that
+   file, which appears whole.
+
+Two differences from the original, where nothing depends on them: a document of
+more than `token_store.MAX_TOKENS_PER_PASS` tokens is gone over in several
+passes, each with its own target length, and records are shuffled over
+`TOKENS_PER_PART` tokens whose documents come from the whole corpus.
+"""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.data import tokenize_corpus
+from bert_tf.data.generators import parts as record_parts
+from bert_tf.data.generators.counts import FileCounts
+from bert_tf.data.generators.counts import GenerationResult
+from bert_tf.data.generators.counts import RecordCounts
+from bert_tf.data.generators.masks import MaskingOptions
+from bert_tf.data.generators.parts import PartsPlan
+from bert_tf.data.token_store import TokenStore
+from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.text.tokenizer import BertTokenizer
+
+# Less than a second of work, and the memory that a worker's plan takes.
+TOKENS_PER_PART = 4_000_000
+# Less text is cut finer, so that all processes finish at about the same time.
+_LEAST_TOKENS_PER_PART = 200_000
+_LEAST_PARTS = 32
+_COPY_BYTES = 1 << 20
+# Parts on their way per process, so that none waits for work.
+_PARTS_AHEAD = 2
+
+
+def generate(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    tokenizer: BertTokenizer,
+    output_files: Sequence[str],
+    work_dir: str,
+) -> GenerationResult:
+    """Writes the records; each file appears when it is whole.
+
+    Args:
+      config: Flags of the run.
+      input_files: Text; paragraphs, unless `config.split_sentences` is off.
+      tokenizer: Makes pieces of the sentences.
+      output_files: The files to write.
+      work_dir: A local folder for what a killed run must not lose. The caller
+        makes sure that it is of a run with the same flags and input, and
+        removes it in the end.
+
+    Raises:
+      UserError: If the text cannot be read or is too little for so many files.
+    """
+    num_processes = config.num_processes or len(os.sched_getaffinity(0))
+    os.makedirs(work_dir, exist_ok=True)
+    with locked(work_dir), _worker_pool(num_processes) as pool:
+        store_folder = os.path.join(work_dir, "tokens")
+        tokenize_corpus.tokenize_corpus(
+            config, input_files, tokenizer, store_folder, pool, num_processes
+        )
+        store = TokenStore.open(store_folder, len(tokenizer.vocabulary))
+        plan = plan_parts(config, tokenizer, work_dir, store, output_files)
+        _write_files(plan, store, output_files, pool, num_processes)
+    return result(work_dir, store, output_files)
+
+
+@contextlib.contextmanager
+def locked(work_dir: str) -> Iterator[None]:
+    """Keeps two runs from writing the same files."""
+    with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
+        files.lock(
+            file,
+            f"Another process is at work in {work_dir}; wait until it has "
+            "finished, or give another --output_file.",
+        )
+        yield
+
+
+@contextlib.contextmanager
+def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
+    """Yields processes that do not outlive this one and know no TensorFlow."""
+    pool = futures.ProcessPoolExecutor(
+        num_processes,
+        # Forking a process in which TensorFlow has threads can lock up.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=record_parts.begin_worker,
+    )
+    try:
+        # They start now, while this process is busy with something else.
+        for _ in range(num_processes):
+            pool.submit(os.getpid)
+        yield pool
+    except BrokenProcessPool as error:
+        raise WorkerEndedError(
+            "A worker process was ended from outside, perhaps for want of "
+            "memory; give the same command again to go on, with fewer "
+            "--num_processes if it happens again."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def plan_parts(
+    config: CreatePretrainingDataConfig,
+    tokenizer: BertTokenizer,
+    work_dir: str,
+    store: TokenStore,
+    output_files: Sequence[str],
+) -> PartsPlan:
+    """Decides the parts, of which each file has the same number.
+
+    Raises:
+      UserError: If the text is too little for so many files.
+    """
+    vocabulary = tokenizer.vocabulary
+    num_files = len(output_files)
+    num_passes = store.num_passes * config.dupe_factor
+    if num_passes < num_files:
+        raise UserError(
+            f"The corpus has too little text for {num_files} files: "
+            f"{store.num_documents} documents times --dupe_factor="
+            f"{config.dupe_factor}; ask for at most {num_passes} files."
+        )
+    num_tokens = len(store.tokens) * config.dupe_factor
+    per_part = max(_LEAST_TOKENS_PER_PART, num_tokens // _LEAST_PARTS)
+    per_part = min(TOKENS_PER_PART, per_part)
+    per_file = -(-num_tokens // (per_part * num_files))
+    per_file = min(per_file, num_passes // num_files)
+    return PartsPlan(
+        store_folder=os.path.join(work_dir, "tokens"),
+        parts_folder=work_dir,
+        num_parts=per_file * num_files,
+        seed=config.random_seed,
+        dupe_factor=config.dupe_factor,
+        max_seq_length=config.max_seq_length,
+        short_seq_prob=config.short_seq_prob,
+        next_sentence_pairs=config.next_sentence_pairs,
+        masking=MaskingOptions(
+            masked_lm_prob=config.masked_lm_prob,
+            max_predictions_per_seq=config.max_predictions_per_seq,
+            whole_words=config.do_whole_word_mask or config.max_ngram > 1,
+            max_ngram=config.max_ngram,
+            left_to_right=config.left_to_right,
+            mask_rate=config.mask_rate,
+            same_rate=config.same_rate,
+            random_rate=config.random_rate,
+            mask_id=vocabulary.mask_id,
+            vocab_size=len(vocabulary),
+        ),
+        cls_id=vocabulary.cls_id,
+        sep_id=vocabulary.sep_id,
+        starts_word=np.array(
+            [not token.startswith("##") for token in vocabulary.tokens]
+        ),
+    )
+
+
+def _counts_path(work_dir: str, number: int) -> str:
+    """Returns where the counts of a finished file are kept."""
+    return os.path.join(work_dir, f"file-{number:05d}.json")
+
+
+def is_finished(work_dir: str, number: int, output_file: str) -> bool:
+    """Returns whether an earlier run has finished a file."""
+    path = _counts_path(work_dir, number)
+    return (
+        tf.io.gfile.exists(path)
+        and tf.io.gfile.exists(output_file)
+        and tf.io.gfile.stat(output_file).length
+        == files.read_json(path)["bytes"]
+    )
+
+
+def missing_parts(
+    plan: PartsPlan, output_files: Sequence[str]
+) -> dict[int, set[int]]:
+    """Returns, by number of each unfinished file, the parts to be written."""
+    per_file = plan.num_parts // len(output_files)
+    return {
+        number: {
+            part
+            for part in range(number * per_file, (number + 1) * per_file)
+            if not tf.io.gfile.exists(plan.records_path(part))
+        }
+        for number, path in enumerate(output_files)
+        if not is_finished(plan.parts_folder, number, path)
+    }
+
+
+def _write_files(
+    plan: PartsPlan,
+    store: TokenStore,
+    output_files: Sequence[str],
+    pool: futures.Executor,
+    num_processes: int,
+) -> None:
+    """Has the missing parts written and puts together what is complete."""
+    per_file = plan.num_parts // len(output_files)
+    missing = missing_parts(plan, output_files)
+    todo = [part for parts in missing.values() for part in sorted(parts)]
+    num_tokens = len(store.tokens) * plan.dupe_factor
+    done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
+    with progress.bar(num_tokens, "writing records", "token", done) as bar:
+        for number, parts in missing.items():
+            if not parts:
+                put_together(plan, number, per_file, output_files[number])
+        ahead = _PARTS_AHEAD * num_processes
+        for part in _written(plan, todo, pool, ahead):
+            number = part // per_file
+            missing[number].remove(part)
+            if not missing[number]:
+                put_together(plan, number, per_file, output_files[number])
+            bar.update(num_tokens // plan.num_parts)
+
+
+def _written(
+    plan: PartsPlan, todo: list[int], pool: futures.Executor, ahead: int
+) -> Iterator[int]:
+    """Yields the parts as they get written."""
+    waiting: dict[futures.Future, int] = {}
+    position = 0
+    while position < len(todo) or waiting:
+        for part in todo[position : position + ahead - len(waiting)]:
+            waiting[pool.submit(record_parts.write_part, plan, part)] = part
+            position += 1
+        finished, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
+        for future in finished:
+            future.result()
+            yield waiting.pop(future)
+
+
+def put_together(
+    plan: PartsPlan, number: int, per_file: int, output_file: str
+) -> None:
+    """Makes one record file of its parts, which are then removed."""
+    parts = range(number * per_file, (number + 1) * per_file)
+    counts = RecordCounts()
+    for part in parts:
+        values = files.read_json(plan.counts_path(part))
+        counts.add(RecordCounts.from_dict(values))
+    with files.atomic_file(output_file) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            for part in parts:
+                with tf.io.gfile.GFile(plan.records_path(part), "rb") as source:
+                    shutil.copyfileobj(source, file, _COPY_BYTES)
+        num_bytes = tf.io.gfile.stat(temporary).length
+        written = FileCounts(counts.num_instances, num_bytes)
+        files.write_json(
+            _counts_path(plan.parts_folder, number),
+            {**dataclasses.asdict(written), "counts": counts.to_dict()},
+        )
+    for part in parts:
+        tf.io.gfile.remove(plan.records_path(part))
+        tf.io.gfile.remove(plan.counts_path(part))
+
+
+def result(
+    work_dir: str, store: TokenStore, output_files: Sequence[str]
+) -> GenerationResult:
+    """Adds up what was counted while the files were made."""
+    total = GenerationResult(
+        files={},
+        num_documents=store.num_documents,
+        num_sentences=len(store.sentence_offsets) - 1,
+        counts=RecordCounts(),
+    )
+    for number, path in enumerate(output_files):
+        stored = files.read_json(_counts_path(work_dir, number))
+        total.files[path] = FileCounts(stored["records"], stored["bytes"])
+        total.counts.add(RecordCounts.from_dict(stored["counts"]))
+    return total

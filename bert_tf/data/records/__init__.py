@@ -1,0 +1,1 @@
+"""Record files: format, order, checks, manifest, report."""

@@ -1,0 +1,195 @@
+"""The report on a data set: what it should be, and what it is."""
+
+import io
+import os
+from typing import Any
+
+import numpy as np
+from absl import logging
+from matplotlib import figure
+
+from bert_tf.data.generators.counts import GenerationResult
+from bert_tf.data.generators.counts import RecordCounts
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.io import files
+
+# Sentences give about 54%; paragraphs taken for sentences give 73%, because a
+# single one often fills a sequence and has nothing to be followed by.
+_MOST_RANDOM_NEXT = 0.6
+_NUM_LENGTH_BARS = 32
+
+
+def build(
+    config: CreatePretrainingDataConfig, result: GenerationResult
+) -> dict[str, Any]:
+    """Returns the report as JSON can hold it."""
+    counts = result.counts
+    instances = max(1, counts.num_instances)
+    predicted = max(1, counts.num_predicted)
+    return {
+        "num_documents": result.num_documents,
+        "num_sentences": result.num_sentences,
+        "num_instances": counts.num_instances,
+        "num_pieces": counts.num_pieces,
+        "num_predicted": counts.num_predicted,
+        "mean_length": counts.num_pieces / instances,
+        "padding_share": 1
+        - counts.num_pieces / (instances * config.max_seq_length),
+        "masked_share": counts.num_predicted / max(1, counts.num_pieces),
+        "replaced_by_mask_share": counts.num_masked / predicted,
+        "kept_share": counts.num_same / predicted,
+        "replaced_by_random_share": counts.num_random / predicted,
+        "random_next_share": counts.random_next_share,
+        "truncated_share": counts.num_truncated / instances,
+        "asked": _asked(config),
+        "length_histogram": _length_bars(config, counts),
+        "warnings": _warnings(config, counts),
+    }
+
+
+def _asked(config: CreatePretrainingDataConfig) -> dict[str, float]:
+    rates = (config.mask_rate, config.same_rate, config.random_rate)
+    if config.left_to_right:
+        rates = (0.0, 1.0, 0.0)  # Every piece stays, whatever the rates say.
+    return {
+        "masked_share": config.masked_lm_prob,
+        "replaced_by_mask_share": rates[0],
+        "kept_share": rates[1],
+        "replaced_by_random_share": rates[2],
+    }
+
+
+def _length_bars(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> list[dict[str, int]]:
+    """Returns the number of records per range of lengths, ends included."""
+    width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
+    histogram = counts.length_histogram
+    bars = []
+    for first in range(1, config.max_seq_length + 1, width):
+        last = min(first + width - 1, config.max_seq_length)
+        records = int(np.sum(histogram[first : last + 1]))
+        bars.append({"from": first, "to": last, "records": records})
+    return bars
+
+
+def _warnings(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> list[str]:
+    share = counts.random_next_share
+    if not config.next_sentence_pairs or share <= _MOST_RANDOM_NEXT:
+        return []
+    advice = (
+        "give one sentence a line"
+        if config.generator == "original" or config.split_sentences
+        else "give --split_sentences, or one sentence a line"
+    )
+    return [
+        f"{share:.1%} of the pairs are random instead of about 54%: lines seem "
+        f"to be paragraphs taken for sentences; {advice}."
+    ]
+
+
+def write(output_file: str, report: dict[str, Any]) -> None:
+    """Writes `<output_file>.report.json` and `<output_file>.report.png`."""
+    files.write_json(f"{output_file}.report.json", report)
+    image = io.BytesIO()
+    draw(report, os.path.basename(output_file)).savefig(image, format="png")
+    files.write_bytes(f"{output_file}.report.png", image.getvalue())
+
+
+def log(report: dict[str, Any]) -> None:
+    """Tells the report in two lines, and its warnings."""
+    logging.info(
+        "%d records of %.1f pieces on average from %d documents, %d sentences.",
+        report["num_instances"],
+        report["mean_length"],
+        report["num_documents"],
+        report["num_sentences"],
+    )
+    logging.info(
+        "Predicted %.1f%% of the pieces: %.1f%% as [MASK], %.1f%% kept, %.1f%% "
+        "random. Random next %.1f%%. Truncated %.1f%%.",
+        *(
+            100 * report[name]
+            for name in (
+                "masked_share",
+                "replaced_by_mask_share",
+                "kept_share",
+                "replaced_by_random_share",
+                "random_next_share",
+                "truncated_share",
+            )
+        ),
+    )
+    for warning in report["warnings"]:
+        logging.warning("%s", warning)
+
+
+def draw(report: dict[str, Any], title: str) -> figure.Figure:
+    """Draws the report: lengths at the top, shares below."""
+    drawing = figure.Figure(figsize=(9, 7), layout="constrained")
+    drawing.suptitle(title)
+    panels = drawing.subplot_mosaic([["lengths"] * 2, ["masking", "shares"]])
+    _draw_lengths(panels["lengths"], report)
+    _draw_masking(panels["masking"], report)
+    _draw_shares(panels["shares"], report)
+    return drawing
+
+
+def _draw_lengths(panel: Any, report: dict[str, Any]) -> None:
+    bars = report["length_histogram"]
+    panel.bar(
+        [bar["from"] for bar in bars],
+        [bar["records"] for bar in bars],
+        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
+        align="edge",
+    )
+    panel.set_yscale("symlog")
+    panel.set_xlabel("pieces in a record")
+    panel.set_ylabel("records")
+    panel.set_title(
+        f"{report['num_instances']:,} records, "
+        f"{report['mean_length']:.1f} pieces on average, "
+        f"{report['padding_share']:.1%} padding"
+    )
+
+
+def _draw_masking(panel: Any, report: dict[str, Any]) -> None:
+    names = {
+        "replaced_by_mask_share": "[MASK]",
+        "kept_share": "kept",
+        "replaced_by_random_share": "random",
+    }
+    places = np.arange(len(names))
+    for offset, label, values in (
+        (-0.2, "seen", report),
+        (0.2, "asked", report["asked"]),
+    ):
+        bars = panel.bar(
+            places + offset,
+            [100 * values[name] for name in names],
+            width=0.4,
+            label=label,
+        )
+        panel.bar_label(bars, fmt="%.1f")
+    panel.set_xticks(places, names.values())
+    panel.set_ylim(0, 100)
+    panel.set_ylabel("% of the predicted pieces")
+    panel.set_title("What became of the predicted pieces")
+    panel.legend()
+
+
+def _draw_shares(panel: Any, report: dict[str, Any]) -> None:
+    names = {
+        "masked_share": "predicted\n(% of pieces)",
+        "random_next_share": "random next\n(% of records)",
+        "truncated_share": "truncated\n(% of records)",
+    }
+    bars = panel.bar(
+        list(names.values()), [100 * report[name] for name in names]
+    )
+    panel.bar_label(bars, fmt="%.1f")
+    panel.hlines(100 * _MOST_RANDOM_NEXT, 0.6, 1.4, "red", ":")
+    panel.set_ylim(0, 100)
+    panel.set_title("Shares; above the dots is too much")

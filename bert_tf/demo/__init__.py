@@ -1,0 +1,1 @@
+"""The demo: from text on this machine to a served classifier."""

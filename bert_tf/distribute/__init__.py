@@ -1,0 +1,1 @@
+"""Devices, strategies, workers and their failures."""

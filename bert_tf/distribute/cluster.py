@@ -1,0 +1,151 @@
+"""Who the workers of a run are: --worker_hosts, or TF_CONFIG."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from collections.abc import MutableMapping
+
+from bert_tf.errors import UserError
+from bert_tf.flags.devices import DeviceConfig
+
+_VARIABLE = "TF_CONFIG"
+_ROLES = ("chief", "worker")
+_STRATEGY = "multi_worker_mirrored"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The workers of a run.
+
+    Attributes:
+      hosts: The address of each, as host:port; the chief's is the first.
+      index: Which of them this one is.
+    """
+
+    hosts: tuple[str, ...]
+    index: int
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this one writes what all have computed."""
+        return self.index == 0
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are."""
+        return len(self.hosts)
+
+    def name(self, index: int) -> str:
+        """Returns what messages call a worker."""
+        role = "the chief, at" if index == 0 else "at"
+        return f"worker {index} ({role} {self.hosts[index]})"
+
+
+def find(
+    flags: DeviceConfig, environment: Mapping[str, str] = os.environ
+) -> Cluster | None:
+    """Finds the workers in the flags or, without them, in TF_CONFIG.
+
+    Args:
+      flags: The flags.
+      environment: Where TF_CONFIG is.
+
+    Returns:
+      They; None for a run of one process, also if that is the only worker.
+
+    Raises:
+      UserError: If TF_CONFIG cannot be used, says something else than the
+        flags, or names several workers for a strategy of one; if an address
+        cannot be one; if there must be workers and nobody names them.
+    """
+    told = _read_variable(environment.get(_VARIABLE, ""))
+    asked = None
+    if flags.worker_hosts is not None:
+        hosts = tuple(map(str.strip, flags.worker_hosts.split(",")))
+        asked = Cluster(hosts, flags.task_index)
+    if asked and told and asked != told:
+        raise UserError(
+            f"--worker_hosts and --task_index say {asked}, and {_VARIABLE} "
+            f"says {told}; use one of the two."
+        )
+    found = asked or told
+    if found is None and flags.distribution_strategy == _STRATEGY:
+        raise UserError(
+            f"--distribution_strategy={_STRATEGY} must be told who the workers "
+            "are: --worker_hosts=HOST:PORT,HOST:PORT and --task_index, or "
+            f"{_VARIABLE}; for the devices of one machine use mirrored."
+        )
+    if found is None or found.num_workers == 1:
+        return None
+    _check_hosts(found.hosts)
+    if flags.distribution_strategy not in ("auto", _STRATEGY):
+        raise UserError(
+            f"{_VARIABLE} names {found.num_workers} workers, of which "
+            f"--distribution_strategy={flags.distribution_strategy} would let "
+            f"each train for itself; use {_STRATEGY}, or unset {_VARIABLE}."
+        )
+    return found
+
+
+def _check_hosts(hosts: tuple[str, ...]) -> None:
+    """Refuses addresses for which TensorFlow would wait for ever."""
+    for host in hosts:
+        name, _, port = host.rpartition(":")
+        if not name or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UserError(
+                "The address of a worker must be HOST:PORT. Received: "
+                f"{host!r} in {','.join(hosts)}."
+            )
+        if hosts.count(host) > 1:
+            raise UserError(
+                "Each worker needs an address of its own. Received twice: "
+                f"{host}."
+            )
+
+
+def _read_variable(text: str) -> Cluster | None:
+    """Returns what TF_CONFIG says; None if it is not set."""
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        jobs, task = config["cluster"], config["task"]
+        hosts = [host for role in _ROLES for host in jobs.get(role, [])]
+        index = int(task["index"])
+        role = task["type"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise UserError(
+            f"{_VARIABLE} must be JSON with a cluster of workers and a task, "
+            'as {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": '
+            f'"worker", "index": 0}}}}. Received: {text!r} ({reason}).'
+        ) from error
+    strangers = sorted({*jobs, role} - {*_ROLES})
+    if strangers:
+        raise UserError(
+            f"{_VARIABLE} must name workers, with or without a chief, and no "
+            f"parameter servers or others. Received: {', '.join(strangers)}, "
+            f"in {text!r}."
+        )
+    if not 0 <= index < len(jobs.get(role, [])):
+        raise UserError(
+            f"The task of {_VARIABLE} must be one of its cluster, which has "
+            f"{len(jobs.get(role, []))} of the type {role!r}. Received: the "
+            f"index {index}, in {text!r}."
+        )
+    if role == "worker":
+        index += len(jobs.get("chief", []))
+    return Cluster(tuple(hosts), index)
+
+
+def export(
+    cluster: Cluster, environment: MutableMapping[str, str] = os.environ
+) -> None:
+    """Writes TF_CONFIG, from which TensorFlow learns of the workers."""
+    environment[_VARIABLE] = json.dumps(
+        {
+            "cluster": {"worker": list(cluster.hosts)},
+            "task": {"type": "worker", "index": cluster.index},
+        }
+    )

@@ -1,0 +1,180 @@
+"""What all workers of a run do together.
+
+Every method but `finishing` is collective: each worker calls it, in the same
+order, or all wait for ever. A run of one process does nothing there.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.distribute.cluster import Cluster
+from bert_tf.errors import UserError
+
+# The fewest numbers that are sent.
+_LEAST_SIZE_LOG2 = 10
+
+
+class Coordinator:
+    """What all workers of a run do together.
+
+    Args:
+      strategy: The devices of all of them.
+      cluster: The workers; None for a run of one process.
+
+    Attributes:
+      is_finishing: Whether this worker is within `finishing`.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        cluster: Cluster | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._cluster = cluster
+        self.is_finishing = False
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes what all have computed."""
+        return self._cluster is None or self._cluster.is_chief
+
+    @property
+    def index(self) -> int:
+        """Which worker this one is."""
+        return 0 if self._cluster is None else self._cluster.index
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are."""
+        return 1 if self._cluster is None else self._cluster.num_workers
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Says that this worker keeps what is done, though others may be gone.
+
+        `peers.Watch` gives it time. It is not collective.
+        """
+        self.is_finishing = True
+        try:
+            yield
+        finally:
+            self.is_finishing = False
+
+    def agree(
+        self,
+        values: Mapping[str, Any],
+        what: str,
+        remedy: str = "give all of them the same command and the same files",
+    ) -> None:
+        """Makes sure that all workers have the same values.
+
+        Args:
+          values: Name to JSON value.
+          what: What they are, for the message.
+          remedy: What to do if they differ.
+
+        Raises:
+          UserError: If they differ, naming worker, name and both values.
+        """
+        if self._cluster is None:
+            return
+        everybodys = self._exchange(values)
+        for index, theirs in enumerate(everybodys):
+            difference = _difference(everybodys[0], theirs)
+            if difference:
+                raise UserError(
+                    f"All workers must have the same {what}, but "
+                    f"{self._cluster.name(index)} and the chief have not: "
+                    f"{difference}; {remedy}."
+                )
+
+    def from_chief(self, value: Any) -> Any:
+        """Returns the chief's value, JSON, on all workers."""
+        if self._cluster is None:
+            return value
+        return self._exchange(value if self.is_chief else None)[0]
+
+    def next_call(self, count: int, stop: bool) -> tuple[int, bool]:
+        """Returns the chief's count, and whether anybody is to stop."""
+        if self._cluster is None:
+            return count, stop
+        own = [count if self.is_chief else 0, stop]
+        chiefs, stopping = self._add_up(np.array(own, np.float32))
+        return int(chiefs), bool(stopping)
+
+    def barrier(self, name: str) -> None:
+        """Waits for all workers.
+
+        Args:
+          name: What they have come to, for the log.
+        """
+        if self._cluster is None:
+            return
+        self._add_up(np.zeros(1, np.float32))
+        logging.debug("All workers have come to: %s.", name)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """Returns the JSON values of all workers, on all of them."""
+        # Floats hold bytes exactly, and every kind of device adds them up.
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = np.zeros(self.num_workers, np.float32)
+        lengths[self.index] = own.size
+        lengths = self._add_up(lengths).astype(int)
+        table = np.zeros([self.num_workers, max(lengths)], np.float32)
+        table[self.index, : own.size] = own
+        table = self._add_up(table).astype(np.uint8)
+        return [
+            json.loads(row[:length].tobytes())
+            for row, length in zip(table, lengths, strict=True)
+        ]
+
+    def _add_up(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum over the workers, of <float32>[...]."""
+        # Each size makes a graph of its own, so there are to be few.
+        size = 2 ** max(_LEAST_SIZE_LOG2, (values.size - 1).bit_length())
+        padded = np.zeros(size, np.float32)
+        padded[: values.size] = values.ravel()
+        total = self._reduce(tf.constant(padded)).numpy()
+        return total[: values.size].reshape(values.shape)
+
+    @tf.function(autograph=False)
+    def _reduce(self, values: tf.Tensor) -> tf.Tensor:
+        per_worker = self._strategy.num_replicas_in_sync // self.num_workers
+
+        def own_values() -> tf.Tensor:
+            # The first replica of each worker speaks for it.
+            context = tf.distribute.get_replica_context()
+            replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
+            speaks = tf.equal(replica % per_worker, 0)
+            return tf.where(speaks, values, tf.zeros_like(values))
+
+        return self._strategy.reduce(
+            tf.distribute.ReduceOp.SUM,
+            self._strategy.run(own_values),
+            axis=None,
+        )
+
+
+def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Returns how two sets of values differ; empty if they do not."""
+
+    def show(values: Mapping[str, Any], name: str) -> str:
+        return repr(values[name]) if name in values else "nothing"
+
+    shown = {
+        name: (show(theirs, name), show(chiefs, name))
+        for name in {**chiefs, **theirs}
+    }
+    return "; ".join(
+        f"{name} is {there} there, and {on_chief} on the chief"
+        for name, (there, on_chief) in shown.items()
+        if there != on_chief
+    )

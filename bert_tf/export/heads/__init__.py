@@ -1,0 +1,1 @@
+"""In-graph pre- and postprocessing for each kind of model."""

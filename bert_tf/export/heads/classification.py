@@ -1,0 +1,185 @@
+"""Labels or a score for each text, or for each pair of texts.
+
+Shapes:
+  B: number of texts.
+  L: number of labels; 1 for regression.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import ClassVar
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.export.heads import head
+from bert_tf.export.heads import text_windows
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.tasks import registry as tasks
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.text import dense_packing
+from bert_tf.text.tokenizer import BertTokenizer
+
+# A label of a multi-label problem is given from this probability on.
+_THRESHOLD = 0.5
+# A book has thousands of windows, which fit into no memory.
+_MAX_ROWS_AT_ONCE = 64
+
+
+class Classification(head.Head):
+    """Serves classifiers of one label or several, and regression.
+
+    Args:
+      tokenizer: The one that the model was trained with.
+      max_seq_length: The most pieces of a row.
+      buckets: Lengths that rows may have.
+      labels: Names in the order of the logits; None for regression.
+      problem_type: "single_label", "multi_label" or "regression".
+      pair: Whether `text_pair` comes beside `text`.
+      doc_stride: How far the windows of a text that is too long begin after
+        each other, in pieces; None truncates it.
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    flags = ("pair", "doc_stride")
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        buckets: Sequence[int],
+        labels: Sequence[str] | None,
+        problem_type: str,
+        pair: bool,
+        doc_stride: int | None = None,
+    ) -> None:
+        super().__init__(tokenizer, max_seq_length, buckets)
+        self.labels = labels
+        self.problem_type = problem_type
+        self.pair = pair
+        self.inputs = ("text", "text_pair") if pair else ("text",)
+        self.doc_stride = doc_stride
+        self.method = "regress" if labels is None else "classify"
+        if doc_stride is not None:
+            self.max_rows_at_once = _MAX_ROWS_AT_ONCE
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a stored classifier."""
+        task = tasks.from_stored(source.stored)
+        pair, doc_stride = source.config.pair, source.config.doc_stride
+        return cls(
+            source.stored.build_tokenizer(),
+            source.max_seq_length,
+            source.buckets,
+            task.labels,
+            task.problem_type,
+            _is_pair(task) if pair is None else pair,
+            task.doc_stride if doc_stride is None else doc_stride,
+        )
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Packs texts or pairs, or the windows of those that are too long."""
+        texts = [strings[name] for name in self.inputs]
+        if self.doc_stride is None:
+            return Rows(self.pack_texts(*texts))
+        tokens = [self.tokenizer.tokenize(text) for text in texts]
+        windows = text_windows.cut(
+            tokens[0],
+            tokens[1] if len(tokens) > 1 else None,
+            self.max_seq_length,
+            self.doc_stride,
+        )
+        packed = dense_packing.pack(
+            windows.tokens_a,
+            windows.tokens_b,
+            self.buckets,
+            self.tokenizer.vocabulary,
+        )
+        return Rows(packed, {"texts": windows.texts})
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns `label` and `probabilities`, `labels` too, or `score`.
+
+        Numbers are means over the windows of a text.
+        """
+        values = self._values(outputs["logits"])
+        if self.doc_stride is not None:
+            values = tf.math.segment_mean(values, rows.state["texts"])
+        return self._describe(values)
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `answer` does, and `logits`."""
+        del rows  # One of each text.
+        logits = outputs["logits"]
+        return self._describe(self._values(logits)) | {"logits": logits}
+
+    def _values(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities or scores, of the shape of `logits`."""
+        if self.problem_type == "regression":
+            return logits
+        if self.problem_type == "multi_label":
+            return tf.sigmoid(logits)
+        return tf.nn.softmax(logits)
+
+    def _describe(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+        if self.problem_type == "regression":
+            return {"score": values[:, 0], "outputs": values[:, 0]}
+        if self.problem_type == "multi_label":
+            labels = {"labels": self._given_labels(values)}
+            return labels | all_labels(values, self.labels)
+        return choose_label(values, self.labels)
+
+    def _given_labels(self, probs: tf.Tensor) -> tf.Tensor:
+        """Returns the labels that are given, in their order, then "".
+
+        Args:
+          probs: <float32>[B, L].
+
+        Returns:
+          <string>[B, L].
+        """
+        count = len(self.labels)
+        is_given = probs >= _THRESHOLD
+        # Sorts by whether a label is given, then by its number.
+        key = tf.range(count) + tf.where(is_given, 0, count)
+        order = tf.argsort(key, -1)
+        number = tf.where(
+            tf.gather(is_given, order, batch_dims=1), order, count
+        )
+        return tf.gather(tf.constant([*self.labels, ""]), number)
+
+
+def choose_label(
+    probs: tf.Tensor, labels: Sequence[str]
+) -> dict[str, tf.Tensor]:
+    """Returns what there is to say of one label of several.
+
+    Args:
+      probs: <float32>[B, L].
+      labels: L names.
+
+    Returns:
+      `label` <string>[B], `probabilities`, `classes` and `scores` [B, L].
+    """
+    best = tf.argmax(probs, -1, output_type=tf.int32)
+    label = tf.gather(tf.constant(labels), best)
+    return {"label": label} | all_labels(probs, labels)
+
+
+def all_labels(probs: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    """Returns `probabilities`, and with names as `classes` and `scores`."""
+    classes = tf.tile([list(labels)], [tf.shape(probs)[0], 1])
+    return {"probabilities": probs, "classes": classes, "scores": probs}
+
+
+def _is_pair(task: ClassificationTask) -> bool:
+    """Returns whether a model was trained on pairs, if it says so."""
+    if task.official is not None:
+        return task.official.is_pair
+    return task.columns is not None and len(task.columns.texts) > 1

@@ -1,0 +1,122 @@
+"""A vector for each text."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.export.heads import head
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.features import INPUT_MASK
+from bert_tf.modeling import heads
+from bert_tf.text.tokenizer import BertTokenizer
+
+
+class Embeddings(head.Head):
+    """Serves what a layer says of a text, pooled over its pieces.
+
+    [CLS] and [SEP] are pieces, too.
+
+    Args:
+      tokenizer: The one that the model was trained with.
+      max_seq_length: The most pieces of a row.
+      buckets: Lengths that rows may have.
+      config: The shape of the model.
+      pooling: "mean", "cls" or "max". In a left-to-right model, whose [CLS]
+        has seen nothing, "cls" is the last piece.
+      layer: Which layer, from 0, or from -1.
+
+    Raises:
+      UserError: If the model has no such layer.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
+    outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
+    flags = ("pooling", "layer")
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        buckets: Sequence[int],
+        config: BertConfig,
+        pooling: str,
+        layer: int,
+    ) -> None:
+        super().__init__(tokenizer, max_seq_length, buckets)
+        count = config.num_hidden_layers
+        if not -count <= layer < count:
+            raise UserError(
+                f"--layer must lie between {-count} and {count - 1}, as the "
+                f"model has {count} layers. Received: {layer}."
+            )
+        self.config = config
+        self.pooling = pooling
+        self.layer = layer
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of any stored model."""
+        return cls(
+            source.stored.build_tokenizer(),
+            source.max_seq_length,
+            source.buckets,
+            source.stored.config,
+            source.config.pooling,
+            source.config.layer,
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what ends the model with the layer."""
+        count = self.layer % self.config.num_hidden_layers + 1
+        config = dataclasses.replace(self.config, num_hidden_layers=count)
+        return {"config": config.to_dict(), "has_pooler": False}
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Packs texts."""
+        return Rows(self.pack_texts(strings["text"]))
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns `embedding` <float32>[B, hidden size].
+
+        Args:
+          outputs: `sequence_output` <float>[B, T, hidden size], of a model
+            that ends with the layer.
+          rows: What `pack` returned.
+        """
+        input_mask = rows.inputs[INPUT_MASK.name]
+        states = tf.cast(outputs["sequence_output"], tf.float32)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_piece = tf.expand_dims(input_mask, -1) > 0
+        if self.pooling == "mean":
+            counts = tf.reduce_sum(tf.cast(is_piece, tf.float32), 1)
+            total = tf.reduce_sum(tf.where(is_piece, states, 0.0), 1)
+            # Rows of ids may be all padding.
+            embedding = total / tf.maximum(counts, 1.0)
+        elif self.pooling == "max":
+            lowest = tf.where(is_piece, states, tf.float32.min)
+            embedding = tf.reduce_max(lowest, 1)
+        elif self.config.left_to_right:
+            embedding = heads.take_last_token(states, input_mask)
+        else:
+            embedding = states[:, 0]
+        return {
+            "embedding": tf.ensure_shape(
+                embedding, [None, self.config.hidden_size]
+            )
+        }
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `answer` does."""
+        return self.answer(outputs, rows)

@@ -1,0 +1,240 @@
+"""What a pretrained model expects in place of [MASK]s."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.export.heads import head
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.text import dense_packing
+from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import BertTokenizer
+
+_POSITIONS = "masked_lm_positions"
+_IS_MASK = "is_mask"
+_IDS = "best_ids"
+_PROBABILITIES = "best_probabilities"
+# How many there may be in memory at once: 128 MiB, and as much again for the
+# probabilities. A batch of rows of nothing but [MASK]s would have gigabytes.
+_MAX_LOGITS = 1 << 25
+
+
+class FillMask(head.Head):
+    """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
+
+    Only [MASK] is special in a text: other names in brackets are text. Pieces
+    behind the longest length are lost, and [MASK]s among them.
+
+    Shapes, beside those of `head`:
+      P: the most [MASK]s of a text.
+      k: candidates.
+      V: size of the vocabulary.
+
+    Args:
+      tokenizer: The one that the model was trained with, without special
+        tokens of its own.
+      max_seq_length: The most pieces of a row.
+      buckets: Lengths that rows may have.
+      top_k: How many candidates.
+
+    Raises:
+      UserError: If there are not as many pieces as candidates.
+    """
+
+    inputs = ("text",)
+    outputs = ("masked_lm_logits",)
+    flags = ("top_k",)
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        buckets: Sequence[int],
+        top_k: int,
+    ) -> None:
+        super().__init__(tokenizer, max_seq_length, buckets)
+        if top_k > len(tokenizer.vocabulary):
+            raise UserError(
+                "--top_k must be at most the size of the vocabulary, "
+                f"{len(tokenizer.vocabulary)}. Received: {top_k}."
+            )
+        self.top_k = top_k
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a pretrained model."""
+        return cls(
+            source.stored.build_tokenizer(preserve_special_tokens=False),
+            source.max_seq_length,
+            source.buckets,
+            source.config.top_k,
+        )
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Packs texts, in which "[MASK]" is one piece."""
+        parts = tf.strings.split(strings["text"], vocabulary_lib.MASK)
+        vocabulary = self.tokenizer.vocabulary
+        pieces = _join(
+            parts,
+            self.tokenizer.tokenize(parts.flat_values),
+            tf.fill([tf.size(parts.flat_values)], vocabulary.mask_id),
+        )
+        return self.ids_rows(
+            dense_packing.pack(pieces, None, self.buckets, vocabulary)
+        )
+
+    def tokenize_with_offsets(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns pieces and places, "[MASK]" as one piece."""
+        parts = tf.strings.split(text, vocabulary_lib.MASK)
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+            parts.flat_values
+        )
+        # Where in its text each part begins, and the [MASK] before it ends.
+        size = len(vocabulary_lib.MASK)
+        sizes = tf.strings.length(parts.flat_values) + size
+        begins = tf.cumsum(sizes, exclusive=True)
+        of_texts = tf.gather(tf.concat([begins, [0]], 0), parts.row_starts())
+        begins -= tf.gather(of_texts, parts.value_rowids())
+        mask_id = self.tokenizer.vocabulary.mask_id
+        return (
+            _join(parts, ids, tf.fill([tf.size(begins)], mask_id)),
+            _join(parts, _move(starts, begins), begins - size),
+            _join(parts, _move(ends, begins), begins),
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the next-sentence head."""
+        return {"heads": ["masked_lm"]}
+
+    def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns fewer, the more [MASK]s there are in a row."""
+        most = tf.maximum(tf.shape(inputs[_POSITIONS])[1], 1)
+        of_row = most * len(self.tokenizer.vocabulary)
+        return tf.maximum(_MAX_LOGITS // of_row, 1)
+
+    def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Returns the best of the vocabulary, <int32> and <float32>[B, P, k].
+
+        Args:
+          outputs: `masked_lm_logits` <float>[B, P, V].
+        """
+        logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+        return {_IDS: ids, _PROBABILITIES: probs}
+
+    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+        """Returns rows of which only [MASK]s are predicted.
+
+        Args:
+          inputs: `input_ids`, `input_mask` and `segment_ids`, <int32>[B, T].
+        """
+        is_mask = (
+            inputs[INPUT_IDS.name] == self.tokenizer.vocabulary.mask_id
+        ) & (inputs[INPUT_MASK.name] > 0)
+        count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
+        most = tf.reduce_max(tf.concat([count, [0]], 0))
+        length = tf.shape(is_mask)[1]
+        # The first are the greatest; what is no [MASK] comes behind.
+        from_end = tf.where(is_mask, length - tf.range(length), 0)
+        from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
+        is_mask = from_end > 0
+        positions = tf.where(is_mask, length - from_end, 0)
+        return Rows({**inputs, _POSITIONS: positions}, {_IS_MASK: is_mask})
+
+    def attention_rows(
+        self, strings: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the rows of the texts."""
+        return self.pack(strings).inputs
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Names the candidates.
+
+        Args:
+          outputs: `masked_lm_logits` <float>[B, P, V], or what is kept of them.
+          rows: What `pack` returned.
+
+        Returns:
+          `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] of
+          each text's [MASK]s from left to right, the most likely first; behind
+          a text's last [MASK] "" and 0.
+        """
+        return self._name(*self._best(outputs, rows))
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `answer` does, and `token_ids` <int32>[B, P, k].
+
+        Behind a row's last [MASK] `token_ids` are -1.
+        """
+        ids, probs = self._best(outputs, rows)
+        return self._name(ids, probs) | {"token_ids": ids}
+
+    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> dict[str, tf.Tensor]:
+        tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
+        return {
+            "tokens": tf.where(ids >= 0, tokens, ""),
+            "probabilities": probs,
+        }
+
+    def _best(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns ids <int32> and probabilities <float32>, [B, P, k] each."""
+        best = outputs if _IDS in outputs else self.condense(outputs)
+        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
+        return (
+            tf.where(is_mask, best[_IDS], -1),
+            tf.where(is_mask, best[_PROBABILITIES], 0.0),
+        )
+
+
+def _join(
+    parts: tf.RaggedTensor, pieces: tf.RaggedTensor, of_masks: tf.Tensor
+) -> tf.RaggedTensor:
+    """Returns what belongs to the pieces of texts, [MASK]s among them.
+
+    Args:
+      parts: What is around the [MASK]s, ragged <string>[B, None].
+      pieces: What belongs to the pieces of each part, ragged <int32>[number of
+        parts, None].
+      of_masks: What belongs to the [MASK] before each part, <int32>[number of
+        parts].
+
+    Returns:
+      Ragged <int32>[B, None].
+    """
+    # Between two parts of a text there is a [MASK].
+    rows = parts.value_rowids()
+    follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
+    masks = tf.RaggedTensor.from_row_lengths(
+        tf.boolean_mask(of_masks, follows),
+        tf.cast(follows, tf.int64),
+        validate=False,
+    )
+    joined = tf.concat([masks, pieces], axis=1)
+    return tf.RaggedTensor.from_row_splits(
+        joined.flat_values,
+        tf.gather(joined.row_splits, parts.row_splits),
+        validate=False,
+    )
+
+
+def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
+    """Returns places behind others, one of those for each row."""
+    return places.with_flat_values(
+        places.flat_values + tf.gather(by, places.value_rowids())
+    )

@@ -1,0 +1,343 @@
+"""The words of a paragraph that answer a question."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.export.heads import answer_spans
+from bert_tf.export.heads import answer_windows
+from bert_tf.export.heads import head
+from bert_tf.export.heads.answer_paragraphs import Paragraphs
+from bert_tf.export.heads.answer_spans import Spans
+from bert_tf.export.heads.answer_texts import SpanTexts
+from bert_tf.export.heads.answer_windows import Windows
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import Source
+from bert_tf.tasks import registry as tasks
+from bert_tf.tasks.squad import task as squad
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.text import dense_packing
+from bert_tf.text.tokenizer import BertTokenizer
+
+_QUESTION, _CONTEXT = "question", "context"
+_IS_MAX_CONTEXT = "is_max_context"
+# Of so many times the spans that are wanted the texts are compared at first;
+# where too many are equal, of so many times as many.
+_FIRST_LIMIT, _MORE = 2, 4
+
+
+class QuestionAnswering(head.Head):
+    """Serves models of SQuAD, as `bert_tf.tasks.squad.task` predicts with them.
+
+    Shapes, beside those of `head`:
+      n: n_best_size.
+
+    Args:
+      tokenizer: The one that the model was trained with.
+      max_seq_length: The most pieces of a window.
+      buckets: Lengths that windows may have.
+      task: Says how windows are cut and answers chosen.
+
+    Raises:
+      UserError: If the lengths leave no room for the paragraph.
+    """
+
+    inputs = (_QUESTION, _CONTEXT)
+    outputs = (squad.START_LOGITS, squad.END_LOGITS)
+    flags = (
+        "doc_stride",
+        "max_query_length",
+        "n_best_size",
+        "max_answer_length",
+    )
+    # A book has thousands of windows.
+    max_rows_at_once = 32
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        buckets: Sequence[int],
+        task: SquadTask,
+    ) -> None:
+        super().__init__(tokenizer, max_seq_length, buckets)
+        least = task.max_query_length + answer_windows.NUM_SPECIAL_TOKENS + 1
+        if max_seq_length < least:
+            raise UserError(
+                "--max_seq_length must be greater by "
+                f"{least - task.max_query_length} than --max_query_length="
+                f"{task.max_query_length}, for the paragraph to have room. "
+                f"Received: {max_seq_length}."
+            )
+        self.task = task
+        self.reads_padding = not task.mask_padding
+
+    @classmethod
+    def build(cls, source: Source) -> Self:
+        """Returns the head of a stored model; flags replace what it has."""
+        given = {name: getattr(source.config, name) for name in cls.flags}
+        task = dataclasses.replace(
+            tasks.from_stored(source.stored),
+            **{name: x for name, x in given.items() if x is not None},
+        )
+        return cls(
+            source.stored.build_tokenizer(),
+            source.max_seq_length,
+            source.buckets,
+            task,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Returns how windows are cut and answers chosen."""
+        return {name: getattr(self.task, name) for name in self.flags}
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns what leaves out the pooler."""
+        return {"has_pooler": False}
+
+    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+        """Makes windows of paragraphs that are too long."""
+        task = self.task
+        queries = self.tokenizer.tokenize(strings[_QUESTION])
+        paragraphs = Paragraphs.read(strings[_CONTEXT], self.tokenizer)
+        query_lengths = tf.minimum(
+            tf.cast(queries.row_lengths(), tf.int32), task.max_query_length
+        )
+        windows = Windows.cut(
+            query_lengths,
+            paragraphs.piece_splits,
+            self.max_seq_length,
+            task.doc_stride,
+        )
+        length = dense_packing.choose_length(windows.longest, self.buckets)
+        is_max_context = windows.is_max_context(
+            tf.size(paragraphs.piece_ids), length
+        )
+        return Rows(
+            windows.rows(
+                queries, paragraphs.piece_ids, length, self.tokenizer.vocabulary
+            ),
+            paragraphs.state()
+            | windows.state()
+            | {_IS_MAX_CONTEXT: is_max_context},
+        )
+
+    def answer(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Chooses answers, as `SquadTask.describe` has them.
+
+        Args:
+          outputs: `start_logits` and `end_logits` <float>[R, T].
+          rows: What `pack` returned.
+
+        Returns:
+          `answer` <string>[B], "" for none; `start` and `end` <int32>[B], in
+          characters of the context as Python counts them, -1 for none;
+          `score` and `no_answer_score` <float32>[B], the probabilities of the
+          answer, and of there being none, among the n best. Of SQuAD 1.1 every
+          question has an answer: there `no_answer_score` is 0.
+        """
+        task = self.task
+        start_logits = tf.cast(outputs[squad.START_LOGITS], tf.float32)
+        end_logits = tf.cast(outputs[squad.END_LOGITS], tf.float32)
+        paragraphs = Paragraphs.from_state(rows.state)
+        windows = Windows.from_state(rows.state)
+        num_questions = tf.size(paragraphs.starts, tf.int64)
+        spans = Spans.find(
+            start_logits,
+            end_logits,
+            windows,
+            rows.state[_IS_MAX_CONTEXT],
+            num_questions,
+            task.n_best_size,
+            task.max_answer_length,
+            task.mask_padding,
+        )
+        texts = SpanTexts(paragraphs, self.tokenizer)
+        scores = _n_best_scores(spans, texts, task.n_best_size)
+        nulls = None
+        if task.version_2_with_negative:
+            nulls = answer_spans.null_scores(
+                start_logits, end_logits, windows, num_questions
+            )
+        chosen = _choose(
+            spans, scores, nulls, task.null_score_diff_threshold or 0.0
+        )
+        return _name(chosen, spans, texts, paragraphs)
+
+    def answer_ids(
+        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+    ) -> dict[str, tf.Tensor]:
+        """Returns `start_logits` and `end_logits` <float32>[R, T]."""
+        del rows
+        return {
+            name: tf.cast(outputs[name], tf.float32)
+            for name in (squad.START_LOGITS, squad.END_LOGITS)
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """What is said of each question.
+
+    Attributes:
+      is_answered: <bool>[B], whether by its best span; else there is no answer.
+      score: <float64>[B], the probability of what is chosen.
+      no_answer_score: <float64>[B].
+    """
+
+    is_answered: tf.Tensor
+    score: tf.Tensor
+    no_answer_score: tf.Tensor
+
+
+def _n_best_scores(
+    spans: Spans, texts: SpanTexts, n_best_size: int
+) -> tf.Tensor:
+    """Returns the scores of the best spans whose texts differ.
+
+    Returns:
+      <float64>[B, n], falling; -inf where there are no more.
+    """
+    no_scores = tf.fill(
+        [tf.size(spans.counts), n_best_size],
+        tf.constant(-math.inf, tf.float64),
+    )
+
+    def needs_more(limit, scores):
+        return tf.reduce_any(
+            (scores[:, -1] == -math.inf) & (spans.counts > limit)
+        )
+
+    def look(limit, _):
+        limit = tf.maximum(limit * _MORE, _FIRST_LIMIT * n_best_size)
+        indices = tf.where(spans.ranks < limit)[:, 0]
+        questions = tf.gather(spans.questions, indices)
+        begins, ends = texts.find(
+            tf.gather(spans.first_pieces, indices),
+            tf.gather(spans.last_pieces, indices),
+        )
+        is_new = _is_new(texts.key(begins, ends), questions)
+        questions = tf.boolean_mask(questions, is_new)
+        numbers = tf.range(tf.size(questions)) - tf.searchsorted(
+            questions, questions
+        )
+        is_best = numbers < n_best_size
+        places = tf.stack([questions, tf.cast(numbers, tf.int64)], 1)
+        new_scores = tf.gather(spans.scores, tf.boolean_mask(indices, is_new))
+        return limit, tf.tensor_scatter_nd_update(
+            no_scores,
+            tf.boolean_mask(places, is_best),
+            tf.boolean_mask(new_scores, is_best),
+        )
+
+    _, scores = tf.while_loop(
+        needs_more, look, (tf.constant(0, tf.int64), no_scores)
+    )
+    return scores
+
+
+def _is_new(keys: tf.Tensor, questions: tf.Tensor) -> tf.Tensor:
+    """Returns whether a question has not had a text before.
+
+    Args:
+      keys: <int64>[n], of texts.
+      questions: <int64>[n], rising.
+
+    Returns:
+      <bool>[n].
+    """
+    _, text = tf.unique(keys)
+    # Both are smaller than n.
+    count = tf.size(keys, tf.int64)
+    _, pair = tf.unique(tf.cast(text, tf.int64) + count * questions)
+    index = tf.range(tf.size(pair))
+    first = tf.math.unsorted_segment_min(index, pair, tf.size(pair))
+    return tf.gather(first, pair) == index
+
+
+def _choose(
+    spans: Spans,
+    scores: tf.Tensor,
+    nulls: tf.Tensor | None,
+    threshold: float,
+) -> _Chosen:
+    """Chooses between the best span and "no answer".
+
+    Args:
+      spans: The spans.
+      scores: <float64>[B, n], from `_n_best_scores`.
+      nulls: <float64>[B], the scores of "no answer"; None for SQuAD 1.1.
+      threshold: By how much "no answer" may be ahead.
+    """
+    if nulls is None:
+        has_span = spans.counts > 0
+        best = tf.where(has_span, _softmax(scores)[:, 0], 0)
+        return _Chosen(has_span, best, tf.zeros_like(best))
+    n_best_size = scores.shape[1]
+    # Of equals "no answer" comes last; ahead of any it takes its place.
+    num_ahead = tf.math.count_nonzero(
+        scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
+    )
+    num_kept = tf.where(num_ahead < n_best_size, n_best_size - 1, n_best_size)
+    is_kept = tf.range(n_best_size) < num_kept[:, tf.newaxis]
+    scores = tf.where(is_kept, scores, -math.inf)
+    probs = _softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
+    # In the order of Python's sums.
+    has_span = scores[:, 0] > -math.inf
+    best = tf.where(has_span, spans.splits[:-1], 0)
+    null_odds = (
+        nulls
+        - _gather(spans.start_logits, best)
+        - _gather(spans.end_logits, best)
+    )
+    is_answered = has_span & (null_odds <= threshold)
+    return _Chosen(
+        is_answered,
+        tf.where(is_answered, probs[:, 1], probs[:, 0]),
+        probs[:, 0],
+    )
+
+
+def _softmax(scores: tf.Tensor) -> tf.Tensor:
+    """Returns <float64>[B, n], probabilities; nan where all are -inf."""
+    greatest = tf.reduce_max(scores, axis=1, keepdims=True)
+    exponentials = tf.exp(scores - greatest)
+    return exponentials / tf.reduce_sum(exponentials, axis=1, keepdims=True)
+
+
+def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Returns `values` at `indices`, 0 behind the last."""
+    return tf.gather(tf.concat([values, [0]], 0), indices)
+
+
+def _name(
+    chosen: _Chosen, spans: Spans, texts: SpanTexts, paragraphs: Paragraphs
+) -> dict[str, tf.Tensor]:
+    """Returns the answers with their texts and places."""
+    rows = tf.where(chosen.is_answered)  # [answered, 1]
+    questions = rows[:, 0]
+    best = tf.gather(spans.splits, questions)
+    text, start, end = paragraphs.slice(
+        questions,
+        *texts.find(
+            tf.gather(spans.first_pieces, best),
+            tf.gather(spans.last_pieces, best),
+        ),
+    )
+    size = [tf.size(chosen.is_answered)]
+    nowhere = tf.fill(size, -1)
+    return {
+        "answer": tf.tensor_scatter_nd_update(tf.fill(size, ""), rows, text),
+        "start": tf.tensor_scatter_nd_update(nowhere, rows, start),
+        "end": tf.tensor_scatter_nd_update(nowhere, rows, end),
+        "score": tf.cast(chosen.score, tf.float32),
+        "no_answer_score": tf.cast(chosen.no_answer_score, tf.float32),
+    }

@@ -1,0 +1,82 @@
+"""All heads, and which models have them."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
+from bert_tf.export.heads.classification import Classification
+from bert_tf.export.heads.embeddings import Embeddings
+from bert_tf.export.heads.fill_mask import FillMask
+from bert_tf.export.heads.head import Head
+from bert_tf.export.heads.multiple_choice import MultipleChoice
+from bert_tf.export.heads.next_sentence import NextSentence
+from bert_tf.export.heads.question_answering import QuestionAnswering
+from bert_tf.export.heads.tagging import Tagging
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A head that can be exported.
+
+    Attributes:
+      head: The class.
+      kinds: Kinds of stored models that have it, keys of `weight_map.HEADS`.
+      model_kind: The kind of model that computes for it, where that is not
+        the stored one.
+    """
+
+    head: type[Head]
+    kinds: tuple[str, ...]
+    model_kind: str | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that the head reads."""
+        return self.head.flags
+
+
+# Of several heads of a model the first is meant unless told otherwise.
+ENTRIES: Mapping[str, Entry] = {
+    "classification": Entry(Classification, ("classification",)),
+    "question_answering": Entry(QuestionAnswering, ("question_answering",)),
+    "multiple_choice": Entry(MultipleChoice, ("multiple_choice",)),
+    "tagging": Entry(Tagging, ("tagging",)),
+    "fill_mask": Entry(FillMask, ("pretraining", "masked_lm")),
+    "next_sentence": Entry(NextSentence, ("pretraining", "next_sentence")),
+    "embeddings": Entry(Embeddings, tuple(weight_map.HEADS), "encoder"),
+}
+
+
+def choose(name: str, stored: StoredModel) -> str:
+    """Returns the name of the head that is meant.
+
+    Args:
+      name: One of `ENTRIES`, or "auto" for the first that the model has.
+      stored: The model.
+
+    Raises:
+      UserError: If the model has no such head.
+    """
+    kind = stored.task["kind"]
+    of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
+    variant = stored.task.get("variant")
+    if variant is not None:
+        # A task of its own, whose predictions are made of the same outputs.
+        of_model = [key for key in of_model if ENTRIES[key].model_kind]
+        if name == "auto":
+            raise UserError(
+                f"The model in {stored.path} is for the task {variant!r}, "
+                f"which no export knows; --head={' or '.join(of_model)} "
+                "exports its encoder."
+            )
+    if name == "auto":
+        return of_model[0]
+    if name not in of_model:
+        raise UserError(
+            f"The model in {stored.path} is of kind={kind!r} and can be "
+            f"exported with --head={' or '.join(of_model)}. Received: "
+            f"--head={name}."
+        )
+    return name

@@ -1,0 +1,79 @@
+"""Windows of texts that are too long, in the graph.
+
+The same windows as `bert_tf.text.windows` cuts, row by row.
+
+Shapes:
+  N: number of texts or pairs.
+  R: number of windows, at least one of each text.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Windows(NamedTuple):
+    """Which pieces the windows show.
+
+    Attributes:
+      tokens_a: Ragged <int32>[R, None], segment A of each.
+      tokens_b: Segment B of each, or None.
+      texts: <int64>[R], the text that each is of, rising.
+    """
+
+    tokens_a: tf.RaggedTensor
+    tokens_b: tf.RaggedTensor | None
+    texts: tf.Tensor
+
+
+def cut(
+    tokens_a: tf.RaggedTensor,
+    tokens_b: tf.RaggedTensor | None,
+    max_seq_length: int,
+    doc_stride: int,
+) -> Windows:
+    """Cuts texts that are too long; see `bert_tf.text.windows.cut`.
+
+    Args:
+      tokens_a: Ragged <int32>[N, None].
+      tokens_b: Ragged <int32>[N, None], or None.
+      max_seq_length: The most pieces of a window, with the special ones.
+      doc_stride: How far one window begins after the other.
+    """
+    length_a = tokens_a.row_lengths()
+    length_b = (
+        tf.zeros_like(length_a) if tokens_b is None else tokens_b.row_lengths()
+    )
+    room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int64)
+    kept_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
+    kept_b = tf.minimum(length_b, room - kept_a)
+    cuts_b = length_b >= length_a
+    # Of the one that is cut it is the length of a window.
+    shown = tf.where(cuts_b, kept_b, kept_a)
+    whole = tf.where(cuts_b, length_b, length_a)
+    stride = tf.maximum(tf.minimum(shown, doc_stride), 1)
+    counts = 1 - (shown - whole) // stride
+    texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
+    first = tf.gather(tf.cumsum(counts, exclusive=True), texts)
+    offsets = (tf.range(tf.size(texts, tf.int64)) - first) * tf.gather(
+        stride, texts
+    )
+
+    def segment(tokens, is_cut, lengths, kept):
+        start = tf.where(tf.gather(is_cut, texts), offsets, 0)
+        shown_here = tf.minimum(
+            tf.gather(kept, texts), tf.gather(lengths, texts) - start
+        )
+        begin = tf.gather(tokens.row_starts(), texts) + start
+        places = tf.ragged.range(begin, begin + shown_here)
+        return places.with_flat_values(
+            tf.gather(tokens.flat_values, places.flat_values)
+        )
+
+    return Windows(
+        segment(tokens_a, ~cuts_b, length_a, kept_a),
+        None
+        if tokens_b is None
+        else segment(tokens_b, cuts_b, length_b, kept_b),
+        texts,
+    )

@@ -1,0 +1,277 @@
+"""What run/serve.py --engine=litert runs: a model, and a graph around it.
+
+The model is a .tflite file that takes rows of any number and length. Around it
+stands a SavedModel without weights, of which each signature does a part:
+strings, Examples or ids to rows, and the model's outputs to answers. What goes
+from one to the other has flat names: the model's inputs have their own,
+`row_lengths` says how much of each row the model must see, and what `answer`
+must know beside has a prefix.
+
+Shapes:
+  B: batch size.
+  R: rows of the model, on one axis or two.
+  T: their length.
+  P: pieces of a row that are predicted.
+"""
+
+import os
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.export import examples
+from bert_tf.export import serving_module
+from bert_tf.export.heads.head import Head
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.tflite import convert as conversion
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.io import files
+from bert_tf.serving import litert
+
+_STATE_PREFIX = "state_"
+
+_Tensors = Mapping[str, tf.Tensor]
+_Specs = dict[str, tf.TensorSpec]
+
+
+class LitertModule:
+    """The parts of a model that LiteRT runs behind a server.
+
+    Args:
+      head: What turns strings into the model's input and back.
+      model: The model in its fastest form, in float32.
+
+    Raises:
+      UserError: If TensorFlow Lite has nothing like the model.
+    """
+
+    def __init__(self, head: Head, model: keras.Model) -> None:
+        if getattr(model, "lstms", None):
+            raise UserError(
+                "The head must be linear for --litert, as BiLSTMs need "
+                "operators that TensorFlow Lite lacks; drop --litert."
+            )
+        self._head = head
+        self._model = model
+        # In the graph once, though two signatures call it.
+        self._pack_once = tf.function(
+            self._pack_strings,
+            input_signature=[head.input_specs()],
+            autograph=False,
+        )
+        self._pack = serving_module.trace(self._pack_named, head.input_specs())
+        packed = _specs_of(self._pack)
+        self._model_inputs = [
+            name
+            for name in packed
+            if name != litert.ROW_LENGTHS and not name.startswith(_STATE_PREFIX)
+        ]
+        self._axes_of_rows = packed[litert.ROW_LENGTHS].shape
+        self._model_specs = {
+            name: tf.TensorSpec([None, None], packed[name].dtype, name)
+            for name in self._model_inputs
+        }
+        self._outputs = _specs_of(
+            serving_module.trace(self._compute, self._model_specs)
+        )
+
+    def save(self, directory: str, quantization: str) -> bytes:
+        """Writes the folder litert/ of a version directory.
+
+        Args:
+          directory: The version directory, under whatever temporary name.
+          quantization: How the weights are kept, one of
+            `run_config.export.LITERT_QUANTIZATIONS`.
+
+        Returns:
+          The model's file in float32.
+
+        Raises:
+          UserError: If TensorFlow Lite has nothing like the model.
+        """
+        tf.saved_model.save(
+            tf.Module(),
+            os.path.join(directory, litert.FOLDER),
+            signatures=self._signatures(),
+        )
+        exact = conversion.convert(self._compute, self._model_specs)
+        content = exact
+        if quantization != "none":
+            content = conversion.convert(
+                self._compute, self._model_specs, quantization
+            )
+        files.write_bytes(os.path.join(directory, litert.MODEL_FILE), content)
+        return exact
+
+    def _signatures(self):
+        head = self._head
+        pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
+        return {
+            litert.PACK: self._pack,
+            litert.PACK_EXAMPLES: serving_module.trace(
+                self._pack_examples,
+                {litert.EXAMPLES: examples.spec(litert.EXAMPLES)},
+            ),
+            litert.PACK_IDS: pack_ids,
+            litert.ANSWER: serving_module.trace(
+                self._answer, self._answer_specs(_specs_of(self._pack))
+            ),
+            litert.ANSWER_IDS: serving_module.trace(
+                self._answer_ids, self._answer_specs(_specs_of(pack_ids))
+            ),
+            litert.TOKENIZE: serving_module.trace(
+                self._tokenize,
+                {"text": tf.TensorSpec([None], tf.string, "text")},
+            ),
+        }
+
+    def _answer_specs(self, packed: _Specs) -> _Specs:
+        """Returns what answers are made of: what was packed, and outputs."""
+        specs = {
+            name: spec
+            for name, spec in packed.items()
+            if name != litert.ROW_LENGTHS
+        }
+        for name, spec in self._outputs.items():
+            key = f"{litert.OUTPUT_PREFIX}{name}"
+            # Rows have the axes again that they came with.
+            shape = self._axes_of_rows.concatenate(spec.shape[1:])
+            specs[key] = tf.TensorSpec(shape, spec.dtype, key)
+        return specs
+
+    def _pack_named(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._pack_once(strings)
+
+    def _pack_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        strings = examples.parse(
+            inputs[litert.EXAMPLES], self._head.input_specs()
+        )
+        return self._pack_once(strings)
+
+    def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies(serving_module.check_rows(strings)):
+            strings = {name: tf.identity(x) for name, x in strings.items()}
+        rows = self._head.pack(strings)
+        return _flatten(rows, self._head.reads_padding)
+
+    def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies(self._check_ids(inputs)):
+            inputs = {name: tf.identity(x) for name, x in inputs.items()}
+        rows = self._head.ids_rows(inputs)
+        # Who sends padding gets numbers for padding, too.
+        return _flatten(rows, self._has_outputs_of_pieces())
+
+    def _has_outputs_of_pieces(self) -> bool:
+        """Returns whether there are outputs for each of T pieces."""
+        return len(self._model_inputs) == len(self._head.ids_specs()) and any(
+            spec.shape.rank > 1 and spec.shape[1] is None
+            for spec in self._outputs.values()
+        )
+
+    def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
+        """Returns what fails where LiteRT would, which says less."""
+        config = self._model.bert_config
+        ids = inputs[INPUT_IDS.name]
+        shape = tf.shape(ids)
+        checks = [
+            tf.debugging.assert_equal(
+                tf.shape(x), shape, f"`{name}` must be as large as `input_ids`."
+            )
+            for name, x in inputs.items()
+        ]
+        longest = config.max_position_embeddings
+        checks += [
+            tf.debugging.assert_less_equal(
+                shape[-1], longest, f"Rows must have at most {longest} pieces."
+            ),
+            tf.debugging.assert_positive(
+                shape[-1], "Rows must have at least one piece."
+            ),
+            tf.debugging.assert_non_negative(
+                ids, "`input_ids` must not be below 0."
+            ),
+            tf.debugging.assert_less(
+                ids,
+                config.vocab_size,
+                f"`input_ids` must be below {config.vocab_size}.",
+            ),
+        ]
+        return checks
+
+    def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what answers read of the model's outputs.
+
+        Args:
+          **inputs: <int32>[R, T] or [R, P] each.
+        """
+        if self._axes_of_rows.rank == 1:
+            return self._head.condense(self._model(inputs, training=False))
+        # The model takes rows on two axes.
+        inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
+        kept = self._head.condense(self._model(inputs, training=False))
+        return {name: tf.squeeze(x, 1) for name, x in kept.items()}
+
+    def _answer(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._head.answer(*self._restore(values))
+
+    def _answer_ids(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._head.answer_ids(*self._restore(values))
+
+    def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
+        """Returns the model's outputs, and what `_flatten` got."""
+        rows = Rows(
+            {name: values[name] for name in self._model_inputs},
+            _strip(values, _STATE_PREFIX),
+        )
+        return _strip(values, litert.OUTPUT_PREFIX), rows
+
+    def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return serving_module.tokenize(self._head, text)
+
+
+def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
+    """Returns all of rows under flat names, and how much of each matters.
+
+    Args:
+      rows: The rows.
+      whole: Whether their padding matters, too.
+    """
+    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
+    return {
+        **rows.inputs,
+        **state,
+        litert.ROW_LENGTHS: _row_lengths(rows.inputs[INPUT_MASK.name], whole),
+    }
+
+
+def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
+    """Returns up to where the last piece of each row is, <int32>[R].
+
+    Args:
+      input_mask: <int32>[R, T].
+      whole: Whether that is always T.
+    """
+    length = tf.shape(input_mask)[-1]
+    places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
+    last = tf.reduce_max(places, -1)
+    # Where all is padding, the model sees it alike.
+    return tf.where((last == 0) | whole, length, last)
+
+
+def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
+    return {
+        name.removeprefix(prefix): x
+        for name, x in values.items()
+        if name.startswith(prefix)
+    }
+
+
+def _specs_of(function) -> _Specs:
+    """Returns the outputs of a traced function as the inputs of another."""
+    return {
+        name: tf.TensorSpec(x.shape, x.dtype, name)
+        for name, x in function.structured_outputs.items()
+    }

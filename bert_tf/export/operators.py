@@ -1,0 +1,168 @@
+"""Which operators a SavedModel has, and who can run them.
+
+Stock images of TensorFlow Serving link the operators of TensorFlow and of one
+version of TensorFlow Text (`SUPPORTED_TENSORFLOW_OPS` in model_servers/BUILD):
+2.12.1 from Serving 2.12 up to 2.19.1, 2.20.0 from Serving 2.20 on.
+"""
+
+import collections
+import functools
+import pathlib
+import re
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from bert_tf.export import graph_file
+
+# The oldest TensorFlow Serving that exports are for.
+OLDEST_SERVING = (2, 12)
+# The operators of its TensorFlow; tools/list_operators.py makes the file.
+_CORE_FILE = pathlib.Path(__file__).with_name("tensorflow_2_12_operators.txt")
+_SINCE_2_12 = (2, 12)
+_SINCE_2_20 = (2, 20)
+# TF-Text operator to the first TensorFlow Serving, of those looked at, that
+# links it.
+TEXT_OPERATORS: Mapping[str, tuple[int, int]] = {
+    "CaseFoldUTF8": _SINCE_2_12,
+    "ConstrainedSequence": _SINCE_2_12,
+    "FastBertNormalize": _SINCE_2_12,
+    "FastWordpieceTokenizeWithOffsets": _SINCE_2_12,
+    "FindSourceOffsets": _SINCE_2_12,
+    "MaxSpanningTree": _SINCE_2_12,
+    "NormalizeUTF8": _SINCE_2_12,
+    "NormalizeUTF8WithOffsetsMap": _SINCE_2_12,
+    "PhraseTokenize": _SINCE_2_12,
+    "RegexSplitWithOffsets": _SINCE_2_12,
+    "RougeL": _SINCE_2_12,
+    "SentenceFragments": _SINCE_2_12,
+    "SentenceFragmentsV2": _SINCE_2_12,
+    "SentencepieceDetokenizeOp": _SINCE_2_12,
+    "SentencepieceIdToStringOp": _SINCE_2_12,
+    "SentencepieceOp": _SINCE_2_12,
+    "SentencepieceStringToIdOp": _SINCE_2_12,
+    "SentencepieceTokenizeOp": _SINCE_2_12,
+    "SentencepieceTokenizeWithOffsetsOp": _SINCE_2_12,
+    "SentencepieceVocabSizeOp": _SINCE_2_12,
+    "SplitMergeTokenizeWithOffsets": _SINCE_2_12,
+    "TFText>BoiseTagsToOffsets": _SINCE_2_12,
+    "TFText>ByteSplitByOffsets": _SINCE_2_12,
+    "TFText>ByteSplitWithOffsets": _SINCE_2_12,
+    "TFText>FastSentencepieceDetokenize": _SINCE_2_12,
+    "TFText>FastSentencepieceTokenize": _SINCE_2_12,
+    "TFText>FastWordpieceDetokenize": _SINCE_2_12,
+    "TFText>NgramsStringJoin": _SINCE_2_12,
+    "TFText>OffsetsToBoiseTags": _SINCE_2_12,
+    "TFText>PhraseDetokenize": _SINCE_2_12,
+    "TFText>RoundRobinGenerateMasks": _SINCE_2_20,
+    "TFText>RoundRobinTrim": _SINCE_2_20,
+    "TFText>Utf8Binarize": _SINCE_2_20,
+    "TFText>WhitespaceTokenizeWithOffsetsV2": _SINCE_2_12,
+    "TokenizerFromLogits": _SINCE_2_12,
+    "UnicodeScriptTokenizeWithOffsets": _SINCE_2_12,
+    "WhitespaceTokenizeWithOffsets": _SINCE_2_12,
+    "WordpieceTokenizeWithOffsets": _SINCE_2_12,
+}
+# What is refused though TensorFlow Serving would run it, and why.
+_REFUSED = (
+    (r"Erfc", "tf2onnx writes files with it that nothing reads"),
+    (r"Einsum", "readers of other projects refuse it"),
+    (r".*(Random|Multinomial|Dropout|TruncatedNormal).*", "it is for training"),
+    (r"(Eager)?PyFunc(Stateless)?", "it needs this Python process"),
+    (r".*HashTable.*|LookupTable.*|InitializeTable.*", "tables need assets"),
+)
+_COMPILED = "_XlaMustCompile"
+
+
+def read(version_directory: str) -> collections.Counter[str]:
+    """Returns how often each operator stands in a SavedModel.
+
+    Calls of its own functions are none.
+
+    Raises:
+      UserError: If it cannot be read.
+    """
+    meta_graph = graph_file.read(version_directory)
+    library = meta_graph.graph_def.library
+    own = {function.signature.name for function in library.function}
+    counts = collections.Counter(node.op for node in _nodes(meta_graph))
+    return collections.Counter(
+        {name: counts[name] for name in sorted(counts) if name not in own}
+    )
+
+
+def find_faults(version_directory: str) -> list[str]:
+    """Returns why TensorFlow Serving 2.12 or others could not run an export.
+
+    Returns:
+      Sentences without their full stops; none is good.
+
+    Raises:
+      UserError: If the SavedModel cannot be read.
+    """
+    meta_graph = graph_file.read(version_directory)
+    faults = _faults_of_names(read(version_directory))
+    compiled = any(
+        function.attr[_COMPILED].b
+        for function in meta_graph.graph_def.library.function
+        if _COMPILED in function.attr
+    ) or any(
+        node.attr[_COMPILED].b
+        for node in _nodes(meta_graph)
+        if _COMPILED in node.attr
+    )
+    if compiled:
+        faults.append("a function must be compiled by XLA, which few link")
+    if meta_graph.asset_file_def:
+        faults.append("it reads assets, and an export must need none")
+    return faults
+
+
+def oldest_serving(operators: Collection[str]) -> str:
+    """Returns the first TensorFlow Serving that links them, as "2.12"."""
+    oldest = max(
+        (TEXT_OPERATORS.get(name, OLDEST_SERVING) for name in operators),
+        default=OLDEST_SERVING,
+    )
+    return ".".join(map(str, oldest))
+
+
+def has_text_operators(operators: Collection[str]) -> bool:
+    """Returns whether any is one of TensorFlow Text."""
+    return not TEXT_OPERATORS.keys().isdisjoint(operators)
+
+
+def _faults_of_names(operators: Collection[str]) -> list[str]:
+    faults = []
+    for name in operators:
+        first = TEXT_OPERATORS.get(name)
+        reason = next(
+            (why for what, why in _REFUSED if re.fullmatch(what, name)), None
+        )
+        if reason is not None:
+            faults.append(f"it has the operator {name}, but {reason}")
+        elif first is not None and first > OLDEST_SERVING:
+            faults.append(
+                f"it has the operator {name}, which only TensorFlow Serving "
+                f"{'.'.join(map(str, first))} and later link"
+            )
+        elif first is None and name not in _core_operators():
+            faults.append(
+                f"it has the operator {name}, which TensorFlow 2.12 does not "
+                "have and no table says who links it"
+            )
+    return faults
+
+
+@functools.cache
+def _core_operators() -> frozenset[str]:
+    lines = _CORE_FILE.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def _nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator:
+    yield from meta_graph.graph_def.node
+    for function in meta_graph.graph_def.library.function:
+        yield from function.node_def

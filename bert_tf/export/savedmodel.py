@@ -1,0 +1,220 @@
+"""The course of an export: from a model directory to a version of it."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import keras
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.distribute import precision as precisions
+from bert_tf.errors import UserError
+from bert_tf.export import assets_extra
+from bert_tf.export import version_directory
+from bert_tf.export.artifact import Artifact
+from bert_tf.export.heads import registry
+from bert_tf.export.heads.head import Head
+from bert_tf.export.heads.head import Source
+from bert_tf.export.litert_module import LitertModule
+from bert_tf.export.serving_module import ServingModule
+from bert_tf.flags import cli
+from bert_tf.flags.export import BUCKETS
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.inference import load
+from bert_tf.io import files
+from bert_tf.modeling import inference
+from bert_tf.tasks import registry as tasks
+
+_SCRIPT = "export/savedmodel.py"
+_IDS_SUFFIX = "_ids"
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """A model that is ready to be saved.
+
+    Attributes:
+      config: What the user asks for.
+      stored: The model as it lies on disk.
+      name: The head's, a key of `registry.ENTRIES`.
+      head: The head.
+      model: The model, in its fastest form.
+      precision: "float32" or "bfloat16".
+    """
+
+    config: SavedModelConfig
+    stored: StoredModel
+    name: str
+    head: Head
+    model: keras.Model
+    precision: str
+
+    def artifact(self, version: int, ids_only: bool) -> Artifact:
+        """Returns what becomes of it."""
+        name = self.config.served_name
+        return Artifact(
+            model_name=f"{name}{_IDS_SUFFIX}" if ids_only else name,
+            version=version,
+            head=self.name,
+            precision=self.precision,
+            ids_only=ids_only,
+            max_seq_length=self.head.max_seq_length,
+            buckets=self.head.buckets,
+            settings=self.head.settings(),
+            command=cli.command_line(_SCRIPT, self.config),
+            litert=None if ids_only else self.config.quantization_of_litert,
+        )
+
+
+def run(config: SavedModelConfig) -> None:
+    """Does what export/savedmodel.py is asked for.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    targets = {config.output_dir: False}
+    if config.ids_only:
+        targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
+    for output_dir in targets:
+        version_directory.check(output_dir)
+        files.require_writable_folder(output_dir, "--output_dir")
+    version = version_directory.choose(config.version, list(targets))
+    export = prepare(config)
+    # All are complete before the first of them appears.
+    with contextlib.ExitStack() as stack:
+        for output_dir, ids_only in targets.items():
+            temporary = stack.enter_context(
+                version_directory.write(output_dir, version)
+            )
+            artifact = export.artifact(version, ids_only)
+            exact_litert = None
+            with _warnings_only():
+                ServingModule(export.head, export.model, ids_only).save(
+                    temporary
+                )
+                if artifact.litert is not None:
+                    exact_litert = _save_litert(
+                        temporary, export, artifact.litert
+                    )
+            assets_extra.complete(
+                temporary, artifact, export.stored, exact_litert
+            )
+    for output_dir, ids_only in targets.items():
+        path = os.path.join(output_dir, str(version))
+        logging.info("Wrote %s.", path)
+        assets_extra.publish(
+            path, export.artifact(version, ids_only), export.stored
+        )
+
+
+def prepare(config: SavedModelConfig) -> Export:
+    """Loads the model, and chooses the head and all that is not told.
+
+    Raises:
+      UserError: If the flags do not fit the model.
+    """
+    stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
+    name = registry.choose(config.head, stored)
+    entry = registry.ENTRIES[name]
+    _check_flags(config, name)
+    head = entry.head.build(_source(config, stored))
+    precision = config.precision
+    if precision == "auto":
+        precision = precisions.resolve("auto", "CPU").name
+    return Export(
+        config,
+        stored,
+        name,
+        head,
+        _build_model(stored, name, head, precision),
+        precision,
+    )
+
+
+def _build_model(
+    stored: StoredModel, name: str, head: Head, precision: str
+) -> keras.Model:
+    """Returns what a head reads of a model, in its fastest form."""
+    model = load.build_model(
+        stored,
+        registry.ENTRIES[name].model_kind,
+        return_attention_probs=True,
+    )
+    return inference.prepare(model, precision, **head.model_values())
+
+
+def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
+    """Writes litert/; returns the model's .tflite file in float32."""
+    model = export.model
+    if export.precision != "float32":
+        model = _build_model(export.stored, export.name, export.head, "float32")
+    return LitertModule(export.head, model).save(directory, quantization)
+
+
+def _check_flags(config: SavedModelConfig, name: str) -> None:
+    """Raises `UserError` for flags that have no effect on the head."""
+    of_heads = {
+        flag: [
+            key for key, one in registry.ENTRIES.items() if flag in one.flags
+        ]
+        for entry in registry.ENTRIES.values()
+        for flag in entry.flags
+    }
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        allowed = of_heads.get(field.name, [name])
+        if name not in allowed and value != field.default:
+            raise UserError(
+                f"--{field.name} is for --head={' or '.join(allowed)}. "
+                f"Received: {value!r} with the head {name}; drop it."
+            )
+
+
+def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
+    longest = stored.config.max_position_embeddings
+    length = config.max_seq_length or _trained_length(stored)
+    if length > longest:
+        raise UserError(
+            "--max_seq_length must not exceed `max_position_embeddings` of "
+            f"the model, {longest}. Received: {length}."
+        )
+    buckets = config.bucket_lengths()
+    if buckets is None:
+        buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
+    if buckets and buckets[-1] > length:
+        raise UserError(
+            f"--buckets must not exceed the most pieces of a row, {length}. "
+            f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
+            "those that are longer."
+        )
+    if not buckets or buckets[-1] < length:
+        buckets = (*buckets, length)
+    return Source(stored, config, length, buckets)
+
+
+def _trained_length(stored: StoredModel) -> int:
+    """Returns the most pieces of the rows that a model was trained on.
+
+    If it does not say that, what its task usually has; without a task as many
+    as it has positions.
+    """
+    longest = stored.config.max_position_embeddings
+    if stored.task["kind"] in tasks.TASKS:
+        return tasks.from_stored(stored).max_seq_length
+    return min(stored.task.get("max_seq_length", longest), longest)
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Keeps TensorFlow from telling of each step of saving."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,1 @@
+"""TFLite builds: convert, quantize, measure, describe."""

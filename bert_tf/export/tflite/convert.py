@@ -1,0 +1,102 @@
+"""A function of TensorFlow as the bytes of a .tflite file."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from tensorflow.lite.python import convert_phase
+
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import quantize
+from bert_tf.export.tflite import tflite_file
+
+SIGNATURE = "serving_default"
+# Only this attribute, which nothing documents, asks the converter for it.
+_PER_TENSOR = "_experimental_disable_per_channel_quantization_for_dense_layers"
+
+_Function = Callable[..., Mapping[str, tf.Tensor]]
+_Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
+
+
+def convert(
+    function: _Function,
+    specs: Mapping[str, tf.TensorSpec],
+    quantization: str = "none",
+    samples: _Samples | None = None,
+    text_operators: bool = False,
+    per_tensor: bool = False,
+) -> bytes:
+    """Returns a file whose one signature, `serving_default`, is a function.
+
+    Args:
+      function: Takes the tensors of `specs` by name; returns tensors by name.
+      specs: Dtypes and shapes of its inputs; None where free.
+      quantization: One of `run_config.export.QUANTIZATIONS`: "none" for
+        float32; "float16" for weights in float16; "dynamic" for weights in
+        int8, and activations while products are computed; "full_int8" for
+        both, see `calibration`.
+      samples: Returns inputs by name, whose activations say how "full_int8"
+        rounds; for it alone.
+      text_operators: Whether TF-Text's operators may stand in the file.
+      per_tensor: Whether a dense layer has one scale instead of one for each
+        column, as runtimes before 2.15 need it.
+
+    Raises:
+      UserError: If the file would need TensorFlow's own operators, or custom
+        ones that are not allowed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved_model")
+        _save(function, specs, saved)
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            saved, signature_keys=[SIGNATURE]
+        )
+        converter.allow_custom_ops = text_operators
+        setattr(converter, _PER_TENSOR, per_tensor)
+        if quantization in ("float16", "dynamic"):
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantization == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        try:
+            with quiet():
+                content = converter.convert()
+                if quantization == "full_int8":
+                    content = quantize.quantize(content, samples, per_tensor)
+        except convert_phase.ConverterError as error:
+            raise UserError(
+                "TensorFlow's converter must accept the model. It answered: "
+                f"{str(error).split('error:')[-1].strip():.300}"
+            ) from error
+    tflite_file.require_operators(content, text_operators)
+    return content
+
+
+def _save(
+    function: _Function, specs: Mapping[str, tf.TensorSpec], directory: str
+) -> None:
+    def named(**inputs):
+        outputs = function(**inputs)
+        return {name: tf.identity(x, name) for name, x in outputs.items()}
+
+    traced = tf.function(named, autograph=False).get_concrete_function(**specs)
+    saved = tf.Module()
+    saved.weights = list(traced.graph.variables)
+    tf.saved_model.save(saved, directory, signatures={SIGNATURE: traced})
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps what is not the user's from being logged, but for errors."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,180 @@
+"""How fast .tflite files are, and how much memory they take.
+
+Shapes:
+  B: rows of a call.
+  T: pieces of a row.
+"""
+
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.inference.lite_model import LiteModel
+
+THREADS = (1, 2)
+_ROUNDS = 8
+_CALLS_PER_ROUND = 4
+# Where a file takes any number, as many as SWAG has.
+_CHOICES = 4
+_STATUS_FILE = "/proc/self/status"
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """How long a call takes.
+
+    Attributes:
+      length: T.
+      threads: Threads that compute.
+      milliseconds: The median.
+    """
+
+    length: int
+    threads: int
+    milliseconds: float
+
+    @property
+    def setting(self) -> str:
+        """What it is of, as people say it."""
+        plural = "" if self.threads == 1 else "s"
+        return f"{self.length} pieces, {self.threads} thread{plural}"
+
+
+def measure_latencies(
+    contents: Mapping[str, bytes],
+    lengths: Sequence[int],
+    text_operators: bool = False,
+) -> dict[str, list[Latency]]:
+    """Times files turn by turn, so that all see the machine in one state.
+
+    Args:
+      contents: Files with the same inputs, by name.
+      lengths: Each T, where rows may have any; of rows of one length that.
+      text_operators: Whether TF-Text's operators may stand in the files.
+
+    Returns:
+      For each file a latency for each number of threads and length, of calls
+      with one row, or with as many as the files have.
+    """
+    found: dict[str, list[Latency]] = {name: [] for name in contents}
+    for threads in THREADS:
+        models = {
+            name: LiteModel(content, threads, text_operators)
+            for name, content in contents.items()
+        }
+        for length in lengths:
+            for name, seconds in _take_turns(models, length).items():
+                found[name].append(
+                    Latency(length, threads, 1e3 * statistics.median(seconds))
+                )
+    return found
+
+
+def _take_turns(
+    models: Mapping[str, LiteModel], length: int
+) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    names = [*models]
+    for turn in range(_ROUNDS):
+        for name in names[:: -1 if turn % 2 else 1]:
+            inputs = request(models[name], length)
+            models[name].run(inputs)  # What others left in caches goes.
+            for _ in range(_CALLS_PER_ROUND):
+                start = time.perf_counter()
+                models[name].run(inputs)
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def request(model: LiteModel, length: int) -> dict[str, np.ndarray]:
+    """Returns inputs of a length, whatever they say: one row if it may be.
+
+    Args:
+      model: The file.
+      length: T.
+    """
+    return {
+        name: _strings(shape, length)
+        if INPUT_IDS.name not in model.inputs
+        else _ids(name, shape, length)
+        for name, (_, shape) in model.inputs.items()
+    }
+
+
+def _strings(shape: Sequence[int], length: int) -> np.ndarray:
+    # A letter is a piece, of a text, of each of a pair, or of each choice.
+    sizes = (
+        size if size > 0 else other
+        for size, other in zip(shape, (1, _CHOICES), strict=False)
+    )
+    return np.full([*sizes], b"a " * length, object)
+
+
+def _ids(name: str, shape: Sequence[int], length: int) -> np.ndarray:
+    free = (1, *[_CHOICES] * (len(shape) - 2), length)
+    sizes = [
+        size if size > 0 else other
+        for size, other in zip(shape, free, strict=True)
+    ]
+    # Any piece will do; all vocabularies have these.
+    if name == INPUT_IDS.name:
+        return np.resize(np.arange(1, 5, dtype=np.int32), sizes)
+    return np.full(sizes, name == INPUT_MASK.name, np.int32)
+
+
+def measure_peak_memory(
+    content: bytes, length: int, text_operators: bool = False
+) -> int | None:
+    """Returns the most bytes that a file takes in a process of its own.
+
+    That is what loading it and calling it with one thread adds to a process
+    that has LiteRT and NumPy, the file itself included.
+
+    Args:
+      content: The file.
+      length: T.
+      text_operators: Whether TF-Text's operators may stand in the file.
+
+    Returns:
+      Bytes; None where the system does not tell them, which Linux does.
+    """
+    # A fork would begin with all of the memory of this process.
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.NamedTemporaryFile(suffix=".tflite") as file,
+        concurrent.futures.ProcessPoolExecutor(1, context) as pool,
+    ):
+        file.write(content)
+        file.flush()
+        return pool.submit(
+            _run_alone, file.name, length, text_operators
+        ).result()
+
+
+def _run_alone(path: str, length: int, text_operators: bool) -> int | None:
+    before = _memory("VmRSS")
+    with open(path, "rb") as file:
+        model = LiteModel(file.read(), 1, text_operators)
+    model.run(request(model, length))
+    after = _memory("VmHWM")
+    return None if before is None or after is None else after - before
+
+
+def _memory(key: str) -> int | None:
+    """Returns a value of Linux' status of this process, in bytes."""
+    try:
+        with open(_STATUS_FILE, encoding="utf-8") as file:
+            status = file.read()
+    except FileNotFoundError:
+        return None
+    return 1024 * int(re.search(rf"{key}:\s+(\d+) kB", status)[1])

@@ -1,0 +1,206 @@
+"""The course of an export: from a model directory to a .tflite file."""
+
+import contextlib
+import dataclasses
+import hashlib
+import platform
+import sys
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import accuracy
+from bert_tf.export.tflite import build as builds
+from bert_tf.export.tflite import calibration_data
+from bert_tf.export.tflite import client_texts
+from bert_tf.export.tflite import column_scales
+from bert_tf.export.tflite import compare_quantizations
+from bert_tf.export.tflite import convert as conversion
+from bert_tf.export.tflite import functions
+from bert_tf.export.tflite import metadata
+from bert_tf.export.tflite import tflite_file
+from bert_tf.export.tflite import usage
+from bert_tf.export.tflite import verify as verification
+from bert_tf.export.tflite.accuracy import Gate
+from bert_tf.export.tflite.build import Build
+from bert_tf.export.tflite.functions import TextFunction
+from bert_tf.export.tflite.ids_function import IdsFunction
+from bert_tf.export.tflite.verify import Verification
+from bert_tf.flags.export import ALL
+from bert_tf.flags.export import QUANTIZATIONS
+from bert_tf.flags.export import TfliteConfig
+from bert_tf.io import files
+
+REPORT_SUFFIX = ".json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A file that was verified and is not written yet.
+
+    Attributes:
+      build: What it is.
+      content: The file.
+      verification: How near it is to the model.
+    """
+
+    build: Build
+    content: bytes
+    verification: Verification
+
+    def report(self) -> dict[str, Any]:
+        """Returns what is known of the file, JSON values by name."""
+        build = self.build
+        return {
+            "command": build.command,
+            "model": {
+                "path": build.stored.path,
+                "config": build.stored.config.to_dict(),
+            },
+            "head": build.name,
+            "settings": build.head.settings(),
+            "labels": list(build.labels),
+            "quantization": build.quantization,
+            "input": build.config.input,
+            "compatibility": build.config.compatibility,
+            "batch_size": build.batch_size,
+            "max_seq_length": build.seq_length,
+            "bytes": len(self.content),
+            "sha256": hashlib.sha256(self.content).hexdigest(),
+            "operators": dict(tflite_file.operators(self.content)),
+            "verification": dataclasses.asdict(self.verification),
+            "versions": {
+                "python": platform.python_version(),
+                "tensorflow": tf.__version__,
+            },
+        }
+
+
+def run(config: TfliteConfig) -> None:
+    """Does what export/tflite.py is asked for.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    files.require_writable(config.output_file, "--output_file")
+    build = builds.prepare(config)
+    gate = Gate(build)
+    if config.quantization == ALL:
+        said = _run_all(build, gate)
+    else:
+        said = _run_one(build, gate)
+    note = client_texts.note(build, gate.examples)
+    sys.stdout.write("\n\n".join([said, *filter(None, [note])]) + "\n")
+    sys.stdout.flush()
+
+
+def _run_one(build: Build, gate: Gate) -> str:
+    """Makes the file that is asked for; returns what its user is told."""
+    config = build.config
+    built = make(build)
+    measured = gate.measure({build.quantization: built.content})
+    measured = measured[build.quantization]
+    accuracy.require(measured, config.max_drop)
+    publish(built, config.output_file, measured)
+    return usage.text(build, config.output_file, built.content, measured)
+
+
+def _run_all(build: Build, gate: Gate) -> str:
+    """Makes a file of each kind; returns a table of them.
+
+    Raises:
+      UserError: If all lose more than --max_drop.
+    """
+    config = build.config
+    built = {}
+    for quantization in _all_of(config):
+        built[quantization] = make(
+            dataclasses.replace(build, quantization=quantization)
+        )
+    reports = gate.measure({x: one.content for x, one in built.items()})
+    refused = [
+        name
+        for name, report in reports.items()
+        if not accuracy.is_good_enough(report, config.max_drop)
+    ]
+    for name, one in built.items():
+        if name not in refused:
+            path = compare_quantizations.path_of(config.output_file, name)
+            publish(one, path, reports[name])
+    table = compare_quantizations.write(
+        config.output_file, [*reports.values()], refused
+    )
+    if len(refused) == len(built):
+        raise UserError(
+            f"At least one file must be within --max_drop={config.max_drop:g} "
+            f"points of the model. Received:\n{table}"
+        )
+    return table
+
+
+def _all_of(config: TfliteConfig) -> list[str]:
+    """Returns the quantizations that the other flags allow."""
+    if config.input == "ids" and config.representative_file is not None:
+        return [*QUANTIZATIONS]
+    logging.warning(
+        "--quantization=all leaves out full_int8, which needs --input=ids and "
+        "--representative_file."
+    )
+    return [name for name in QUANTIZATIONS if name != "full_int8"]
+
+
+def make(build: Build) -> Built:
+    """Converts a model and verifies what comes of it.
+
+    Raises:
+      UserError: If the converter refuses the model, or the file says
+        something else.
+    """
+    takes_text = build.config.input == "text"
+    if takes_text:
+        build = functions.adapt(build)
+    function = TextFunction(build) if takes_text else IdsFunction(build)
+    rows = None
+    with contextlib.ExitStack() as stack:
+        if build.quantization == "full_int8":
+            rows = calibration_data.read(build)
+            stack.enter_context(column_scales.applied(build.model, rows))
+        content = conversion.convert(
+            function,
+            function.specs,
+            build.quantization,
+            rows,
+            text_operators=takes_text,
+            per_tensor=build.config.compatibility == "2.14",
+        )
+    if not takes_text:  # Their readers know rows of ids alone.
+        content = metadata.describe(content, build)
+    found = verification.verify(content, build)
+    logging.info("%s: %s.", build.quantization, found.text())
+    return Built(build, content, found)
+
+
+def publish(built: Built, path: str, measured: accuracy.Report) -> None:
+    """Writes a file and its report, each whole.
+
+    Args:
+      built: The file.
+      path: Where it is to be; the report lies beside it.
+      measured: What it is worth.
+    """
+    report = built.report() | {"measured": measured.to_json()}
+    with contextlib.ExitStack() as stack:
+        # The report has the checksum, so that who sees one without the other
+        # knows; the file comes last.
+        names = [
+            stack.enter_context(files.atomic_file(path + suffix))
+            for suffix in ("", REPORT_SUFFIX)
+        ]
+        with tf.io.gfile.GFile(names[0], "wb") as file:
+            file.write(built.content)
+        files.write_json(names[1], report)
+    logging.info("Wrote %s.", path)

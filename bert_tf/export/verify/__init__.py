@@ -1,0 +1,1 @@
+"""Checks of an export before it appears."""

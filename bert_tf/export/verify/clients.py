@@ -1,0 +1,159 @@
+"""Calls of an export, and who makes them: a fresh process, if not a server."""
+
+import abc
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import message
+from tensorflow_serving.apis import predict_pb2
+
+from bert_tf.errors import UserError
+from bert_tf.export.verify import replay
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a signature.
+
+    Attributes:
+      signature: Its name.
+      inputs: Numbers, or bytes in arrays of objects, by name.
+      repeats: How many more calls are timed, where the client can.
+    """
+
+    signature: str
+    inputs: Arrays
+    repeats: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a call gave.
+
+    Attributes:
+      outputs: By name.
+      error: Why there are none, or None.
+      milliseconds: How long each repetition took.
+    """
+
+    outputs: Arrays
+    error: str | None = None
+    milliseconds: tuple[float, ...] = ()
+
+
+class Client(abc.ABC):
+    """Calls the signatures of an export.
+
+    Attributes:
+      name: What reports call it.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answer to each call.
+
+        Raises:
+          UserError: If nobody is there to answer.
+        """
+
+
+class FreshProcess(Client):
+    """Runs bert_tf/export/verify/replay.py, which knows TensorFlow alone.
+
+    Args:
+      version_directory: The SavedModel.
+      has_text_operators: Whether it needs TensorFlow Text.
+      python: The Python that runs it; by default this one.
+    """
+
+    name = "a fresh process"
+
+    def __init__(
+        self,
+        version_directory: str,
+        has_text_operators: bool,
+        python: str = sys.executable,
+    ) -> None:
+        self._directory = os.path.abspath(version_directory)
+        self._has_text_operators = has_text_operators
+        self._python = python
+
+    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        with tempfile.TemporaryDirectory() as folder:
+            request = os.path.join(folder, "request.json")
+            answer = os.path.join(folder, "answer.json")
+            with open(request, "w", encoding="utf-8") as file:
+                json.dump(self._request(calls, answer), file)
+            result = subprocess.run(
+                # Without the folder of the program, and so without us.
+                [self._python, "-I", replay.__file__, request],
+                check=False,
+                capture_output=True,
+                text=True,
+                cwd=folder,
+                env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2"),
+            )
+            if result.returncode:
+                lines = result.stderr.strip().splitlines() or ["nothing"]
+                raise UserError(
+                    f"{self._directory} cannot be loaded and called in a "
+                    f"process of its own, which ended with "
+                    f"{result.returncode} and said: {lines[-1]}"
+                )
+            with open(answer, encoding="utf-8") as file:
+                answers = json.load(file)["calls"]
+        return [_decode_answer(answer) for answer in answers]
+
+    def _request(self, calls: Sequence[Call], answer: str) -> dict[str, Any]:
+        return {
+            "directory": self._directory,
+            "answer": answer,
+            "has_text_ops": self._has_text_operators,
+            "calls": [
+                {
+                    "signature": call.signature,
+                    "repeats": call.repeats,
+                    "inputs": {
+                        name: replay.encode(values)
+                        for name, values in call.inputs.items()
+                    },
+                }
+                for call in calls
+            ],
+        }
+
+
+def _decode_answer(answer: Mapping[str, Any]) -> Answer:
+    if "error" in answer:
+        return Answer({}, answer["error"])
+    outputs = {
+        name: replay.decode(tensor)
+        for name, tensor in answer["outputs"].items()
+    }
+    return Answer(outputs, None, tuple(answer["milliseconds"]))
+
+
+def predict_request(model_name: str, call: Call) -> message.Message:
+    """Returns the PredictRequest that makes a call."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model_name
+    request.model_spec.signature_name = call.signature
+    for name, values in call.inputs.items():
+        dtype = tf.string if values.dtype == object else None
+        request.inputs[name].CopyFrom(
+            tf.make_tensor_proto(values, dtype, values.shape)
+        )
+    return request

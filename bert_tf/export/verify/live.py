@@ -1,0 +1,358 @@
+"""Two ways to ask a server of TensorFlow Serving's kind: REST and gRPC."""
+
+import abc
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow_serving.apis import classification_pb2
+from tensorflow_serving.apis import get_model_metadata_pb2
+from tensorflow_serving.apis import get_model_status_pb2
+from tensorflow_serving.apis import model_service_pb2_grpc
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+from tensorflow_serving.apis import regression_pb2
+
+from bert_tf.errors import UserError
+from bert_tf.export import graph_file
+from bert_tf.export import tensor_json
+from bert_tf.export.verify import clients
+from bert_tf.export.verify.clients import Answer
+from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.clients import Client
+
+# How long one call may take, in seconds; long texts on slow machines do.
+_TIMEOUT = 300
+# TensorFlow Serving has no limit of its own, gRPC 4 MiB.
+_MAX_MESSAGE = 1 << 30
+_SIGNATURES = "signature_def"
+# Signatures that servers have another interface for, by its name.
+METHODS = ("classify", "regress")
+
+
+class RefusedError(Exception):
+    """Something that a server refuses to say; the text says why."""
+
+
+class LiveServer(Client):
+    """A server that has the export."""
+
+    def can_ask(self, call: Call) -> bool:
+        """Returns whether a call can be said in this interface."""
+        del call
+        return True
+
+    @abc.abstractmethod
+    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answers of the interfaces that `METHODS` are for.
+
+        Args:
+          calls: Calls of signatures in `METHODS`: `inputs` are tf.Examples.
+        """
+
+    @abc.abstractmethod
+    def signatures(self) -> dict[str, graph_file.Signature]:
+        """Returns the signatures that the server says it has.
+
+        Raises:
+          RefusedError: If it says nothing of them.
+        """
+
+    @abc.abstractmethod
+    def states(self) -> dict[int, str]:
+        """Returns the state of each version, such as "AVAILABLE".
+
+        Raises:
+          RefusedError: If it says nothing of them.
+        """
+
+
+class OwnMethods(Client):
+    """Calls signatures in `METHODS` by the interfaces made for them.
+
+    Args:
+      server: Who has them.
+    """
+
+    def __init__(self, server: LiveServer) -> None:
+        self.name = f"{server.name}, its own method"
+        self._server = server
+
+    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        return self._server.ask_methods(calls)
+
+
+class Rest(LiveServer):
+    """TensorFlow Serving's REST.
+
+    Args:
+      url: http://HOST:PORT/v1/models/NAME, maybe with /versions/N.
+      signatures: Those of the export, which say what the numbers of JSON are.
+    """
+
+    name = "REST"
+
+    def __init__(
+        self, url: str, signatures: Mapping[str, graph_file.Signature]
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._signatures = signatures
+
+    def can_ask(self, call: Call) -> bool:
+        # The empty list of JSON is a vector, whatever the rank was.
+        return all(x.size or x.ndim == 1 for x in call.inputs.values())
+
+    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        return [_try(self._predict, call) for call in calls]
+
+    def _predict(self, call: Call) -> clients.Arrays:
+        inputs = {
+            name: tensor_json.to_json(values)
+            for name, values in call.inputs.items()
+        }
+        reply = self._fetch(
+            ":predict", {"signature_name": call.signature, "inputs": inputs}
+        )
+        outputs = reply.get("outputs")
+        specs = self._signatures[call.signature].outputs
+        if len(specs) == 1:
+            outputs = dict.fromkeys(specs, outputs)
+        if not isinstance(outputs, dict) or set(outputs) != set(specs):
+            raise _unexpected(reply)
+        return {
+            name: tensor_json.from_json(outputs[name], spec)
+            for name, spec in specs.items()
+        }
+
+    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
+        return [_try(self._call_method, call) for call in calls]
+
+    def _call_method(self, call: Call) -> clients.Arrays:
+        (serialized,) = call.inputs.values()
+        reply = self._fetch(
+            f":{call.signature}",
+            {
+                "signature_name": call.signature,
+                "examples": [
+                    tensor_json.example_to_json(x) for x in serialized
+                ],
+            },
+        )
+        rows = reply.get("results")
+        if not isinstance(rows, list):
+            raise _unexpected(reply)
+        if call.signature == "regress":
+            return {"outputs": np.array(rows, np.float32)}
+        return _classes(
+            [[(label.encode(), x) for label, x in row] for row in rows]
+        )
+
+    def signatures(self) -> dict[str, graph_file.Signature]:
+        reply = self._fetch("/metadata")
+        try:
+            found = json_format.ParseDict(
+                reply["metadata"][_SIGNATURES],
+                get_model_metadata_pb2.SignatureDefMap(),
+            )
+        except (KeyError, TypeError, json_format.ParseError) as error:
+            raise _unexpected(reply) from error
+        return graph_file.to_signatures(found.signature_def)
+
+    def states(self) -> dict[int, str]:
+        reply = self._fetch("")
+        try:
+            return {
+                int(version["version"]): version["state"]
+                for version in reply["model_version_status"]
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unexpected(reply) from error
+
+    def _fetch(self, path: str, body: Any = None) -> dict[str, Any]:
+        """Returns the JSON object behind the URL and a path.
+
+        Args:
+          path: What stands behind the URL.
+          body: What to send, as JSON values; without it the method is GET.
+
+        Raises:
+          RefusedError: If the server answers anything else.
+          UserError: If it does not answer.
+        """
+        request = urllib.request.Request(
+            f"{self._url}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
+                status, text = reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        except OSError as error:
+            raise UserError(
+                f"--url={self._url} does not answer: {error}."
+            ) from error
+        reply = text[:200]
+        with contextlib.suppress(ValueError):
+            reply = json.loads(text)
+        if status != 200 or not isinstance(reply, dict):
+            raise RefusedError(f"{status}: {reply}")
+        return reply
+
+
+class Grpc(LiveServer):
+    """TensorFlow Serving's PredictionService and ModelService.
+
+    Args:
+      address: HOST:PORT.
+      model_name: What the server calls the model.
+    """
+
+    name = "gRPC"
+
+    def __init__(self, address: str, model_name: str) -> None:
+        self._address = address
+        self._model_name = model_name
+
+    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        with self._channel() as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            return [_try(self._predict, stub, call) for call in calls]
+
+    def _predict(self, stub: Any, call: Call) -> clients.Arrays:
+        request = clients.predict_request(self._model_name, call)
+        outputs = self._fetch(stub.Predict, request).outputs
+        return {name: tf.make_ndarray(x) for name, x in outputs.items()}
+
+    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
+        with self._channel() as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            return [_try(self._call_method, stub, call) for call in calls]
+
+    def _call_method(self, stub: Any, call: Call) -> clients.Arrays:
+        is_regression = call.signature == "regress"
+        request = (
+            regression_pb2.RegressionRequest()
+            if is_regression
+            else classification_pb2.ClassificationRequest()
+        )
+        request.model_spec.name = self._model_name
+        request.model_spec.signature_name = call.signature
+        (serialized,) = call.inputs.values()
+        for one in serialized:
+            request.input.example_list.examples.add().ParseFromString(one)
+        if is_regression:
+            rows = self._fetch(stub.Regress, request).result.regressions
+            return {"outputs": np.array([x.value for x in rows], np.float32)}
+        rows = self._fetch(stub.Classify, request).result.classifications
+        return _classes(
+            [[(x.label.encode(), x.score) for x in row.classes] for row in rows]
+        )
+
+    def signatures(self) -> dict[str, graph_file.Signature]:
+        request = get_model_metadata_pb2.GetModelMetadataRequest()
+        request.model_spec.name = self._model_name
+        request.metadata_field.append(_SIGNATURES)
+        with self._channel() as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            reply = self._fetch(stub.GetModelMetadata, request)
+        found = get_model_metadata_pb2.SignatureDefMap()
+        if not reply.metadata[_SIGNATURES].Unpack(found):
+            raise _unexpected(reply)
+        return graph_file.to_signatures(found.signature_def)
+
+    def states(self) -> dict[int, str]:
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = self._model_name
+        with self._channel() as channel:
+            stub = model_service_pb2_grpc.ModelServiceStub(channel)
+            reply = self._fetch(stub.GetModelStatus, request)
+        name = get_model_status_pb2.ModelVersionStatus.State.Name
+        return {x.version: name(x.state) for x in reply.model_version_status}
+
+    @contextlib.contextmanager
+    def _channel(self) -> Iterator[grpc.Channel]:
+        options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+        ]
+        with grpc.insecure_channel(self._address, options) as channel:
+            yield channel
+
+    def _fetch(self, method: Callable, request: Any) -> Any:
+        """Returns the reply to a request.
+
+        Raises:
+          RefusedError: If the server answers with an error.
+          UserError: If it does not answer.
+        """
+        try:
+            return method(request, timeout=_TIMEOUT)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise UserError(
+                    f"--url={self._address} does not answer: {error.details()}."
+                ) from error
+            raise RefusedError(
+                f"{error.code().name}: {error.details()}"
+            ) from error
+
+
+def to_url(
+    url: str,
+    model_name: str,
+    signatures: Mapping[str, graph_file.Signature],
+) -> LiveServer:
+    """Returns the server that --url means.
+
+    Raises:
+      UserError: If it is neither a URL of a model nor an address.
+    """
+    if url.startswith(("http://", "https://")):
+        if "/v1/models/" not in url:
+            raise UserError(
+                "--url must be http://HOST:PORT/v1/models/NAME, or HOST:PORT "
+                f"of gRPC. Received: {url!r}."
+            )
+        return Rest(url, signatures)
+    host, _, port = url.removeprefix("grpc://").rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(
+            "--url must be http://HOST:PORT/v1/models/NAME, or HOST:PORT of "
+            f"gRPC. Received: {url!r}."
+        )
+    return Grpc(f"{host}:{port}", model_name)
+
+
+def _try(function: Callable[..., clients.Arrays], *arguments: Any) -> Answer:
+    """Returns what a function gives, or why the server refuses it."""
+    try:
+        return Answer(function(*arguments))
+    except RefusedError as error:
+        return Answer({}, str(error))
+
+
+def _unexpected(reply: Any) -> RefusedError:
+    return RefusedError(f"an unexpected answer, {str(reply)[:200]}")
+
+
+def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> clients.Arrays:
+    """Returns `classes` <string> and `scores` <float32> of pairs of them."""
+    if len({len(row) for row in rows}) > 1:
+        raise _unexpected(rows)
+    classes = np.empty((len(rows), len(rows[0]) if rows else 0), object)
+    scores = np.zeros(classes.shape, np.float32)
+    for number, row in enumerate(rows):
+        classes[number] = [label for label, _ in row]
+        scores[number] = [score for _, score in row]
+    return {"classes": classes, "scores": scores}

@@ -1,0 +1,287 @@
+"""Whether an export says what its model says.
+
+A fresh process, which has nothing of this project, answers texts that find out
+what is wrong; the answers are compared with those of the library, whose model
+is read from the model directory.
+"""
+
+import dataclasses
+import os
+import statistics
+import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import graph_file
+from bert_tf.export import operators
+from bert_tf.export import warmup
+from bert_tf.export.artifact import Artifact
+from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import judging
+from bert_tf.export.verify import litert as litert_verification
+from bert_tf.export.verify import live_verification
+from bert_tf.export.verify import registry as expectation_registry
+from bert_tf.export.verify import weights
+from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.clients import Answer
+from bert_tf.export.verify.clients import FreshProcess
+from bert_tf.export.verify.report import Check
+from bert_tf.export.verify.report import Report
+from bert_tf.flags.export import VerifyConfig
+from bert_tf.io import files
+
+# How far numbers may be apart, by precision.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
+
+
+def run(config: VerifyConfig) -> None:
+    """Does what export/verify.py is asked for.
+
+    Raises:
+      UserError: If the export is wrong, or there is none.
+    """
+    keras_backend.require_tensorflow()
+    report = verify(config.export_dir, config.model_dir, config.url)
+    sys.stdout.write(report.text())
+    report.require_right()
+    sys.stdout.write("The export says what the model says.\n")
+
+
+def verify(
+    export_dir: str,
+    model_dir: str,
+    url: str | None = None,
+    python: str = sys.executable,
+) -> Report:
+    """Compares a published export with its model.
+
+    Args:
+      export_dir: A version directory, or the one above it.
+      model_dir: The model.
+      url: A live server to ask the same, or None.
+      python: The Python of the fresh process.
+
+    Returns:
+      The report, of which `faults` is empty if all is right.
+
+    Raises:
+      UserError: If there is no export, no model, or no server.
+    """
+    directory = artifacts.find_version(export_dir)
+    artifact = artifacts.read(directory)
+    stored = checkpoint_loading.read(model_dir, flag="--model_dir")
+    report = examine(directory, artifact, stored, url, python)
+    checks = (*report.checks, _check_files(directory))
+    return dataclasses.replace(report, checks=checks)
+
+
+def examine(
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    url: str | None = None,
+    python: str = sys.executable,
+    num_timings: int = 0,
+    exact_litert: bytes | None = None,
+) -> Report:
+    """Compares a version directory, published or not, with its model.
+
+    Args:
+      directory: The version directory.
+      artifact: What it is.
+      stored: The model.
+      url: A live server to ask the same, or None.
+      python: The Python of the fresh process.
+      num_timings: How often warm-up requests of one row are timed.
+      exact_litert: Of an export with litert/, the model's file in float32,
+        where it is known.
+
+    Raises:
+      UserError: If it is no SavedModel, or there is no server.
+    """
+    if artifact.precision not in TOLERANCES:
+        raise UserError(
+            f"The precision of an export is {' or '.join(TOLERANCES)}. "
+            f"Received: {artifact.precision!r}."
+        )
+    checks = [
+        _check_operators(directory),
+        _check_weights(directory, artifact, stored),
+        _check_vocabulary(directory, stored),
+    ]
+    signatures = graph_file.read_signatures(directory)
+    missing = _missing_signatures(artifact, signatures)
+    # What cannot run needs no calling, and would only hide the reason.
+    if missing or checks[0].faults:
+        return Report(directory, stored.path, (*checks, *missing))
+    fresh = FreshProcess(
+        directory,
+        operators.has_text_operators(operators.read(directory)),
+        python,
+    )
+    tolerance = TOLERANCES[artifact.precision]
+    planned = _plan(directory, artifact, stored, signatures)
+    warmups = _plan_warmups(directory, num_timings)
+    answers = fresh.ask([x.call for x in (*planned, *warmups)])
+    of_warmups = answers[len(planned) :]
+    checks += judging.judge(planned, answers[: len(planned)], fresh, tolerance)
+    checks.append(_judge_warmups(warmups, of_warmups))
+    if artifact.litert is not None:
+        checks += litert_verification.examine(
+            directory, artifact.litert, planned, warmups, exact_litert
+        )
+    if url is not None:
+        checks += live_verification.check(
+            url, artifact, signatures, planned, tolerance
+        )
+    return Report(
+        directory,
+        stored.path,
+        tuple(checks),
+        tuple(
+            statistics.median(answer.milliseconds)
+            for answer in of_warmups
+            if answer.milliseconds
+        ),
+    )
+
+
+def _check_operators(directory: str) -> Check:
+    found = operators.read(directory)
+    number = len(operators.TEXT_OPERATORS.keys() & found)
+    return Check(
+        "operators",
+        f"{len(found)}, {number} of TensorFlow Text; TensorFlow Serving "
+        f"{operators.oldest_serving(found)} and later link them",
+        tuple(operators.find_faults(directory)),
+    )
+
+
+def _check_weights(
+    directory: str, artifact: Artifact, stored: StoredModel
+) -> Check:
+    num_layers = None
+    if "layer" in artifact.settings:
+        layer = artifact.settings["layer"]
+        num_layers = layer + 1
+        if layer < 0:
+            num_layers += stored.config.num_hidden_layers
+    found = weights.compare(directory, stored, num_layers)
+    return Check(
+        "weights",
+        f"{found.num_variables} variables of {found.parameter_bytes:,} bytes "
+        f"in files of {found.file_bytes:,}",
+        found.faults,
+    )
+
+
+def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
+    path = os.path.join(directory, artifacts.VOCAB_FILE)
+    files.require_file(path, "--export_dir")
+    expected = stored.vocabulary.to_text() if stored.vocabulary else ""
+    is_same = files.read_bytes(path) == expected.encode("utf-8")
+    return Check(
+        "vocabulary",
+        artifacts.VOCAB_FILE,
+        () if is_same else ("it is not the vocabulary of the model",),
+    )
+
+
+def _plan(
+    directory: str,
+    artifact: Artifact,
+    stored: StoredModel,
+    signatures: Mapping[str, graph_file.Signature],
+) -> list[Planned]:
+    """Returns the calls to make, and what the library says to them."""
+    # Of every text that is too long it would warn.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        expected = expectation_registry.build(
+            stored,
+            artifact,
+            directory,
+            signatures[replay_plan.SERVING],
+            _largest_tolerance(artifact),
+        )
+        return replay_plan.plan(expected, signatures)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _largest_tolerance(artifact: Artifact) -> float:
+    """Returns how near two numbers are of which either may be the larger."""
+    tolerance = TOLERANCES[artifact.precision]
+    if artifact.litert is None:
+        return tolerance
+    return max(tolerance, litert_verification.TOLERANCE)
+
+
+def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
+    """Returns the warm-up requests; those of one row are timed."""
+    calls = warmup.read(os.path.join(directory, artifacts.WARMUP_FILE))
+    planned = []
+    for number, call in enumerate(calls):
+        rows = {len(values) for values in call.inputs.values()}
+        if rows == {1}:
+            call = dataclasses.replace(call, repeats=num_timings)
+        planned.append(Planned(f"request {number}", call, None))
+    return planned
+
+
+def _missing_signatures(
+    artifact: Artifact, signatures: Mapping[str, graph_file.Signature]
+) -> list[Check]:
+    names = {replay_plan.SERVING}
+    if not artifact.ids_only:
+        names |= {
+            replay_plan.FROM_IDS,
+            replay_plan.FROM_EXAMPLES,
+            replay_plan.TOKENIZE,
+        }
+    missing = sorted(names - set(signatures))
+    if not missing:
+        return []
+    fault = f"there is no {' and no '.join(missing)}"
+    return [Check("signatures", ", ".join(sorted(signatures)), (fault,))]
+
+
+def _judge_warmups(
+    planned: Sequence[Planned], answers: Sequence[Answer]
+) -> Check:
+    # One that fails keeps TensorFlow Serving from loading the model.
+    faults = [
+        f"{one.what} fails: {answer.error}"
+        for one, answer in zip(planned, answers, strict=True)
+        if answer.error is not None
+    ]
+    if not planned:
+        faults.append("there is no request")
+    return Check("warm-up", f"{len(planned)} requests", tuple(faults))
+
+
+def _check_files(directory: str) -> Check:
+    """Compares the files with the checksums in the model card."""
+    path = os.path.join(directory, artifacts.CARD_FILE)
+    known = files.read_json_object(path).get("sha256")
+    if not isinstance(known, dict):
+        raise UserError(f'{path} must have checksums under "sha256".')
+    faults = []
+    for name, expected in known.items():
+        file = os.path.join(directory, name)
+        try:
+            actual = files.sha256(files.require_file(file, "--export_dir"))
+        except UserError:
+            faults.append(f"{name} is missing")
+            continue
+        if actual != expected:
+            faults.append(f"{name} is not what was exported")
+    return Check("files", f"{len(known)} with checksums", tuple(faults))

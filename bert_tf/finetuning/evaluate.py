@@ -1,0 +1,218 @@
+"""Scores and predictions of a task's splits, and the files they leave."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.pretraining import evaluate as pretraining_evaluation
+from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TEST
+from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task import Features
+from bert_tf.tasks.task import Task
+from bert_tf.text.tokenizer import BertTokenizer
+
+EVAL_RESULTS_FILE = "eval_results.txt"
+RESULTS_FILE = "eval_results.json"
+
+Metrics = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """What a model says of a split.
+
+    Attributes:
+      task: The task, tuned if that was asked for.
+      split: The split.
+      examples: Its examples.
+      predictions: One for each of them.
+      metrics: The task's metrics and `loss`; empty without labels.
+    """
+
+    task: Task
+    split: str
+    examples: Sequence[Any]
+    predictions: Sequence[Any]
+    metrics: Metrics
+
+
+class SplitReader:
+    """Reads and featurizes each split once, for all runs.
+
+    Args:
+      task: The task.
+      tokenizer: The model's tokenizer.
+    """
+
+    def __init__(self, task: Task, tokenizer: BertTokenizer) -> None:
+        self.task = task
+        self.tokenizer = tokenizer
+        self._examples: dict[str, Sequence[Any]] = {}
+        self._read: dict[str, tuple[Sequence[Any], Features]] = {}
+
+    def examples(self, split: str) -> Sequence[Any]:
+        """Returns the examples of a split."""
+        if split not in self._examples:
+            self._examples[split] = self.task.read(split)
+        return self._examples[split]
+
+    def read(self, split: str) -> tuple[Sequence[Any], Features]:
+        """Returns the examples of a split and their features."""
+        if split not in self._read:
+            examples = self.examples(split)
+            features = self.task.featurize(
+                examples, self.tokenizer, split.startswith(TRAIN)
+            )
+            logging.info(
+                "%s: %d examples, %d rows, %.1f pieces a row.",
+                self.task.files[split],
+                len(examples),
+                len(features),
+                features.lengths.mean() if len(features) else 0.0,
+            )
+            self._read[split] = examples, features
+        return self._read[split]
+
+
+class Evaluator:
+    """Evaluates one model, any often.
+
+    Args:
+      model: The model.
+      reader: The splits.
+      batch_size: Rows computed at once.
+      num_length_buckets: As `prediction.allowed_lengths` has it.
+      strategy: Where the model lives.
+      show_progress: Whether to show a progress bar.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        reader: SplitReader,
+        batch_size: int,
+        num_length_buckets: int,
+        strategy: tf.distribute.Strategy,
+        show_progress: bool = True,
+    ) -> None:
+        self._reader = reader
+        self._show_progress = show_progress
+        self._num_length_buckets = num_length_buckets
+        self._computer = task_prediction.OutputComputer(
+            model, reader.task, batch_size, strategy
+        )
+
+    def evaluate(self, split: str, task: Task, tune: bool = False) -> Evaluated:
+        """Predicts a split, and scores it if it has labels.
+
+        Args:
+          split: The split.
+          task: The task of the reader, maybe tuned already.
+          tune: Whether to tune it on this split.
+        """
+        examples, features = self._reader.read(split)
+        lengths = task_prediction.allowed_lengths(
+            features.lengths, task.max_seq_length, self._num_length_buckets
+        )
+        doing = "predicting" if split.startswith(TEST) else "evaluating"
+        with progress.bar(
+            len(features), doing, "row", hidden=not self._show_progress
+        ) as bar:
+            computed = self._computer.compute(features, lengths, bar.update)
+
+        def predict(task: Task) -> list[Any]:
+            return task.predict(
+                examples, features, computed.outputs, self._reader.tokenizer
+            )
+
+        predictions = predict(task)
+        if not task.is_labelled(examples):
+            return Evaluated(task, split, examples, predictions, {})
+        if tune:
+            tuned = task.tune(examples, predictions)
+            if tuned != task:
+                task, predictions = tuned, predict(tuned)
+        metrics = task.score(examples, predictions)
+        if computed.loss is not None:
+            metrics["loss"] = computed.loss
+        logging.info("%s: %s", split, describe(metrics))
+        return Evaluated(task, split, examples, predictions, metrics)
+
+
+def describe(metrics: Mapping[str, float]) -> str:
+    """Returns metrics in one line."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
+    """Writes <split>_predictions.jsonl and what the task writes itself."""
+    lines = [
+        json.dumps(
+            evaluated.task.describe(example, predicted), ensure_ascii=False
+        )
+        for example, predicted in zip(
+            evaluated.examples, evaluated.predictions, strict=True
+        )
+    ]
+    files.write_text(
+        os.path.join(output_dir, f"{evaluated.split}_predictions.jsonl"),
+        "".join(f"{line}\n" for line in lines),
+    )
+    evaluated.task.write_report(
+        output_dir, evaluated.split, evaluated.examples, evaluated.predictions
+    )
+
+
+def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
+    """Returns what `write_results` wrote, if it is about this step."""
+    path = os.path.join(output_dir, RESULTS_FILE)
+    if not tf.io.gfile.exists(path):
+        return {}
+    results = files.read_json_object(path)
+    return results if results.pop("global_step", None) == global_step else {}
+
+
+def write_results(
+    output_dir: str, global_step: int, results: Mapping[str, Metrics]
+) -> None:
+    """Writes eval_results.json and, in the original's form, the .txt.
+
+    In the text metrics of the first dev split are called eval_<metric>, as in
+    the original; those of others have the rest of the split's name behind,
+    as eval_accuracy_mismatched, and those of a test set begin with its name.
+
+    Args:
+      output_dir: Where to.
+      global_step: Steps the model was trained for.
+      results: Split to metrics.
+    """
+    files.write_json(
+        os.path.join(output_dir, RESULTS_FILE),
+        {"global_step": global_step} | results,
+    )
+    lines: dict[str, float | int] = {"global_step": global_step}
+    first = True
+    for split, metrics in results.items():
+        for name, value in metrics.items():
+            if split.startswith(DEV):
+                suffix = "" if first else split.removeprefix(DEV)
+                lines[f"eval_{name}{suffix}"] = value
+                if first and name == "loss":
+                    lines["loss"] = value  # The original has it twice.
+            else:
+                lines[f"{split}_{name}"] = value
+        first = first and not split.startswith(DEV)
+    pretraining_evaluation.write_results(
+        os.path.join(output_dir, EVAL_RESULTS_FILE), lines
+    )

@@ -1,0 +1,176 @@
+"""The batches that fine-tuning trains on, from any step on.
+
+Shapes:
+  B: batch size.
+  T: length of a batch.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import length_buckets
+from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
+from bert_tf.flags.finetune import RunSettings
+from bert_tf.tasks.task import Features
+from bert_tf.tasks.task import Task
+from bert_tf.training import step as training_loop
+
+# Enough to know how long examples are.
+_SAMPLED_BATCHES = 32
+
+
+class FinetuneInput:
+    """Deals features out as the batches of a run.
+
+    Args:
+      features: The training data.
+      batch_size: B.
+      seed: The run's seed.
+      num_steps: Steps of the run.
+      lengths: The lengths that batches may have, rising.
+      most_lengths: How many of them to use at most, where a program is
+        compiled for each; 0 means all. Which examples make a batch does not
+        depend on it.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        seed: int,
+        num_steps: int,
+        lengths: Sequence[int],
+        most_lengths: int = 0,
+    ) -> None:
+        self._features = features
+        self._batch_size = batch_size
+        self._seed = seed
+        self._has_one_length = len(lengths) == 1
+        self._plan = length_buckets.training_batches(
+            features.lengths, batch_size, seed, num_steps, lengths
+        )
+        if most_lengths:
+            self._plan = _with_few_lengths(self._plan, lengths, most_lengths)
+
+    def read(
+        self, step: int, rows: slice = slice(None)
+    ) -> Mapping[str, np.ndarray]:
+        """Returns the batch of a step, counted from 0, or some of its rows.
+
+        It has what `Features.batch` returns and `example_index` <int64>[B],
+        the number of each example in the stream.
+        """
+        # A pipeline reads ahead of the last step.
+        planned = self._plan[step % len(self._plan)]
+        batch = self._features.batch(planned.indices[rows], planned.length)
+        first = step * self._batch_size
+        index = np.arange(first, first + self._batch_size, dtype=np.int64)
+        return batch | {"example_index": index[rows]}
+
+    def pieces_per_example(self) -> float:
+        """Returns how many pieces an example has, all of its choices counted.
+
+        It is a mean over some batches, for the log.
+        """
+        steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
+        pieces = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        return float(np.mean(pieces) / self._batch_size)
+
+    def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """Returns the shapes of the rows of batches, for each length of them.
+
+        They are those of the features that `dataset` has, by name.
+        """
+        examples = {batch.length: batch.indices[:1] for batch in self._plan}
+        rows = [
+            self._features.batch(examples[length], length)
+            for length in sorted(examples)
+        ]
+        return [{name: x.shape[1:] for name, x in row.items()} for row in rows]
+
+    def dataset(
+        self, step: int, first_row: int = 0, num_rows: int | None = None
+    ) -> tf.data.Dataset:
+        """Returns endless batches with `dropout_seeds`.
+
+        Args:
+          step: That of the first one.
+          first_row: The first row to read of each batch.
+          num_rows: How many to read; by default all.
+        """
+        end = self._batch_size if num_rows is None else first_row + num_rows
+        rows = slice(first_row, end)
+
+        def generate() -> Iterator[Mapping[str, np.ndarray]]:
+            for number in itertools.count(step):
+                yield self.read(number, rows)
+
+        dataset = tf.data.Dataset.from_generator(
+            generate,
+            output_signature={
+                name: tf.TensorSpec(self._shape(value), value.dtype)
+                for name, value in self.read(step, rows).items()
+            },
+        )
+        return training_loop.add_dropout_seeds(dataset, self._seed)
+
+    def _shape(self, value: np.ndarray) -> list[int | None]:
+        if self._has_one_length:
+            return list(value.shape)
+        return [value.shape[0], *[None] * (value.ndim - 1)]
+
+
+def _with_few_lengths(
+    plan: Sequence[length_buckets.Batch],
+    lengths: Sequence[int],
+    most_lengths: int,
+) -> list[length_buckets.Batch]:
+    """Returns the same batches, padded to a few of the lengths."""
+    few = length_buckets.fewest_padding(
+        np.array([batch.length for batch in plan]), lengths[-1], most_lengths
+    )
+    padded = [few[np.searchsorted(few, batch.length)] for batch in plan]
+    return [
+        dataclasses.replace(batch, length=int(length))
+        for batch, length in zip(plan, padded, strict=True)
+    ]
+
+
+def rows_per_step(
+    task: Task, batch_size: int, num_examples: int, num_rows: int
+) -> int:
+    """Returns the rows of a step."""
+    rows = task.rows_per_step(batch_size, num_examples, num_rows)
+    if rows == batch_size:
+        return rows
+    logging.info(
+        "A step takes %d rows, which hold about --train_batch_size=%d "
+        "examples.",
+        rows,
+        batch_size,
+    )
+    return rows
+
+
+def count_steps(num_rows: int, batch_size: int, settings: RunSettings) -> int:
+    """Returns the steps of a run (run_classifier.py:843-845 of the original).
+
+    Raises:
+      UserError: If there is not one.
+    """
+    steps = int(num_rows / batch_size * settings.num_train_epochs)
+    if not steps:
+        raise UserError(
+            f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "
+            f"and --num_train_epochs={settings.num_train_epochs:g} make less "
+            "than one step; take a smaller batch or more epochs."
+        )
+    return steps

@@ -1,0 +1,125 @@
+"""Which variables fine-tuning trains, and at which rate each."""
+
+import re
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.training.step import Objective
+
+_LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
+_EMBEDDINGS = "bert/embeddings/"
+
+
+def layer_number(name: str) -> int | None:
+    """Returns how far up a variable of the encoder is.
+
+    Args:
+      name: A canonical name.
+
+    Returns:
+      0 for the embeddings, n + 1 for layer_n, None for pooler and heads.
+    """
+    match = _LAYER.match(name)
+    if match:
+        return int(match[1]) + 1
+    return 0 if name.startswith(_EMBEDDINGS) else None
+
+
+def choose(
+    variables: Mapping[str, keras.Variable],
+    num_frozen_layers: int,
+    is_reached: Mapping[str, bool],
+) -> dict[str, keras.Variable]:
+    """Returns the variables to train, and says which are left.
+
+    Args:
+      variables: All of them, by canonical name.
+      num_frozen_layers: Encoder layers that keep their weights; from 1 on so
+        do the embeddings.
+      is_reached: Whether the loss depends on a variable. The original, too,
+        leaves alone what it does not depend on, such as the pooler of a model
+        that answers questions.
+    """
+    frozen, trained = [], {}
+    for name, variable in variables.items():
+        number = layer_number(name)
+        if num_frozen_layers and number is not None:
+            if number <= num_frozen_layers:
+                frozen.append(name)
+                continue
+        if is_reached[name]:
+            trained[name] = variable
+    unreached = [name for name, reached in is_reached.items() if not reached]
+    for names, why in (
+        (frozen, "frozen"),
+        (unreached, "not reached by the loss"),
+    ):
+        if names:
+            logging.info(
+                "%d variables keep their weights, as they are %s: %s%s.",
+                len(names),
+                why,
+                ", ".join(names[:4]),
+                ", ..." if len(names) > 4 else "",
+            )
+    return trained
+
+
+def find_reached(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    objective: Objective,
+    variables: Mapping[str, keras.Variable],
+    batch: Mapping[str, np.ndarray],
+) -> dict[str, bool]:
+    """Returns for each variable whether the loss depends on it.
+
+    The graph of a step is built for that, but nothing is computed.
+
+    Args:
+      strategy: Where the model lives.
+      model: The model.
+      objective: What is minimised.
+      variables: Name to variable.
+      batch: Any batch of the training data.
+    """
+    reached: dict[str, bool] = {}
+
+    def step(rows: dict[str, tf.Tensor]) -> None:
+        rows = objective.add_targets(rows)
+        with tf.GradientTape() as tape:
+            outputs = model(
+                {name: rows[name] for name in objective.inputs}, training=True
+            )
+            sums = objective.compute_sums(outputs, rows)
+            loss = objective.normalize(sums, objective.count(rows))["loss"]
+        gradients = tape.gradient(loss, [v.value for v in variables.values()])
+        for name, gradient in zip(variables, gradients, strict=True):
+            reached[name] = gradient is not None
+
+    rows = {name: tf.constant(value) for name, value in batch.items()}
+    tf.function(
+        lambda: strategy.run(step, (rows,)), autograph=False
+    ).get_concrete_function()
+    return reached
+
+
+def rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
+    """Returns what the learning rate of a variable is multiplied with.
+
+    Args:
+      path: The path of the variable: a canonical name with the name of the
+        model before it.
+      num_layers: Layers of the encoder.
+      layer_decay: Factor from each layer to the one below it; pooler and heads
+        learn at the full rate, the topmost layer at this.
+    """
+    _, _, name = path.partition("/")
+    number = layer_number(name)
+    if number is None:
+        return 1.0
+    return layer_decay ** (num_layers + 1 - number)

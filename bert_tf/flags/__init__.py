@@ -1,0 +1,1 @@
+"""Every script's flags."""

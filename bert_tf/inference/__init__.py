@@ -1,0 +1,1 @@
+"""Predictions, masked words and features from trained models."""

@@ -1,0 +1,236 @@
+"""Writes a model's activations for each piece of each line of a text.
+
+Flags and JSON lines are those of extract_features.py of the original, the
+misspelt key `linex_index` included.
+
+Shapes:
+  B: batch size.
+  S: sequence length.
+  H: hidden size.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import ExtractFeaturesConfig
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text import packing
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+# extract_features.py:331 of the original; of several " ||| " the last counts.
+_PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
+_MEANINGLESS_FLAGS = (
+    "use_tpu",
+    "master",
+    "num_tpu_cores",
+    "use_one_hot_embeddings",
+)
+
+
+class _Line(NamedTuple):
+    """A line of the input: one text, or the two of a pair."""
+
+    text_a: str
+    text_b: str
+
+
+def run(config: ExtractFeaturesConfig) -> None:
+    """Does what run/extract_features.py is asked for.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    _warn_of_meaningless_flags(config)
+    files.require_file(config.input_file, "--input_file")
+    files.require_writable(config.output_file, "--output_file")
+    files.require_other(config.output_file, config.input_file)
+    model, tokenizer = _load(config)
+    layers = _parse_layers(config.layers, model.bert_config.num_hidden_layers)
+    if config.max_seq_length > model.bert_config.max_position_embeddings:
+        raise UserError(
+            "--max_seq_length must not exceed `max_position_embeddings` of the "
+            f"model, {model.bert_config.max_position_embeddings}. Received: "
+            f"{config.max_seq_length}."
+        )
+    num_lines = sum(1 for _ in _read_lines(config.input_file))
+    if not num_lines:
+        raise UserError(f"--input_file has no line: {config.input_file!r}.")
+    number = 0
+    with (
+        files.atomic_file(config.output_file) as temporary,
+        tf.io.gfile.GFile(temporary, "w") as output,
+        progress.bar(num_lines, "extracting features", "line") as bar,
+    ):
+        for lines in _batches(config.input_file, config.batch_size):
+            packed = _pack(lines, tokenizer, config.max_seq_length)
+            for line in _compute(model, tokenizer, packed, layers):
+                row = {"linex_index": number, "features": line}
+                output.write(json.dumps(row) + "\n")
+                number += 1
+            bar.update(len(lines))
+    logging.info(
+        "Wrote the features of %d lines to %s.", number, config.output_file
+    )
+
+
+def _warn_of_meaningless_flags(config: ExtractFeaturesConfig) -> None:
+    given = [
+        f"--{flag}" for flag in _MEANINGLESS_FLAGS if getattr(config, flag)
+    ]
+    if given:
+        logging.warning("These flags mean nothing now: %s.", ", ".join(given))
+
+
+def _load(
+    config: ExtractFeaturesConfig,
+) -> tuple[bert_model.BertModel, BertTokenizer]:
+    """Returns the encoder and the tokenizer that the flags name."""
+    shape = None
+    if config.bert_config_file:
+        shape = files.read_bert_config(config.bert_config_file)
+    if config.model_dir:
+        stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
+    else:
+        stored = checkpoint_loading.read(config.init_checkpoint, shape)
+    tokenizer = _build_tokenizer(config, stored)
+    model = bert_model.BertModel(stored.config, return_all_layers=True)
+    checkpoint_loading.load_weights(model, stored)
+    return model, tokenizer
+
+
+def _build_tokenizer(
+    config: ExtractFeaturesConfig, stored: StoredModel
+) -> BertTokenizer:
+    """Builds the tokenizer of --vocab_file or, without it, of the model."""
+    if config.vocab_file:
+        vocabulary = Vocabulary.from_file(config.vocab_file)
+        vocabulary.check_size(stored.config.vocab_size)
+        known = stored.vocabulary
+        if known is not None and known.hash != vocabulary.hash:
+            logging.warning(
+                "--vocab_file=%s is not the vocabulary in %s.",
+                config.vocab_file,
+                stored.path,
+            )
+        return BertTokenizer(vocabulary, config.do_lower_case)
+    if config.init_checkpoint and stored.vocabulary is None:
+        raise UserError(
+            f"No vocab.txt lies beside the checkpoint {config.init_checkpoint};"
+            " give --vocab_file."
+        )
+    tokenizer = stored.build_tokenizer()
+    if tokenizer.lower_case and not config.do_lower_case:
+        raise UserError(
+            f"The model in {stored.path} reads lower case. Received: "
+            "--do_lower_case=false; drop it, or give --vocab_file with it."
+        )
+    return tokenizer
+
+
+def _parse_layers(text: str, num_layers: int) -> list[int]:
+    """Returns the layers as the flag names them; negative ones count back."""
+    try:
+        layers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(
+            "--layers must be whole numbers separated by commas, such as "
+            f"-1,-2. Received: {text!r}."
+        ) from error
+    for layer in layers:
+        if not -num_layers <= layer < num_layers:
+            raise UserError(
+                f"--layers must lie between {-num_layers} and "
+                f"{num_layers - 1}, as the model has {num_layers} layers. "
+                f"Received: {layer}."
+            )
+    return layers
+
+
+def _read_lines(path: str) -> Iterator[_Line]:
+    r"""Yields the lines of a file; they end at \n only.
+
+    Raises:
+      UserError: If the text is not UTF-8.
+    """
+    offset = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        for contents in file:
+            try:
+                text = contents.decode("utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path} is not UTF-8 at byte {offset + error.start}; save "
+                    "it as UTF-8."
+                ) from error
+            offset += len(contents)
+            pair = _PAIR.match(text)
+            yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
+
+
+def _batches(path: str, batch_size: int) -> Iterator[list[_Line]]:
+    batch = []
+    for line in _read_lines(path):
+        batch.append(line)
+        if len(batch) == batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _pack(
+    lines: Sequence[_Line], tokenizer: BertTokenizer, max_seq_length: int
+) -> dict[str, tf.Tensor]:
+    """Returns the model's inputs, <int32>[B, S] each."""
+    tokens_b = None
+    if any(line.text_b for line in lines):
+        tokens_b = tokenizer.tokenize([line.text_b for line in lines])
+    return packing.pack(
+        tokenizer.tokenize([line.text_a for line in lines]),
+        tokens_b,
+        max_seq_length,
+        tokenizer.vocabulary,
+    )
+
+
+def _compute(
+    model: keras.Model,
+    tokenizer: BertTokenizer,
+    packed: dict[str, tf.Tensor],
+    layers: Sequence[int],
+) -> Iterator[list[dict]]:
+    """Yields the pieces of each row and their activations."""
+    encoded = model(packed)["encoder_outputs"]
+    # Six decimals, rounded as numbers of 64 bits, are all that is written.
+    values = [
+        np.round(np.asarray(encoded[layer], np.float64), 6) for layer in layers
+    ]
+    ids = packed["input_ids"].numpy()
+    lengths = packed["input_mask"].numpy().sum(axis=1)
+    for row, length in enumerate(lengths):
+        yield [
+            {
+                "token": tokenizer.vocabulary.tokens[ids[row, place]],
+                "layers": [
+                    {"index": layer, "values": activations[row, place].tolist()}
+                    for layer, activations in zip(layers, values, strict=True)
+                ],
+            }
+            for place in range(length)
+        ]

@@ -1,0 +1,215 @@
+"""Fills the [MASK]s of a text with what a pretrained model expects there."""
+
+import re
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import weight_map
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import FillMaskConfig
+from bert_tf.inference import load
+from bert_tf.text.vocabulary import CONTINUATION
+from bert_tf.text.vocabulary import MASK
+
+_BATCH_SIZE = 32
+
+
+class Candidate(NamedTuple):
+    """One piece that may stand in place of a [MASK].
+
+    Attributes:
+      token: The piece.
+      token_id: Its id.
+      probability: How likely the model thinks it is, all pieces together 1.
+    """
+
+    token: str
+    token_id: int
+    probability: float
+
+
+class FillMask:
+    """Fills the [MASK]s of texts.
+
+    Example:
+      >>> fill_mask = FillMask("output/model")
+      >>> fill_mask(["The [MASK] was open."], top_k=1)
+      [[[Candidate(token='door', token_id=2341, probability=0.31)]]]
+
+    Args:
+      model_dir: A model of any format, with its vocabulary and a masked-LM
+        head.
+
+    Raises:
+      UserError: If it is something else.
+    """
+
+    def __init__(self, model_dir: str) -> None:
+        stored = checkpoint_loading.read(model_dir, flag="--model_dir")
+        kind = stored.task.get("kind")
+        if weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
+            raise UserError(
+                "Expected a model with a masked-LM head, as pretraining makes "
+                f"it. Received: {model_dir}, which holds one of kind={kind!r}."
+            )
+        # Only [MASK] is special: other names in brackets are text.
+        self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
+        self._vocabulary = self._tokenizer.vocabulary
+        self._model = load.build_model(stored)
+        self._longest = stored.config.max_position_embeddings
+        self._trained_length = stored.task.get("max_seq_length")
+
+    def __call__(
+        self, texts: Sequence[str], top_k: int = 5
+    ) -> list[list[list[Candidate]]]:
+        """Returns the candidates for each [MASK] of each text.
+
+        Args:
+          texts: Texts with at least one [MASK] each.
+          top_k: How many candidates.
+
+        Returns:
+          Per text, per [MASK] from left to right: the candidates, the most
+          likely first.
+
+        Raises:
+          UserError: If a text has no [MASK] or is too long, or there are not
+            as many pieces as candidates asked for.
+        """
+        if isinstance(texts, str):
+            raise UserError("Expected a list of texts. Received: one text.")
+        if not 1 <= top_k <= len(self._vocabulary):
+            raise UserError(
+                "The number of candidates must lie between 1 and the size of "
+                f"the vocabulary, {len(self._vocabulary)}. Received: {top_k}."
+            )
+        rows = [self._encode(text) for text in texts]
+        found = []
+        for first in range(0, len(rows), _BATCH_SIZE):
+            found += self._predict(rows[first : first + _BATCH_SIZE], top_k)
+        return found
+
+    def _encode(self, text: str) -> np.ndarray:
+        """Returns the ids of a text, <int32>[length]."""
+        parts = text.split(MASK)
+        if len(parts) == 1:
+            raise UserError(
+                f"The text must contain at least one {MASK}, in capitals. "
+                f"Received: {text!r}."
+            )
+        vocabulary = self._vocabulary
+        ids = [vocabulary.cls_id]
+        for number, part in enumerate(self._tokenizer.tokenize(parts)):
+            ids += [vocabulary.mask_id] * (number > 0) + part.numpy().tolist()
+        ids.append(vocabulary.sep_id)
+        if len(ids) > self._longest:
+            raise UserError(
+                "The text is too long: the model reads at most "
+                f"{self._longest} pieces, with [CLS] and [SEP]. Received: "
+                f"{len(ids)} pieces; shorten the text."
+            )
+        if self._trained_length and len(ids) > self._trained_length:
+            logging.warning(
+                "The text has %d pieces, but the model was trained on %d at "
+                "most, so what it says of the rest means little.",
+                len(ids),
+                self._trained_length,
+            )
+        return np.array(ids, np.int32)
+
+    def _predict(
+        self, rows: Sequence[np.ndarray], top_k: int
+    ) -> list[list[list[Candidate]]]:
+        """Computes one batch of encoded texts."""
+        mask_id = self._vocabulary.mask_id
+        places = [np.flatnonzero(row == mask_id) for row in rows]
+        outputs = self._model(
+            {
+                "input_ids": _pad(rows, self._vocabulary.pad_id),
+                "input_mask": _pad([np.ones_like(row) for row in rows], 0),
+                "masked_lm_positions": _pad(places, 0),
+            }
+        )
+        probs = tf.nn.softmax(outputs["masked_lm_logits"])  # [B, P, V]
+        best = tf.math.top_k(probs, top_k)
+        return [
+            [
+                self._name(best.indices[row, mask], best.values[row, mask])
+                for mask in range(len(places[row]))
+            ]
+            for row in range(len(rows))
+        ]
+
+    def _name(self, ids: tf.Tensor, probs: tf.Tensor) -> list[Candidate]:
+        return [
+            Candidate(self._vocabulary.tokens[token_id], token_id, prob)
+            for token_id, prob in zip(
+                ids.numpy().tolist(), probs.numpy().tolist(), strict=True
+            )
+        ]
+
+
+def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
+    """Fills rows up to the longest, <int32>[n, length]."""
+    padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
+    for row, values in enumerate(rows):
+        padded[row, : len(values)] = values
+    return padded
+
+
+def run(config: FillMaskConfig) -> None:
+    """Does what run/fill_mask.py is asked for.
+
+    Raises:
+      UserError: As `FillMask`.
+    """
+    keras_backend.require_tensorflow()
+    (masks,) = FillMask(config.model_dir)([config.text], config.top_k)
+    sys.stdout.write(render(config.text, masks))
+
+
+def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    """Returns the candidates as aligned lines, each with the text it makes.
+
+    Args:
+      text: The text with its [MASK]s.
+      masks: The candidates for each of them.
+    """
+    lines = []
+    for number, candidates in enumerate(masks):
+        if len(masks) > 1:
+            lines.append(f"{MASK} {number + 1} of {len(masks)}")
+        width = max(_width(candidate.token) for candidate in candidates)
+        for candidate in candidates:
+            padding = " " * (width - _width(candidate.token))
+            filled = _fill(text, number, candidate.token)
+            lines.append(
+                f"{candidate.probability:7.2%}  {candidate.token}{padding}  "
+                f"{filled}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _fill(text: str, number: int, token: str) -> str:
+    """Puts a piece in place of one [MASK]; "##" glues it to what is before."""
+    parts = text.split(MASK)
+    before = MASK.join(parts[: number + 1])
+    after = MASK.join(parts[number + 1 :])
+    if token.startswith(CONTINUATION):
+        before = before.rstrip()
+        token = token.removeprefix(CONTINUATION)
+    return re.sub(r"\s+", " ", before + token + after)
+
+
+def _width(text: str) -> int:
+    """Returns how many columns a terminal needs for a text."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide

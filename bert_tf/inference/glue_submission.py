@@ -1,0 +1,300 @@
+"""The zip file for GLUE's leaderboard, from one fine-tuned model a task."""
+
+import dataclasses
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.distribute import devices
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import GlueSubmissionConfig
+from bert_tf.inference import predict
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.tasks import predictor as predictors
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.glue_tasks import GlueTask
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.predictor import Predictor
+
+# What the leaderboard counts.
+_OFFICIAL_ROWS = {
+    "AX.tsv": 1104,
+    "CoLA.tsv": 1063,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "MRPC.tsv": 1725,
+    "QNLI.tsv": 5463,
+    "QQP.tsv": 390965,
+    "RTE.tsv": 3000,
+    "SST-2.tsv": 1821,
+    "STS-B.tsv": 1379,
+    "WNLI.tsv": 146,
+}
+_MNLI = "mnli"
+# Its models predict the diagnostic set too (gluebenchmark.com/diagnostics).
+_AX = "ax"
+# "WNLI ... we predicted the majority class" (paper, section B.1).
+_WITHOUT_MODEL = "wnli"
+# Other names of the folders.
+_FOLDERS = {_AX: ("diagnostic",)}
+# The same answers make the same file.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One file of the zip.
+
+    Attributes:
+      name: Its name.
+      task: Whose answers it holds.
+      split: Of which split.
+      path: The split's file.
+    """
+
+    name: str
+    task: GlueTask
+    split: str
+    path: str
+
+    def read(self) -> list[InputExample]:
+        """Returns the rows to answer."""
+        examples = glue.read_split(self.task, self.path, self.split).examples
+        official = _OFFICIAL_ROWS[self.name]
+        if len(examples) != official:
+            logging.warning(
+                "%s has %d rows and the official one %d, so the leaderboard "
+                "will not take %s.",
+                self.path,
+                len(examples),
+                official,
+                self.name,
+            )
+        return examples
+
+
+def run(config: GlueSubmissionConfig) -> None:
+    """Does what run/glue_submission.py is asked for.
+
+    Of several workers all compute, and the chief writes.
+
+    Raises:
+      UserError: If a model or a file is missing, or they do not fit.
+    """
+    keras_backend.require_tensorflow()
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
+    with computing.together():
+        _run_on(computing, config)
+
+
+def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
+    """Does it on devices that are prepared."""
+    models = _find_models(config.model_dirs)
+    parts, missing = _find_parts(config.glue_dir, models)
+    _report_missing(missing, config.allow_missing_tasks)
+    coordinator = computing.coordinator
+    if coordinator.num_workers > 1:
+        coordinator.agree(
+            config.common_flags()
+            | {f"the data for {x.name}": files.sha256(x.path) for x in parts}
+            | {
+                f"the model for {name}": stored.fingerprint()
+                for name, stored in models.items()
+            },
+            "flags, models and data",
+        )
+    # What is wrong with the last of them is said before the first is answered.
+    if coordinator.is_chief:
+        files.require_writable(config.output_file, "--output_file")
+    examples = {part.name: part.read() for part in parts}
+    texts = {
+        part.name: _answer_majority(part, len(examples[part.name]))
+        for part in parts
+        if part.task.name == _WITHOUT_MODEL
+    }
+    for name, stored in models.items():
+        predictor = predict.build_predictor(
+            stored,
+            registry.from_stored(stored, "--model_dirs"),
+            computing,
+            config.batch_size,
+            config.num_length_buckets,
+        )
+        for part in parts:
+            if _model_of(part.task) == name:
+                texts[part.name] = _answer(
+                    predictor,
+                    part,
+                    examples[part.name],
+                    coordinator.is_chief,
+                )
+    if coordinator.is_chief:
+        files.write_bytes(config.output_file, _zip(texts))
+        logging.info(
+            "Wrote %s: %s.", config.output_file, ", ".join(sorted(texts))
+        )
+
+
+def _model_of(task: GlueTask) -> str | None:
+    """Returns the name of the task whose model answers a task."""
+    if task.name == _WITHOUT_MODEL:
+        return None
+    return _MNLI if task.name == _AX else task.name
+
+
+def _tasks() -> list[GlueTask]:
+    """Returns the tasks that the leaderboard asks for."""
+    return [task for task in glue_tasks.TASKS.values() if task.submissions]
+
+
+def _find_models(patterns: str) -> dict[str, StoredModel]:
+    """Returns the models by the names of their tasks."""
+    wanted = dict.fromkeys(filter(None, map(_model_of, _tasks())))
+    models: dict[str, StoredModel] = {}
+    for pattern in patterns.split(","):
+        paths = sorted(tf.io.gfile.glob(pattern.strip()))
+        if not paths:
+            raise UserError(
+                f"--model_dirs matches nothing. Received: {pattern!r} (looked "
+                f"from {os.getcwd()})."
+            )
+        for path in paths:
+            stored = checkpoint_loading.read(path, flag="--model_dirs")
+            kind, name = stored.task.get("kind"), stored.task.get("name")
+            if kind != ClassificationTask.kind or name not in wanted:
+                logging.warning(
+                    "%s is left out: the leaderboard asks for no model for %s.",
+                    path,
+                    name or kind,
+                )
+                continue
+            task = registry.from_stored(stored, "--model_dirs")
+            if task.name in models:
+                raise UserError(
+                    "--model_dirs must name one model for each task. Received "
+                    f"two for {task.name}: {models[task.name].path} and {path}."
+                )
+            models[task.name] = stored
+    return models
+
+
+def _find_parts(
+    glue_dir: str, models: Mapping[str, StoredModel]
+) -> tuple[list[_Part], list[str]]:
+    """Returns the files that can be made, and what the others lack."""
+    parts, missing = [], []
+    for task in _tasks():
+        model = _model_of(task)
+        if model is not None and model not in models:
+            missing.append(f"a model for {task.title}")
+            continue
+        folder = _find_folder(glue_dir, task)
+        if folder is None:
+            missing.append(f"the folder {task.title} in {glue_dir}")
+            continue
+        parts += [
+            _Part(name, task, split, _find_file(task, folder, split))
+            for split, name in task.submissions.items()
+        ]
+    return parts, missing
+
+
+def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
+    if not tf.io.gfile.isdir(glue_dir):
+        raise UserError(f"--glue_dir names no folder. Received: {glue_dir!r}.")
+    names = (task.title, task.name, *_FOLDERS.get(task.name, ()))
+    wanted = {_fold(name) for name in names}
+    for name in sorted(tf.io.gfile.listdir(glue_dir)):
+        path = os.path.join(glue_dir, name.rstrip("/"))
+        if _fold(name.rstrip("/")) in wanted and tf.io.gfile.isdir(path):
+            return path
+    # GLUE's page offers this one file as it is, without a folder.
+    if task.name == _AX and tf.io.gfile.exists(
+        os.path.join(glue_dir, f"{task.title}.tsv")
+    ):
+        return glue_dir
+    return None
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _find_file(task: GlueTask, folder: str, split: str) -> str:
+    return glue.find_file(task, folder, split, flag="--glue_dir")
+
+
+def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
+    if not missing:
+        return
+    if not is_allowed:
+        raise UserError(
+            "A submission answers all of GLUE's tasks. Missing: "
+            f"{', '.join(missing)}; add them, or leave these tasks out with "
+            "--allow_missing_tasks."
+        )
+    logging.warning(
+        "Left out, so that the leaderboard will not take the file, for want of "
+        "%s.",
+        ", ".join(missing),
+    )
+
+
+def _answer_majority(part: _Part, num_rows: int) -> str:
+    """Answers every row with the label that most training examples have."""
+    folder = os.path.dirname(part.path)
+    path = _find_file(part.task, folder, "train")
+    training = glue.read_split(part.task, path, "train").examples
+    label = glue.majority_label(training)
+    logging.info("%s: every answer is %s.", part.name, label)
+    return glue.submission_text(part.task, [label] * num_rows)
+
+
+def _answer(
+    predictor: Predictor,
+    part: _Part,
+    examples: Sequence[InputExample],
+    show_progress: bool,
+) -> str:
+    """Answers every row with what the model says."""
+    answer = _reader_of(predictor.task)
+    answers = []
+    with progress.bar(
+        len(examples), part.name, "example", hidden=not show_progress
+    ) as bar:
+        for chunk in predictors.chunks(predictor.task, examples):
+            predictions = predictor.predict(chunk, bar.update)
+            answers += map(answer, predictions)
+    return glue.submission_text(part.task, answers)
+
+
+def _reader_of(task: ClassificationTask) -> Callable:
+    """Returns what makes a label, or a score, of a prediction."""
+    if task.problem_type == "regression":
+        return lambda prediction: float(prediction.values[0])
+    return task.label
+
+
+def _zip(texts: Mapping[str, str]) -> bytes:
+    contents = io.BytesIO()
+    with zipfile.ZipFile(contents, "w") as archive:
+        for name in sorted(texts):
+            entry = zipfile.ZipInfo(name, _NO_TIME)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, texts[name], zipfile.ZIP_DEFLATED)
+    return contents.getvalue()

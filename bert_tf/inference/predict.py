@@ -1,0 +1,223 @@
+"""Predicts the rows of a file with a fine-tuned model."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.distribute import devices
+from bert_tf.distribute.devices import Devices
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import load
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.io import resumable_file
+from bert_tf.modeling import inference
+from bert_tf.tasks import predictor as predictors
+from bert_tf.tasks import registry
+from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.task import Task
+
+
+def run(config: PredictConfig) -> None:
+    """Does what run/predict.py is asked for.
+
+    Of several workers all compute, and the chief writes.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    _check_paths(config)
+    # Workers must find each other before anything is computed.
+    computing = devices.prepare(config)
+    with computing.together():
+        _run_on(computing, config)
+
+
+def _run_on(computing: Devices, config: PredictConfig) -> None:
+    """Does it on devices that are prepared."""
+    coordinator = computing.coordinator
+    stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
+    if coordinator.num_workers > 1:
+        coordinator.agree(
+            config.common_flags()
+            | {
+                "the file of --input_file": files.sha256(config.input_file),
+                "the model": stored.fingerprint(),
+            },
+            "flags, model and data",
+        )
+    predictor = build_predictor(
+        stored,
+        registry.from_stored(stored),
+        computing,
+        config.batch_size,
+        config.num_length_buckets,
+    )
+    # The whole file is read before the first row is computed, so that what is
+    # wrong with the last one is not found out hours later.
+    total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
+    with _open_output(config, stored, computing) as output:
+        num_done = coordinator.from_chief(output.num_lines)
+        if num_done:
+            logging.info("%d of %d examples were done before.", num_done, total)
+        with progress.bar(
+            total,
+            "predicting",
+            "example",
+            initial=num_done,
+            hidden=not coordinator.is_chief,
+        ) as bar:
+            chunks = predict_chunks(
+                predictor, config.input_file, bar.update, num_done
+            )
+            for lines in chunks:
+                output.append(lines)
+    if coordinator.is_chief:
+        logging.info(
+            "Wrote the predictions for %d examples to %s.",
+            total,
+            config.output_file,
+        )
+
+
+def build_predictor(
+    stored: StoredModel,
+    task: Task,
+    computing: Devices,
+    batch_size: int,
+    num_length_buckets: int,
+) -> Predictor:
+    """Loads a fine-tuned model.
+
+    Args:
+      stored: The model.
+      task: Its task.
+      computing: Where to compute.
+      batch_size: Rows computed at once.
+      num_length_buckets: As for `Predictor`.
+
+    Raises:
+      UserError: If it lacks its vocabulary, or its parts do not fit.
+    """
+    tokenizer = stored.build_tokenizer()
+    with computing.strategy.scope():
+        model = inference.prepare(
+            load.build_model(stored, task.kind, **task.model_arguments()),
+            computing.precision.name,
+        )
+    return Predictor(
+        model,
+        task,
+        tokenizer,
+        batch_size,
+        num_length_buckets,
+        computing.strategy,
+    )
+
+
+def predict_chunks(
+    predictor: Predictor,
+    path: str,
+    on_examples: Callable[[int], object],
+    num_done: int = 0,
+) -> Iterator[list[str]]:
+    """Yields lines of JSON, one for each example of a file, in order.
+
+    Args:
+      predictor: The model.
+      path: The file.
+      on_examples: Called with how many more examples are done.
+      num_done: Examples of the first chunks, which are left out.
+
+    Raises:
+      UserError: If the file is not what it should be, or the model computes
+        numbers that are not finite.
+    """
+    task = predictor.task
+    num_seen = 0
+    for examples in predictors.chunks(task, task.read_inputs(path)):
+        num_seen += len(examples)
+        if num_seen > num_done:
+            yield [
+                _to_line(described)
+                for described in predictor.describe(examples, on_examples)
+            ]
+        else:
+            predictor.choose_lengths(examples)
+
+
+def _to_line(described: Mapping[str, Any]) -> str:
+    line = json.dumps(described, ensure_ascii=False, allow_nan=False)
+    return f"{line}\n"
+
+
+class _Output(Protocol):
+    """Where lines go; `num_lines` are there already."""
+
+    num_lines: int
+
+    def append(self, lines: Sequence[str]) -> None: ...
+
+
+class _Nowhere:
+    """The output of workers that only compute."""
+
+    num_lines = 0
+
+    def append(self, lines: Sequence[str]) -> None:
+        pass
+
+
+class _WholeFile:
+    """A file that nothing can be added to once it is closed."""
+
+    num_lines = 0
+
+    def __init__(self, file: tf.io.gfile.GFile) -> None:
+        self._file = file
+
+    def append(self, lines: Sequence[str]) -> None:
+        self._file.write("".join(lines))
+
+
+@contextlib.contextmanager
+def _open_output(
+    config: PredictConfig, stored: StoredModel, computing: Devices
+) -> Iterator[_Output]:
+    """Yields the output, which appears under its name when it is whole."""
+    path = config.output_file
+    if not computing.coordinator.is_chief:
+        yield _Nowhere()
+    elif "://" in path:  # Remote disks take files as a whole.
+        with (
+            files.atomic_file(path) as temporary,
+            tf.io.gfile.GFile(temporary, "w") as file,
+        ):
+            yield _WholeFile(file)
+    else:
+        identity = config.common_flags() | {
+            "the model": stored.fingerprint(),
+            "the file of --input_file": files.sha256(config.input_file),
+            "the precision": computing.precision.name,
+            "examples of a chunk": predictors.EXAMPLES_PER_CHUNK,
+        }
+        with resumable_file.open_partial(path, identity) as output:
+            yield output
+
+
+def _check_paths(config: PredictConfig) -> None:
+    files.require_file(config.input_file, "--input_file")
+    files.require_other(config.output_file, config.input_file)
+    files.require_writable(config.output_file, "--output_file")

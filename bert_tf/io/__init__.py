@@ -1,0 +1,1 @@
+"""Files, tables of text and progress bars."""

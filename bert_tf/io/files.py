@@ -1,0 +1,330 @@
+"""Files that appear whole, and globs that must match.
+
+Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from typing import IO
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+
+_CHUNK_BYTES = 1 << 24
+_RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
+# What reading says of a directory, and of a file of somebody else.
+_NO_FILE = (tf.errors.FailedPreconditionError, tf.errors.PermissionDeniedError)
+_TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
+
+
+def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
+    """Returns the files that comma-separated globs name, in sorted order.
+
+    Args:
+      patterns: One or more globs, separated by commas; duplicates count once.
+      flag: The flag they came from, for the error.
+
+    Raises:
+      UserError: If a pattern is empty or matches no file.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns.split(","):
+        pattern = pattern.strip()
+        matches = sorted(tf.io.gfile.glob(pattern)) if pattern else []
+        matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+        if not matches:
+            raise UserError(
+                f"{flag} matches no file. Received: {pattern!r} (looked from "
+                f"{os.getcwd()})."
+            )
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def require_file(path: str, flag: str) -> str:
+    """Returns `path` if a file is there, else raises `UserError`."""
+    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+        raise UserError(f"{flag} names a file that is not there: {path!r}.")
+    return path
+
+
+def _temporary_name(path: str) -> str:
+    return f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def is_temporary(path: str) -> bool:
+    """Returns whether a path is one that a killed process left half-written."""
+    return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
+
+
+def sync(path: str) -> None:
+    """Flushes a local file or folder to the disk."""
+    if "://" in path:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str) -> Iterator[str]:
+    """Yields a temporary path that becomes `path` on success, else goes.
+
+    Folders on the way are made. Whoever reads `path` sees the old contents or
+    the new ones, never a part.
+
+    Raises:
+      UserError: If `path` is a device, a pipe or a stream as /dev/stdout, which
+        the file would take the place of.
+    """
+    require_no_stream(path)
+    folder = os.path.dirname(path)
+    if folder:
+        tf.io.gfile.makedirs(folder)
+    temporary = _temporary_name(path)
+    try:
+        yield temporary
+        sync(temporary)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+        sync(folder or ".")
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
+        raise
+
+
+def lock(file: IO[Any], refusal: str) -> None:
+    """Takes an open file for this process alone, until the file is closed.
+
+    Raises:
+      UserError: With the text of `refusal`, if another process has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(refusal) from error
+
+
+def require_no_stream(path: str) -> None:
+    """Raises `UserError` for what a file would take the place of for good."""
+    if "://" in path or not os.path.lexists(path):
+        return
+    is_link_to_stream = os.path.islink(path) and os.readlink(path).startswith(
+        "/proc/"
+    )
+    is_there = os.path.exists(path)
+    is_usual = os.path.isfile(path) or os.path.isdir(path)
+    if is_link_to_stream or (is_there and not is_usual):
+        raise UserError(
+            f"{path} is a device or a stream, and what is written appears "
+            "whole, as a file of its own; name a file."
+        )
+
+
+def require_writable(path: str, flag: str) -> None:
+    """Raises `UserError` if no file can be written at `path`."""
+    require_no_stream(path)
+    if tf.io.gfile.isdir(path):
+        raise UserError(
+            f"{flag} must name a file. Received a directory: {path!r}."
+        )
+    try:
+        _try_to_write(os.path.dirname(path))
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
+            "give a path where it can."
+        ) from error
+
+
+def require_other(output_file: str, *input_files: str) -> None:
+    """Raises `UserError` if --output_file is one of the files to read."""
+    if os.path.realpath(output_file) in map(os.path.realpath, input_files):
+        raise UserError(
+            "--output_file must be another file than --input_file, which it "
+            f"would replace. Received: {output_file!r} for both."
+        )
+
+
+def require_writable_folder(path: str, flag: str) -> None:
+    """Raises `UserError` if no file can be written to a folder.
+
+    One that is not there is made to see that, and removed again.
+    """
+    try:
+        _try_to_write(path.rstrip("/"))
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"{flag}={path} is no folder that can be written to "
+            f"({str(error).splitlines()[0]}); give another."
+        ) from error
+
+
+def require_checkpoint_folder(path: str, flag: str) -> None:
+    """Raises `UserError` if checkpoints cannot be kept in a folder."""
+    if set(path) & set("[\\"):
+        raise UserError(
+            f"{flag} must not have [ or \\ in it, which TensorFlow takes for "
+            f"a pattern where it reads checkpoints. Received: {path!r}."
+        )
+    require_writable_folder(path, flag)
+
+
+def _try_to_write(folder: str) -> None:
+    """Writes a file to a folder, and removes it and what was made for it."""
+    made = _make_folders(folder)
+    probe = _temporary_name(os.path.join(folder, "probe"))
+    with tf.io.gfile.GFile(probe, "wb") as file:
+        file.write(b"")
+    tf.io.gfile.remove(probe)
+    _remove_empty(made)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str) -> Iterator[str]:
+    """Yields a temporary directory that replaces `path` on success.
+
+    An earlier directory of that name stays until the new one is complete.
+    A process that is killed leaves a temporary directory, which is in nobody's
+    way.
+    """
+    temporary = _temporary_name(path)
+    made = _make_folders(os.path.dirname(path.rstrip("/")))
+    try:
+        tf.io.gfile.makedirs(temporary)
+        yield temporary
+        for folder, _, names in tf.io.gfile.walk(temporary, topdown=False):
+            for name in names:
+                sync(os.path.join(folder, name))
+            sync(folder)
+        _replace_directory(temporary, path)
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+        _remove_empty(made)
+        raise
+
+
+def _replace_directory(temporary: str, path: str) -> None:
+    """Renames a directory to `path`, and removes what was there."""
+    if not tf.io.gfile.exists(path):
+        tf.io.gfile.rename(temporary, path)
+        return
+    previous = _temporary_name(path)
+    tf.io.gfile.rename(path, previous)
+    try:
+        tf.io.gfile.rename(temporary, path)
+    except BaseException:
+        tf.io.gfile.rename(previous, path)
+        raise
+    tf.io.gfile.rmtree(previous)
+
+
+def _make_folders(path: str) -> list[str]:
+    """Makes a folder and those above it; returns the new ones, deepest first.
+
+    On other than a local disk folders are but parts of names.
+    """
+    made = []
+    if path and "://" not in path:
+        above = path
+        while above and not os.path.lexists(above):
+            made.append(above)
+            above = os.path.dirname(above)
+        tf.io.gfile.makedirs(path)
+    return made
+
+
+def _remove_empty(folders: list[str]) -> None:
+    for folder in folders:
+        # Meanwhile others may have put something there.
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes UTF-8 text atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, contents: bytes) -> None:
+    """Writes bytes atomically."""
+    with atomic_file(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(contents)
+
+
+def write_json(path: str, values: Any) -> None:
+    """Writes indented JSON atomically."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the contents of a file."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def sha256(path: str) -> str:
+    """Returns the SHA-256 of a file's contents, in hexadecimal."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_json(path: str) -> Any:
+    """Returns the parsed contents of a JSON file.
+
+    Raises:
+      UserError: If it is not valid JSON, or no file that can be read.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except _NO_FILE as error:
+        raise UserError(f"{path} cannot be read: {error.message}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns the parsed contents of a JSON file that holds one object.
+
+    Raises:
+      UserError: If it is not valid JSON, or something else.
+    """
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path} must hold one JSON object. Received: "
+            f"{type(values).__name__}."
+        )
+    return values
+
+
+def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
+    """Reads a `bert_config.json`.
+
+    A path that begins with `configs/` and does not exist is looked up in
+    `bert_tf/recipes`, so that the flag files there find it from any folder.
+    """
+    if path.startswith("configs/") and not os.path.exists(path):
+        path = os.path.join(_RECIPES, path)
+    require_file(path, flag)
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+    return BertConfig.from_json(text, path)

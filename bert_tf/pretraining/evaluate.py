@@ -1,0 +1,124 @@
+"""Evaluates a pretraining model on records it has not been trained on."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.features import INPUT_IDS
+from bert_tf.io import files
+from bert_tf.io import progress
+from bert_tf.training import losses
+
+_MODEL_INPUTS = (
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+)
+
+
+def evaluate(
+    model,
+    dataset: tf.data.Dataset,
+    global_step: int,
+    max_eval_steps: int | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+    use_next_sentence: bool = True,
+    show_progress: bool = True,
+) -> dict[str, float | int]:
+    """Computes losses and accuracies over all examples.
+
+    Each is one weighted mean over all predictions or examples, as in the
+    original (metric_fn, run_pretraining.py:188-231), not a mean of the means
+    of batches; `loss`, which the original does take as the mean of the
+    batches' losses, is here the sum of the two losses, so that it does not
+    depend on the batch size. Rows that fill up the last batch, or the last
+    replica's share of a batch, do not count. All workers get the same.
+
+    Args:
+      model: A `BertForPretraining`.
+      dataset: What `PretrainingInput.evaluation_dataset` returns.
+      global_step: The number of steps the model was trained for.
+      max_eval_steps: Most batches to read; None reads all.
+      strategy: Where the model lives; by default the current strategy.
+      use_next_sentence: Whether the next-sentence loss takes part.
+      show_progress: Whether to show a progress bar.
+
+    Returns:
+      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, unless
+      it takes no part, `next_sentence_accuracy` and `next_sentence_loss`.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    if max_eval_steps is not None:
+        dataset = dataset.take(max_eval_steps)
+    num_batches = int(dataset.cardinality())
+    plan = StepPlan(
+        dataset.element_spec[INPUT_IDS.name].shape[0],
+        strategy.num_replicas_in_sync,
+    )
+
+    def compute_sums(rows):
+        outputs = model({name: rows[name] for name in _MODEL_INPUTS})
+        sums = losses.pretraining_sums(outputs, rows, use_next_sentence)
+        weights, examples = tf.unstack(losses.pretraining_counts(rows))
+        return sums | {"masked_lm_weights": weights, "examples": examples}
+
+    @tf.function(autograph=False)
+    def compute_batch(rows):
+        sums = strategy.run(compute_sums, (rows,))
+        return {
+            name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, None)
+            for name, value in sums.items()
+        }
+
+    # In float64, as float32 loses small terms in long sums.
+    totals: dict[str, np.float64] = {}
+    total = num_batches if num_batches >= 0 else None
+    with progress.bar(
+        total, "evaluating", "batch", hidden=not show_progress
+    ) as bar:
+        for rows in batches_lib.deal(strategy, dataset, plan, finite=True):
+            for name, value in compute_batch(rows).items():
+                totals[name] = totals.get(name, 0.0) + np.float64(value)
+            bar.update(1)
+    return _means(totals) | {"global_step": global_step}
+
+
+def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
+    # Left-to-right data or an empty share may leave nothing to predict.
+    weights = totals["masked_lm_weights"] or 1.0
+    means = {
+        "masked_lm_accuracy": totals["masked_lm_correct"] / weights,
+        "masked_lm_loss": totals["masked_lm_sum"] / weights,
+    }
+    loss = means["masked_lm_loss"]
+    if "next_sentence_sum" in totals:
+        examples = totals["examples"]
+        means |= {
+            "next_sentence_accuracy": (
+                totals["next_sentence_correct"] / examples
+            ),
+            "next_sentence_loss": totals["next_sentence_sum"] / examples,
+        }
+        loss = loss + means["next_sentence_loss"]
+    return {name: float(mean) for name, mean in means.items()} | {
+        "loss": float(loss)
+    }
+
+
+def write_results(path: str, results: Mapping[str, float | int]) -> None:
+    """Writes `eval_results.txt` in the original's form, atomically.
+
+    One line "name = value" per result, by name; numbers that are not whole are
+    shown as float32, which is what the original computes in
+    (run_pretraining.py:484-489).
+    """
+    lines = []
+    for name in sorted(results):
+        value = results[name]
+        shown = value if isinstance(value, int) else np.float32(value)
+        lines.append(f"{name} = {shown!s}\n")
+    files.write_text(path, "".join(lines))

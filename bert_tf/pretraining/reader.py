@@ -1,0 +1,212 @@
+"""The batches of a pretraining run, and what to do where they cannot be read.
+
+Shapes:
+  B: examples of a step, all replicas and micro-batches.
+"""
+
+import contextlib
+import itertools
+import secrets
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.data import data_service
+from bert_tf.data.data_service import DataService
+from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute import health as worker_health
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.pretraining import data as pretraining_input
+from bert_tf.training import step as training_loop
+
+# What reading makes of a damaged record.
+_READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+# How long the workers wait for each other at a damaged record, in seconds.
+_PATIENCE = 60.0
+
+_Result = TypeVar("_Result")
+
+
+class TrainingReader:
+    """Reads the batches of a run, from any step on.
+
+    Args:
+      config: The flags.
+      source: The records.
+      computing: Who computes.
+      plan: How a step is spread.
+      vocab_size: How many pieces the model knows.
+    """
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        source: PretrainingInput,
+        computing: Devices,
+        plan: StepPlan,
+        vocab_size: int,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._computing = computing
+        self._plan = plan
+        self._vocab_size = vocab_size
+        self._service: DataService | None = None
+
+    def read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
+        """Returns what `TrainingLoop.run` reads from a step on.
+
+        Of several workers all must call this together.
+        """
+        first = step * self._source.batch_size
+        self._service = self._join_service()
+
+        def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
+            rows = (first_row, num_rows)
+            return self._prepare(
+                self._source.dataset(first, rows, self._service)
+            )
+
+        batches = read_rows
+        is_alone = self._computing.coordinator.num_workers == 1
+        if self._source.budget.most and not is_alone:
+            # Then all parse the same records, find the same ones damaged at
+            # the same step, and none waits for another one meanwhile.
+            batches = self._prepare(self._source.dataset(first))
+        return batches_lib.deal(self._computing.strategy, batches, self._plan)
+
+    def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
+        """Returns the batch, [B, ...], that a step, from 0 on, trains on."""
+        dataset = self._source.dataset(step * self._source.batch_size)
+        return next(dataset.as_numpy_iterator())
+
+    def explain(self, error: tf.errors.OpError) -> Exception | None:
+        """Returns the error to raise if the way of reading is behind one."""
+        if self._service is None:
+            return None
+        return data_service.explain(error)
+
+    def _prepare(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        dataset = pretraining_input.check_ids(dataset, self._vocab_size)
+        return training_loop.add_dropout_seeds(dataset, self._config.seed)
+
+    def _join_service(self) -> DataService | None:
+        """Returns what makes the batches, if that is not this process."""
+        config, coordinator = self._config, self._computing.coordinator
+        if config.tf_data_service is None:
+            return None
+        replicas = self._plan.num_replicas // coordinator.num_workers
+        return DataService.find(
+            config.tf_data_service,
+            # What the service made for an earlier start is of no use.
+            token=coordinator.from_chief(secrets.token_hex(8)),
+            trainer=coordinator.index,
+            num_trainers=coordinator.num_workers,
+            rows_per_trainer=self._plan.per_replica * replicas,
+        )
+
+
+def leave_out_damaged(
+    name: str,
+    action: Callable[[], _Result],
+    source: PretrainingInput,
+    computing: Devices,
+    vocab_size: int,
+    explain: Callable[[tf.errors.OpError], Exception | None] | None = None,
+) -> _Result:
+    """Does what reads from `source`, again after each repair of it.
+
+    Args:
+      name: What it is; no two of a process have the same name.
+      action: Begins anew, where it came to, each time it is called.
+      source: What it reads.
+      computing: Who computes.
+      vocab_size: How many pieces the model knows.
+      explain: Returns the error to raise for other reasons.
+
+    Returns:
+      What `action` returns.
+
+    Raises:
+      UserError: If a record cannot be read or used, and cannot be left out, or
+        the workers do not have the same ones.
+    """
+    require_same(source, computing)
+    # By hand, as a process that leaves others does not run finalizers.
+    with contextlib.closing(source):
+        return _repeat(name, action, source, computing, vocab_size, explain)
+
+
+def _repeat(
+    name: str,
+    action: Callable[[], _Result],
+    source: PretrainingInput,
+    computing: Devices,
+    vocab_size: int,
+    explain: Callable[[tf.errors.OpError], Exception | None] | None,
+) -> _Result:
+    """Does it until nothing is left to repair."""
+    for attempt in itertools.count():
+        try:
+            return action()
+        except tf.errors.OpError as error:
+            if source.budget.most and isinstance(error, _READ_ERRORS):
+                _require_all(computing, f"{name} {attempt}", error)
+            if source.repair(error):
+                require_same(source, computing)
+                continue
+            explanation = (
+                pretraining_input.explain_ids(error, vocab_size)
+                or (explain and explain(error))
+                or source.explain(error)
+            )
+            if explanation is None:
+                raise
+            raise explanation from error
+
+
+def _require_all(
+    computing: Devices, place: str, error: tf.errors.OpError
+) -> None:
+    """Makes sure that all workers have come to the same error.
+
+    Raises:
+      UserError: If not; the others wait in the step that they could read.
+    """
+    missing = worker_health.meet(computing.cluster, place, _PATIENCE)
+    if missing:
+        names = " and ".join(map(computing.cluster.name, missing))
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"This worker cannot read a record that {names} can ({reason}); "
+            "all must have the same records, so copy them to it again."
+        ) from error
+
+
+def require_same(source: PretrainingInput, computing: Devices) -> None:
+    """Makes sure that all workers read, and have left out, the same records.
+
+    Raises:
+      UserError: If not.
+    """
+    computing.coordinator.agree(
+        {
+            f"the number of records in {path}": int(count)
+            for path, count in zip(
+                source.record_files, source.record_counts, strict=True
+            )
+        }
+        | {
+            f"record {record.record} of {record.file}": record.reason
+            for record in source.budget.left_out
+        },
+        "records, damaged ones included",
+    )

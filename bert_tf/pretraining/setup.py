@@ -1,0 +1,178 @@
+"""Puts together what trains: devices, precision, model, optimizer, loop."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.config import BertConfig
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.distribute.devices import Devices
+from bert_tf.flags.pretrain import PretrainConfig
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import remat
+from bert_tf.training import losses
+from bert_tf.training import memory
+from bert_tf.training import memory_watch
+from bert_tf.training import optimizer as optimizers
+from bert_tf.training.memory_watch import MemoryWatch
+from bert_tf.training.memory_watch import StepSizes
+from bert_tf.training.step import TrainingLoop
+from bert_tf.training.xla import Compilation
+
+# What the next-sentence task alone trains.
+_NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
+
+_ACTIVATION_NAMES = {
+    "gelu": "gelu, the tanh form (--hidden_act=gelu_erf is the exact one)",
+    "gelu_erf": "gelu_erf, the exact form",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """What trains.
+
+    Attributes:
+      strategy: The devices.
+      model: The `BertForPretraining`, with new weights.
+      variables: Its variables by canonical name.
+      optimizer: Built with those variables that the losses reach.
+      plan: How a step is spread.
+      loop: The steps.
+    """
+
+    strategy: tf.distribute.Strategy
+    model: bert_model.BertForPretraining
+    variables: Mapping[str, keras.Variable]
+    optimizer: optimizers.BertOptimizer
+    plan: StepPlan
+    loop: TrainingLoop
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return self.loop.step
+
+
+def assemble(
+    config: PretrainConfig,
+    bert_config: BertConfig,
+    computing: Devices,
+    preferred_micro_batch: int = 0,
+) -> Assembly:
+    """Builds what trains, with new weights, and logs how.
+
+    Args:
+      config: The flags.
+      bert_config: The shape of the model.
+      computing: Where to compute.
+      preferred_micro_batch: With --micro_batch_size=auto, the size to take if
+        it fits; 0 for none.
+    """
+    strategy, precision = computing.strategy, computing.precision
+    keras.utils.set_random_seed(config.seed)
+    if config.remat:
+        remat.keep_recomputation(len(strategy.extended.worker_devices))
+    with strategy.scope():
+        model = bert_model.BertForPretraining(
+            bert_config,
+            fuse=computing.fuse,
+            remat=config.remat,
+            dtype=precision.policy,
+        )
+        variables = bert_model.named_variables(model)
+        optimizer = _build_optimizer(config, variables)
+    num_weights = sum(v.value.shape.num_elements() for v in variables.values())
+    logging.info(
+        "The model has %s parameters; its activation is %s.",
+        f"{num_weights:,}",
+        _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
+    )
+    sizes = memory_watch.sizes_of(
+        computing,
+        bert_config,
+        num_weights,
+        config.max_seq_length,
+        config.max_predictions_per_seq,
+        config.remat,
+    )
+    plan = _plan(config, computing, sizes, preferred_micro_batch)
+    loop = TrainingLoop(
+        strategy,
+        model,
+        losses.PretrainingObjective(config.use_next_sentence),
+        optimizer,
+        plan,
+        precision.needs_loss_scale,
+        Compilation(config.xla, computing.kind),
+        MemoryWatch(sizes, plan),
+    )
+    return Assembly(strategy, model, variables, optimizer, plan, loop)
+
+
+def _build_optimizer(
+    config: PretrainConfig, variables: Mapping[str, keras.Variable]
+) -> optimizers.BertOptimizer:
+    """Builds the optimizer with the variables that the losses reach."""
+    left_out = ()
+    if not config.use_next_sentence:
+        left_out = _NEXT_SENTENCE_PARTS
+        logging.info(
+            "Without the next-sentence loss %s keep their first values.",
+            " and ".join(left_out),
+        )
+    optimizer = optimizers.build_optimizer(
+        config.optimizer,
+        config.learning_rate,
+        config.num_train_steps,
+        config.num_warmup_steps,
+        config.weight_decay_rate,
+        config.schedule_start_step,
+    )
+    optimizer.build(
+        [
+            variable
+            for name, variable in variables.items()
+            if not name.startswith(left_out)
+        ]
+    )
+    return optimizer
+
+
+def _plan(
+    config: PretrainConfig,
+    computing: Devices,
+    sizes: StepSizes,
+    preferred_micro_batch: int,
+) -> StepPlan:
+    """Spreads a step over replicas and micro-batches that fit."""
+    batch_size = config.train_batch_size
+    num_replicas = computing.strategy.num_replicas_in_sync
+    # Batches that are accumulated are never computed at once.
+    whole = StepPlan(batch_size, num_replicas).per_replica
+    if config.micro_batch_size == "auto":
+        micro = _choose_micro_batch(sizes, whole, preferred_micro_batch)
+        # Else each worker would choose by its own memory.
+        micro = computing.coordinator.from_chief(micro)
+    else:
+        micro = int(config.micro_batch_size) or whole
+    return StepPlan(
+        batch_size * config.gradient_accumulation_steps, num_replicas, micro
+    )
+
+
+def _choose_micro_batch(sizes: StepSizes, whole: int, preferred: int) -> int:
+    """Returns a divisor of `whole` that fits, as before if that fits."""
+    available = sizes.available()
+    if available is None:
+        return preferred or whole
+    estimate = sizes.estimate()
+    # Another one than before the run was interrupted would round differently.
+    if preferred and whole % preferred == 0:
+        if estimate.total(preferred, whole // preferred) <= available:
+            return preferred
+    most = memory.largest_useful_micro_batch(sizes.kind, sizes.max_seq_length)
+    return estimate.largest_micro_batch(whole, available, most)

@@ -1,0 +1,1 @@
+"""Flag files and model shapes of published recipes."""

@@ -1,0 +1,368 @@
+"""Runs requests on threads, rows of different requests in one call.
+
+As in TensorFlow Serving's shared batch scheduler, requests wait in queues, one
+for each kind of request that may be merged, and a free thread takes as many
+rows as fit. Without a timeout nothing waits while a thread is free: batches
+grow just as large as the load is.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Hashable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.serving import errors
+from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Signature
+
+
+@dataclasses.dataclass(eq=False)
+class Task:
+    """A request in a queue.
+
+    Attributes:
+      servable: What to ask; acquired by whoever made the task.
+      signature: Which of its signatures.
+      inputs: The request's tensors.
+      outputs: The names of the wanted outputs.
+      loop: Where `future` lives.
+      future: Gets the outputs by name, or the error.
+      num_rows: Rows of the inputs; 0 if the request must run alone.
+      queued_at: When it came, by `time.monotonic`.
+    """
+
+    servable: Servable
+    signature: Signature
+    inputs: Mapping[str, np.ndarray]
+    outputs: tuple[str, ...]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future
+    num_rows: int = 0
+    queued_at: float = dataclasses.field(default_factory=time.monotonic)
+
+    def weight(self) -> int:
+        """Returns how much of the queue the request takes up."""
+        return max(1, self.num_rows)
+
+    def signature_key(self) -> Hashable:
+        """Returns what has a queue limit of its own."""
+        return id(self.servable), self.signature.name
+
+    def key(self) -> Hashable:
+        """Returns what requests must have in common to be merged."""
+        shapes = tuple(
+            (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
+            for name in self.signature.inputs
+        )
+        return (*self.signature_key(), self.outputs, shapes)
+
+
+class BatchScheduler:
+    """Threads that answer requests.
+
+    Args:
+      options: How requests are merged.
+      observe: Called with the tasks and the rows of every call.
+    """
+
+    def __init__(
+        self,
+        options: BatchingOptions,
+        observe: Callable[[Sequence[Task], int], None] = lambda *_: None,
+    ) -> None:
+        self._options = options
+        self._observe = observe
+        self._queues: dict[Hashable, collections.deque[Task]] = {}
+        # How many rows wait for each signature of each servable.
+        self._num_queued = collections.Counter()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._draining = False
+        # Signatures of which a merged call did not give one row for a row.
+        self._unmergeable = set()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
+            for i in range(options.num_threads())
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self,
+        servable: Servable,
+        signature: Signature,
+        inputs: Mapping[str, np.ndarray],
+        outputs: tuple[str, ...],
+    ) -> asyncio.Future:
+        """Queues a request; to be called in an event loop.
+
+        The servable is acquired until the request is answered.
+
+        Args:
+          servable: What to ask.
+          signature: Which of its signatures.
+          inputs: Tensors that the signature takes.
+          outputs: The names of the wanted outputs.
+
+        Returns:
+          A future for the outputs by name.
+
+        Raises:
+          RequestError: If the queue is full or the scheduler is stopping.
+        """
+        loop = asyncio.get_running_loop()
+        task = Task(
+            servable, signature, inputs, outputs, loop, loop.create_future()
+        )
+        if signature.is_batched() and self._options.max_batch_size > 1:
+            task.num_rows = self._num_rows(task)
+        key = task.key() if task.num_rows else task.signature_key()
+        with self._changed:
+            if self._stopping:
+                raise errors.unavailable("The server is shutting down.")
+            self._check_room(task)
+            if not servable.acquire():
+                raise errors.unavailable(
+                    f"Version {servable.version} of model {servable.name} has "
+                    "just been unloaded."
+                )
+            self._queues.setdefault(key, collections.deque()).append(task)
+            self._num_queued[task.signature_key()] += task.weight()
+            self._changed.notify()
+        return task.future
+
+    def num_queued_rows(self) -> int:
+        """Returns the number of rows that wait."""
+        with self._changed:
+            return self._num_queued.total()
+
+    def drain(self) -> None:
+        """From now on nothing waits for others."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Answers what is queued, refuses the rest, and ends the threads."""
+        self.drain()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _num_rows(self, task: Task) -> int:
+        """Returns the rows of a request, or 0 if it must run alone."""
+        sizes = {len(value) for value in task.inputs.values()}
+        if len(sizes) != 1 or _identity(task) in self._unmergeable:
+            return 0
+        (size,) = sizes
+        return size if size <= self._options.max_batch_size else 0
+
+    def _check_room(self, task: Task) -> None:
+        limit = self._options.max_queued_rows()
+        num_queued = self._num_queued[task.signature_key()]
+        if limit is None or not num_queued:
+            return
+        if num_queued + task.weight() > limit:
+            raise errors.OverloadError(
+                "The batch scheduling queue to which this task was submitted "
+                f"is full; it holds {num_queued} rows, and "
+                "max_enqueued_batches * max_batch_size is "
+                f"{self._options.max_enqueued_batches} * "
+                f"{self._options.max_batch_size}."
+            )
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                tasks = self._next_batch()
+            if tasks is None:
+                return
+            outcomes = self._run(tasks)
+            for task in tasks:
+                task.servable.release()
+            _deliver(tasks, outcomes)
+
+    def _next_batch(self) -> list[Task] | None:
+        """Waits for tasks; returns None when there will be no more."""
+        while True:
+            if not self._queues:
+                if self._stopping:
+                    return None
+                self._changed.wait()
+                continue
+            now = time.monotonic()
+            # What is ready comes before what only waits longer.
+            key = min(
+                self._queues,
+                key=lambda key: (
+                    self._ready_at(self._queues[key]) > now,
+                    self._queues[key][0].queued_at,
+                ),
+            )
+            ready_at = self._ready_at(self._queues[key])
+            if ready_at <= now:
+                return self._take(key)
+            self._changed.wait(ready_at - now)
+
+    def _ready_at(self, queue: collections.deque[Task]) -> float:
+        """Returns when the first tasks of a queue need not wait longer."""
+        first = queue[0]
+        if (
+            self._draining
+            or not first.num_rows
+            or sum(task.num_rows for task in queue)
+            >= self._options.max_batch_size
+        ):
+            return first.queued_at
+        return first.queued_at + self._options.batch_timeout_micros / 1e6
+
+    def _take(self, key: Hashable) -> list[Task]:
+        """Removes the first task of a queue and those that fit beside it."""
+        queue = self._queues[key]
+        taken = [queue.popleft()]
+        num_rows = taken[0].num_rows
+        while (
+            taken[0].num_rows
+            and queue
+            and num_rows + queue[0].num_rows <= self._options.max_batch_size
+        ):
+            taken.append(queue.popleft())
+            num_rows += taken[-1].num_rows
+        if not queue:
+            del self._queues[key]
+        self._num_queued[taken[0].signature_key()] -= sum(
+            task.weight() for task in taken
+        )
+        if not self._num_queued[taken[0].signature_key()]:
+            del self._num_queued[taken[0].signature_key()]
+        return taken
+
+    def _run(self, tasks: Sequence[Task]) -> list:
+        """Returns the outputs of each task, or its error."""
+        wanted = [task for task in tasks if not task.future.cancelled()]
+        outcomes = {}
+        if len(wanted) > 1:
+            outcomes = self._run_merged(wanted)
+        # One bad request must not fail its neighbours.
+        for task in wanted:
+            if id(task) not in outcomes:
+                outcomes[id(task)] = self._run_alone(task)
+        return [outcomes.get(id(task)) for task in tasks]
+
+    def _run_alone(self, task: Task):
+        if not task.num_rows:
+            num_rows = max(
+                (len(x) for x in task.inputs.values() if x.ndim), default=1
+            )
+            return self._call([task], task.inputs, num_rows)
+        outputs = self._call([task], *self._padded(task.inputs, task.num_rows))
+        if self._options.allowed_batch_sizes and isinstance(outputs, dict):
+            return {name: x[: task.num_rows] for name, x in outputs.items()}
+        return outputs
+
+    def _run_merged(self, tasks: Sequence[Task]) -> dict[int, object]:
+        """Returns the outputs by the task's id; nothing if that failed."""
+        first = tasks[0]
+        inputs = {
+            name: np.concatenate([task.inputs[name] for task in tasks])
+            for name in first.signature.inputs
+        }
+        num_rows = sum(task.num_rows for task in tasks)
+        inputs, padded_rows = self._padded(inputs, num_rows)
+        outputs = self._call(tasks, inputs, padded_rows)
+        if not isinstance(outputs, dict):
+            return {}
+        if any(not x.ndim or len(x) != padded_rows for x in outputs.values()):
+            logging.warning(
+                "Signature %s of model %s does not return one row for each "
+                "row; its requests run alone from now on.",
+                first.signature.name,
+                first.servable.name,
+            )
+            self._unmergeable.add(_identity(first))
+            return {}
+        outcomes = {}
+        begin = 0
+        for task in tasks:
+            end = begin + task.num_rows
+            outcomes[id(task)] = {
+                name: value[begin:end] for name, value in outputs.items()
+            }
+            begin = end
+        return outcomes
+
+    def _padded(
+        self, inputs: Mapping[str, np.ndarray], num_rows: int
+    ) -> tuple[Mapping[str, np.ndarray], int]:
+        """Repeats the first row up to the next allowed number of rows."""
+        sizes = self._options.allowed_batch_sizes
+        size = next((s for s in sizes if s >= num_rows), num_rows)
+        if size == num_rows or not num_rows:
+            return inputs, num_rows
+        return {
+            name: np.concatenate([x, np.repeat(x[:1], size - num_rows, 0)])
+            for name, x in inputs.items()
+        }, size
+
+    def _call(
+        self,
+        tasks: Sequence[Task],
+        inputs: Mapping[str, np.ndarray],
+        num_rows: int,
+    ):
+        """Returns the outputs by name, or the error."""
+        first = tasks[0]
+        self._observe(tasks, num_rows)
+        try:
+            return first.servable.run(first.signature, inputs, first.outputs)
+        except Exception as error:  # noqa: BLE001  # It becomes the answer.
+            answer = errors.from_exception(error)
+            if answer.code_name == "INTERNAL":
+                logging.exception(
+                    "Model %s failed on a request.", first.servable.name
+                )
+            return answer
+
+
+def _identity(task: Task) -> Hashable:
+    return task.servable.name, task.servable.version, task.signature.name
+
+
+def _type_key(value: np.ndarray) -> str:
+    return "string" if value.dtype.kind in "OS" else value.dtype.str
+
+
+def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
+    """Gives the outcomes to the event loops, waking each only once."""
+    by_loop = {}
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        by_loop.setdefault(task.loop, []).append((task.future, outcome))
+    for loop, pairs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, pairs)
+        except RuntimeError:
+            # The loop is closed: nobody waits for the answer any more.
+            logging.warning("%d answers came after the end.", len(pairs))
+
+
+def _resolve(pairs) -> None:
+    for future, outcome in pairs:
+        if future.done():  # Cancelled: its client has gone or timed out.
+            continue
+        if isinstance(outcome, errors.RequestError):
+            future.set_exception(outcome)
+        elif outcome is not None:
+            future.set_result(outcome)
+        else:
+            future.cancel()

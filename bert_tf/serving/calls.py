@@ -1,0 +1,381 @@
+"""The calls of `PredictionService`, whoever makes them.
+
+A request becomes a `Call`: what to compute, and what to make of the result.
+The rules and the sentences are those of TensorFlow Serving (predict_util.cc,
+classifier.cc, regressor.cc, multi_inference.cc).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import message
+from tensorflow_serving.apis import classification_pb2
+from tensorflow_serving.apis import inference_pb2
+from tensorflow_serving.apis import input_pb2
+from tensorflow_serving.apis import model_pb2
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import regression_pb2
+
+from bert_tf.serving import errors
+from bert_tf.serving import tensor_protos
+from bert_tf.serving.servable import DEFAULT_SIGNATURE
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Signature
+
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+_INPUTS = tf.saved_model.CLASSIFY_INPUTS
+_CLASSES = tf.saved_model.CLASSIFY_OUTPUT_CLASSES
+_SCORES = tf.saved_model.CLASSIFY_OUTPUT_SCORES
+_OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What to compute for a request.
+
+    Attributes:
+      signature: The signature to ask.
+      inputs: Its inputs, checked.
+      outputs: The names of the wanted outputs.
+      respond: Makes the response of the outputs by name, if that is a proto.
+    """
+
+    signature: Signature
+    inputs: Mapping[str, np.ndarray]
+    outputs: tuple[str, ...]
+    respond: Callable[[Mapping[str, np.ndarray]], message.Message] | None = None
+
+
+def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
+    """Returns the call for a `Predict` request.
+
+    Raises:
+      RequestError: If the model cannot answer it.
+    """
+    name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+    signature = servable.signatures.get(name)
+    if signature is None:
+        raise errors.failed_precondition(
+            f'Serving signature key "{name}" not found.'
+        )
+    inputs = {
+        name: tensor_protos.to_array(name, proto)
+        for name, proto in request.inputs.items()
+    }
+    signature.check(inputs)
+    outputs = _wanted(signature, request.output_filter)
+
+    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+        response = predict_pb2.PredictResponse(
+            model_spec=_model_spec(servable, signature)
+        )
+        for name, value in values.items():
+            response.outputs[name].CopyFrom(
+                tensor_protos.from_array(value, signature.outputs[name].dtype)
+            )
+        return response
+
+    return Call(signature, inputs, outputs, respond)
+
+
+def classify(
+    request: classification_pb2.ClassificationRequest, servable: Servable
+) -> Call:
+    """Returns the call for a `Classify` request.
+
+    Raises:
+      RequestError: If the model cannot answer it.
+    """
+    return _of_examples(
+        request,
+        servable,
+        _classification,
+        classification_pb2.ClassificationResponse,
+    )
+
+
+def regress(
+    request: regression_pb2.RegressionRequest, servable: Servable
+) -> Call:
+    """Returns the call for a `Regress` request.
+
+    Raises:
+      RequestError: If the model cannot answer it.
+    """
+    return _of_examples(
+        request, servable, _regression, regression_pb2.RegressionResponse
+    )
+
+
+def _of_examples(
+    request: message.Message,
+    servable: Servable,
+    build: Callable[[Signature, np.ndarray], Call],
+    response: type[message.Message],
+) -> Call:
+    """Returns the call for a request of Examples.
+
+    Args:
+      request: The request.
+      servable: The model.
+      build: Returns the call for a signature and serialized Examples; what it
+        responds is the `result` of the response.
+      response: The class of the response.
+    """
+    signature = _find(
+        servable, request.model_spec, "No signature was found with the name: {}"
+    )
+    call = build(signature, _examples(request.input))
+
+    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+        return response(
+            result=call.respond(values),
+            model_spec=_model_spec(servable, signature),
+        )
+
+    return dataclasses.replace(call, respond=respond)
+
+
+def multi_inference(
+    request: inference_pb2.MultiInferenceRequest, servable: Servable
+) -> list[Call]:
+    """Returns a call for each task of a `MultiInference` request.
+
+    Each responds with an `InferenceResult`.
+
+    Raises:
+      RequestError: If the model cannot answer it.
+    """
+    examples = _examples(request.input)
+    calls = []
+    for task in request.tasks:
+        signature = _find(
+            servable,
+            task.model_spec,
+            "Requested signature not found in model graph: {}",
+        )
+        if any(call.signature is signature for call in calls):
+            raise errors.invalid(
+                f"Duplicate evaluation of signature: {signature.name}"
+            )
+        calls.append(_inference(task, servable, signature, examples))
+    tensors = {call.signature.inputs[_INPUTS].tensor_name for call in calls}
+    if len(tensors) > 1:
+        raise errors.invalid(
+            "Input tensor must be the same for all Signatures."
+        )
+    return calls
+
+
+def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
+    """Checks that the tasks of a request are for one model.
+
+    Raises:
+      RequestError: If not.
+    """
+    names = [task.model_spec.name for task in request.tasks]
+    if not names:
+        raise errors.invalid("Inference request must have at least one task")
+    if not all(names):
+        raise errors.invalid("Found ModelSpec with an empty model name.")
+    if len(set(names)) > 1:
+        raise errors.invalid(
+            "All ModelSpecs in a MultiInferenceRequest must access the same "
+            "model name."
+        )
+
+
+def _inference(
+    task: inference_pb2.InferenceTask,
+    servable: Servable,
+    signature: Signature,
+    examples: np.ndarray,
+) -> Call:
+    spec = _model_spec(servable, signature)
+    if task.method_name == CLASSIFY:
+        call = _classification(signature, examples)
+
+        def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+            return inference_pb2.InferenceResult(
+                model_spec=spec, classification_result=call.respond(values)
+            )
+    elif task.method_name == REGRESS:
+        call = _regression(signature, examples)
+
+        def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+            return inference_pb2.InferenceResult(
+                model_spec=spec, regression_result=call.respond(values)
+            )
+    else:
+        raise errors.unimplemented(
+            f"Unsupported signature method_name: {task.method_name}"
+        )
+    return dataclasses.replace(call, respond=respond)
+
+
+def _classification(signature: Signature, examples: np.ndarray) -> Call:
+    """Returns the call that makes a `ClassificationResult`."""
+    _check_examples_input(signature, "classification")
+    if len(signature.outputs) not in (1, 2):
+        raise errors.invalid(
+            "Expected one or two output Tensors, found "
+            f"{len(signature.outputs)}"
+        )
+    outputs = tuple(
+        name for name in (_CLASSES, _SCORES) if name in signature.outputs
+    )
+    if not outputs:
+        raise errors.failed_precondition(
+            "Expected classification signature outputs to contain at least one "
+            f'of "{_CLASSES}" or "{_SCORES}". Signature was: {signature.name}'
+        )
+
+    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+        for name, value in values.items():
+            _check_classes(name, value, len(examples))
+        shapes = {value.shape[1] for value in values.values()}
+        if len(shapes) > 1:
+            raise errors.invalid(
+                "Tensors class and score should match in dim_size(1). Got "
+                + " vs. ".join(str(x.shape[1]) for x in values.values())
+            )
+        result = classification_pb2.ClassificationResult()
+        labels = values.get(_CLASSES)
+        scores = values.get(_SCORES)
+        for i in range(len(examples)):
+            row = result.classifications.add()
+            for j in range(*shapes):
+                row.classes.add(
+                    label="" if labels is None else _text(labels[i, j]),
+                    score=0 if scores is None else scores[i, j],
+                )
+        return result
+
+    return Call(signature, {_INPUTS: examples}, outputs, respond)
+
+
+def _regression(signature: Signature, examples: np.ndarray) -> Call:
+    """Returns the call that makes a `RegressionResult`."""
+    _check_examples_input(signature, "regression")
+    if len(signature.outputs) != 1:
+        raise errors.invalid("Expected one output Tensor.")
+    if _OUTPUTS not in signature.outputs:
+        raise errors.failed_precondition(
+            f"No regression outputs found in SignatureDef: {signature.name}"
+        )
+
+    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+        value = values[_OUTPUTS]
+        if value.ndim != 1 and not (value.ndim == 2 and value.shape[1] == 1):
+            raise errors.invalid(
+                "Expected output Tensor shape to be either [batch_size] or "
+                f"[batch_size, 1] but got {list(value.shape)}"
+            )
+        if len(value) != len(examples):
+            raise errors.invalid(
+                "Input batch size did not match output batch size. Expected: "
+                f"{len(examples)} Got: {len(value)}"
+            )
+        if value.dtype != np.float32:
+            raise errors.invalid(
+                f"Expected output Tensor of DT_FLOAT. Got: {value.dtype}"
+            )
+        result = regression_pb2.RegressionResult()
+        for number in value.ravel().tolist():
+            result.regressions.add(value=number)
+        return result
+
+    return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
+
+
+def _check_examples_input(signature: Signature, what: str) -> None:
+    if len(signature.inputs) != 1:
+        raise errors.invalid("Expected one input Tensor.")
+    if _INPUTS not in signature.inputs:
+        raise errors.failed_precondition(
+            f"No {what} inputs found in SignatureDef: {signature.name}"
+        )
+    if signature.inputs[_INPUTS].dtype != tf.string:
+        raise errors.invalid(
+            f"The input of signature {signature.name} takes no tf.Example."
+        )
+
+
+def _check_classes(name: str, value: np.ndarray, num_examples: int) -> None:
+    if value.ndim != 2:
+        raise errors.invalid(
+            "Expected Tensor shape: [batch_size num_classes] but got "
+            f"{list(value.shape)}"
+        )
+    if name == _CLASSES and value.dtype.kind not in "OS":
+        raise errors.invalid(
+            f"Expected classes Tensor of DT_STRING. Got: {value.dtype}"
+        )
+    if name == _SCORES and value.dtype != np.float32:
+        raise errors.invalid(
+            f"Expected scores Tensor of DT_FLOAT. Got: {value.dtype}"
+        )
+    if len(value) != num_examples:
+        raise errors.invalid(
+            f"Expected {name} output batch size of {num_examples}. Got: "
+            f"{len(value)}"
+        )
+
+
+def _examples(request_input: input_pb2.Input) -> np.ndarray:
+    """Returns the examples of a request, serialized, <string>[batch]."""
+    kind = request_input.WhichOneof("kind")
+    if kind is None:
+        raise errors.invalid("Input is empty.")
+    part = getattr(request_input, kind)
+    context = b""
+    if kind == "example_list_with_context":
+        # Parsing the one after the other merges them.
+        context = part.context.SerializeToString()
+    if not part.examples:
+        raise errors.invalid("Input is empty.")
+    array = np.empty(len(part.examples), object)
+    array[:] = [
+        context + example.SerializeToString() for example in part.examples
+    ]
+    return array
+
+
+def _wanted(signature: Signature, output_filter) -> tuple[str, ...]:
+    """Returns the names of the outputs that a client asks for."""
+    wanted = tuple(output_filter) or tuple(signature.outputs)
+    for name in wanted:
+        if name not in signature.outputs:
+            raise errors.invalid(
+                f"output tensor alias not found in signature: {name} Outputs "
+                f"expected to be in the set {{{','.join(signature.outputs)}}}."
+            )
+        if wanted.count(name) > 1:
+            raise errors.invalid(f"duplicate output tensor alias: {name}")
+    return wanted
+
+
+def _find(
+    servable: Servable, spec: model_pb2.ModelSpec, sentence: str
+) -> Signature:
+    name = spec.signature_name or DEFAULT_SIGNATURE
+    if name not in servable.signatures:
+        raise errors.invalid(sentence.format(name))
+    return servable.signatures[name]
+
+
+def _model_spec(servable: Servable, signature: Signature):
+    spec = model_pb2.ModelSpec(
+        name=servable.name, signature_name=signature.name
+    )
+    spec.version.value = servable.version
+    return spec
+
+
+def _text(label: bytes) -> str:
+    # A string field of a proto holds nothing but UTF-8.
+    return label.decode("utf-8", "replace")

@@ -1,0 +1,399 @@
+"""The models that are served: loads new versions, lets go of old ones.
+
+A new version is loaded beside the old one, and only when it stands is the old
+one retired, which closes when its requests are answered. A version that cannot
+be loaded is left out until its files change; meanwhile the others stay.
+"""
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_tf.errors import UserError
+from bert_tf.serving import errors
+from bert_tf.serving import model_versions
+from bert_tf.serving import version_directories
+from bert_tf.serving import warmup
+from bert_tf.serving.model_config import ModelConfig
+from bert_tf.serving.model_versions import Model
+from bert_tf.serving.model_versions import Version
+from bert_tf.serving.servable import Engine
+from bert_tf.serving.servable import Servable
+
+
+class ModelManager:
+    """Keeps the configured versions of models loaded.
+
+    Args:
+      engine: What loads them.
+      warm_up: Whether a version answers its warm-up requests first.
+      on_change: Called with a model's name and version and whether it is
+        loaded now.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        warm_up: bool = True,
+        on_change: Callable[[str, int, bool], None] = lambda *_: None,
+    ) -> None:
+        self._engine = engine
+        self._warm_up = warm_up
+        self._on_change = on_change
+        self._models: dict[str, Model] = {}
+        # Guards `_models` and their versions; never held while loading.
+        self._lock = threading.Lock()
+        # Held by whoever looks for versions.
+        self._refreshing = threading.Lock()
+        self._stopping = threading.Event()
+        self._unready = threading.Event()
+        self._poller = None
+        self._reported = set()
+
+    def start(
+        self, configs: Sequence[ModelConfig], poll_seconds: float
+    ) -> None:
+        """Loads the models, and goes on looking for new versions.
+
+        Args:
+          configs: The models.
+          poll_seconds: Seconds between two looks; 0 means there is only one.
+
+        Raises:
+          UserError: If a model cannot be served.
+        """
+        with self._refreshing:
+            self._models = {config.name: Model(config) for config in configs}
+            for model in self._models.values():
+                self._check_base_path(model.config)
+            for model in self._models.values():
+                self._refresh(model)
+                self._check_started(model)
+        if poll_seconds > 0:
+            self._poller = threading.Thread(
+                target=self._poll, args=(poll_seconds,), daemon=True
+            )
+            self._poller.start()
+
+    def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
+        """Serves other models; what was served and still is stays loaded.
+
+        Raises:
+          RequestError: If one of them cannot be served. The others are.
+        """
+        failed = []
+        with self._refreshing:
+            with self._lock:
+                old = self._models
+                self._models = {}
+                for config in configs:
+                    model = old.pop(config.name, None)
+                    if model and model.config.base_path == config.base_path:
+                        model.config = config
+                    else:
+                        if model:
+                            old[config.name] = model
+                        model = Model(config)
+                    self._models[config.name] = model
+            for model in self._models.values():
+                try:
+                    self._check_base_path(model.config)
+                    self._refresh(model)
+                    self._check_started(model)
+                except UserError as error:
+                    failed.append(str(error))
+            for model in old.values():
+                for number in model.available():
+                    self._retire(model, number)
+        if failed:
+            raise errors.failed_precondition(" ".join(failed))
+
+    def stop(self) -> None:
+        """Stops looking and retires everything."""
+        self._stopping.set()
+        if self._poller:
+            self._poller.join()
+        with self._refreshing:
+            for model in self._models.values():
+                for number in model.available():
+                    self._retire(model, number)
+
+    def refresh(self) -> None:
+        """Looks for new versions once."""
+        with self._refreshing:
+            for model in list(self._models.values()):
+                self._refresh(model)
+
+    def set_unready(self) -> None:
+        """Says that no new requests should be sent."""
+        self._unready.set()
+
+    def is_ready(self) -> bool:
+        """Whether every model has a version to answer with."""
+        with self._lock:
+            return not self._unready.is_set() and all(
+                model.available() for model in self._models.values()
+            )
+
+    def names(self) -> list[str]:
+        """Returns the names of the models."""
+        with self._lock:
+            return list(self._models)
+
+    @contextlib.contextmanager
+    def use(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> Iterator[Servable]:
+        """Yields a version, which stays loaded for as long.
+
+        Args:
+          name: The model's name.
+          version: The version; by default the newest.
+          label: Instead of it, what the configuration calls it.
+
+        Raises:
+          RequestError: If it is not served.
+        """
+        if not name:
+            raise errors.invalid("ModelSpec has no name specified.")
+        servable = self._acquire(name, self._number(name, version, label))
+        try:
+            yield servable
+        finally:
+            servable.release()
+
+    def status(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> list[tuple[int, str, errors.RequestError | None]]:
+        """Returns number, state and error of versions, the newest first.
+
+        Args:
+          name: The model's name.
+          version: One version; by default all.
+          label: Instead of it, what the configuration calls it.
+
+        Raises:
+          RequestError: If there is no such model or version.
+        """
+        number = self._number(name, version, label)
+        with self._lock:
+            model = self._models.get(name)
+            versions = dict(model.versions) if model else {}
+        if number is not None:
+            if number not in versions:
+                raise errors.not_found(
+                    f"Could not find version {number} of model {name}"
+                )
+            versions = {number: versions[number]}
+        if not versions:
+            raise errors.not_found(
+                f"Could not find any versions of model {name}"
+            )
+        return [
+            (number, entry.current_state(), entry.error)
+            for number, entry in sorted(versions.items(), reverse=True)
+        ]
+
+    def _number(
+        self, name: str, version: int | None, label: str | None
+    ) -> int | None:
+        """Returns the version that a label stands for."""
+        if label is None:
+            return version
+        with self._lock:
+            model = self._models.get(name)
+            if model is None or label not in model.config.labels:
+                raise errors.invalid(
+                    f"Unrecognized servable version label: {label}"
+                )
+            return model.config.labels[label]
+
+    def _acquire(self, name: str, version: int | None) -> Servable:
+        with self._lock:
+            model = self._models.get(name)
+            available = model.available() if model else []
+            number = version
+            if version is None and available:
+                number = available[-1]
+            if number not in available:
+                wanted = (
+                    f"Latest({name})"
+                    if version is None
+                    else f"Specific({name}, {version})"
+                )
+                raise errors.not_found(
+                    f"Servable not found for request: {wanted}"
+                )
+            servable = model.versions[number].servable
+            # A version is retired under the lock, so this cannot fail.
+            servable.acquire()
+            return servable
+
+    def _check_base_path(self, config: ModelConfig) -> None:
+        try:
+            version_directories.find(config.base_path)
+        except OSError as error:
+            raise UserError(
+                f"The base path of model {config.name} must be a folder of "
+                f"versions. Received: {config.base_path!r} ({error.strerror})."
+            ) from error
+        if self._engine.missing(config.base_path) is None:
+            raise UserError(
+                f"The base path of model {config.name} must be a folder of "
+                "versions, each named by a number. Received: "
+                f"{config.base_path!r}, which is a version itself; give the "
+                "folder that holds it."
+            )
+
+    def _check_started(self, model: Model) -> None:
+        """Raises if no version could be loaded, or a label has none."""
+        available = model.available()
+        failed = {
+            number: version.error
+            for number, version in model.versions.items()
+            if version.state == model_versions.END and version.error
+        }
+        if failed and not available:
+            number = max(failed)
+            raise UserError(
+                f"Version {number} of model {model.config.name} cannot be "
+                f"loaded: {failed[number].message}"
+            )
+        for label, number in model.config.labels.items():
+            if number not in available:
+                raise UserError(
+                    f"The label {label!r} of model {model.config.name} names "
+                    f"version {number}, which is not served. Served are: "
+                    f"{available}."
+                )
+        if not available:
+            logging.warning(
+                "Model %s has no version yet; looking for one in %s.",
+                model.config.name,
+                model.config.base_path,
+            )
+
+    def _poll(self, seconds: float) -> None:
+        while not self._stopping.wait(seconds):
+            try:
+                self.refresh()
+            except Exception:  # noqa: BLE001  # The next look may succeed.
+                logging.exception("Looking for new versions failed.")
+
+    def _refresh(self, model: Model) -> None:
+        """Loads what is to be served, then retires what is not."""
+        config = model.config
+        try:
+            found = version_directories.find(config.base_path)
+            complete = self._complete(model, found)
+        except OSError as error:
+            self._report(
+                config.name, f"Cannot read {config.base_path}: {error}"
+            )
+            return
+        wanted = config.policy.choose(complete)
+        while missing := wanted - set(model.available()):
+            if self._stopping.is_set():
+                return
+            if not self._load(model, max(missing), found[max(missing)]):
+                # The policy may choose another one in its place.
+                complete.discard(max(missing))
+                wanted = config.policy.choose(complete)
+        changed = False
+        for number in set(model.available()) - wanted:
+            # Whatever happens to the folder, the last one goes on serving.
+            if wanted:
+                self._retire(model, number)
+                changed = True
+        if changed:
+            gc.collect()  # Graphs refer to themselves.
+
+    def _complete(self, model: Model, found: dict[int, str]) -> set[int]:
+        """Returns the versions that are whole and have not failed."""
+        complete = set()
+        for number, directory in found.items():
+            lacking = self._engine.missing(directory)
+            version = model.versions.get(number)
+            if version and version.state == model_versions.AVAILABLE:
+                complete.add(number)
+            elif lacking:
+                message = (
+                    f"Version {number} of model {model.config.name} is not "
+                    f"whole yet: {directory} has no {lacking}"
+                )
+                self._report(directory, message)
+                with self._lock:
+                    model.versions[number] = Version(
+                        error=errors.not_found(message)
+                    )
+            elif (
+                version is None
+                or version.files is None
+                or version.files != version_directories.fingerprint(directory)
+            ):
+                complete.add(number)
+        with self._lock:
+            for number in set(model.versions) - set(found):
+                if model.versions[number].current_state() in (
+                    model_versions.START,
+                    model_versions.END,
+                ):
+                    del model.versions[number]
+        return complete
+
+    def _load(self, model: Model, number: int, directory: str) -> bool:
+        """Loads a version; returns whether it is served now."""
+        name = model.config.name
+        version = Version(model_versions.LOADING)
+        files = version_directories.fingerprint(directory)
+        with self._lock:
+            model.versions[number] = version
+        logging.info("Loading version %d of model %s.", number, name)
+        try:
+            servable = self._engine.load(name, number, directory)
+            try:
+                if self._warm_up:
+                    warmup.run(servable, directory)
+            except errors.RequestError:
+                servable.retire()
+                raise
+        except errors.RequestError as error:
+            logging.error(
+                "Version %d of model %s cannot be loaded and is left out until "
+                "its files change: %s",
+                number,
+                name,
+                error,
+            )
+            with self._lock:
+                version.state, version.error = model_versions.END, error
+                version.files = files
+            return False
+        with self._lock:
+            version.state, version.servable = model_versions.AVAILABLE, servable
+        logging.info("Version %d of model %s is served.", number, name)
+        self._on_change(name, number, True)
+        return True
+
+    def _retire(self, model: Model, number: int) -> None:
+        with self._lock:
+            version = model.versions[number]
+            version.state = model_versions.UNLOADING
+            version.servable.retire()
+        logging.info(
+            "Version %d of model %s is no longer served.",
+            number,
+            model.config.name,
+        )
+        self._on_change(model.config.name, number, False)
+
+    def _report(self, what: str, message: str) -> None:
+        """Logs a warning that would come with every look only once."""
+        if (what, message) not in self._reported:
+            self._reported.add((what, message))
+            logging.warning("%s", message)

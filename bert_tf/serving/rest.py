@@ -1,0 +1,267 @@
+"""The REST interface: TensorFlow Serving's paths, bodies and status codes."""
+
+import asyncio
+import os
+import re
+import urllib.parse
+import zlib
+from collections.abc import Callable
+
+from google.protobuf import json_format
+from starlette import applications
+from starlette import middleware
+from starlette import requests
+from starlette import responses
+from starlette import routing
+from starlette import staticfiles
+from tensorflow_serving.apis import classification_pb2
+from tensorflow_serving.apis import get_model_metadata_pb2
+from tensorflow_serving.apis import regression_pb2
+
+from bert_tf.serving import calls
+from bert_tf.serving import errors
+from bert_tf.serving import json_examples
+from bert_tf.serving import json_predictions
+from bert_tf.serving import json_tensors
+from bert_tf.serving import json_values
+from bert_tf.serving import metrics
+from bert_tf.serving import model_protos
+from bert_tf.serving.response_headers import ResponseHeaders
+from bert_tf.serving.servable import DEFAULT_SIGNATURE
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.service import Service
+
+_PAGE = os.path.join(os.path.dirname(__file__), "page")
+# http_rest_api_util.cc of TensorFlow Serving.
+_MODEL = r"/v1/models/(?P<name>[^/:]+)"
+_NO_MODEL = re.compile(r"/v1/models(/metadata)?", re.I)
+_VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_CALL = re.compile(
+    _MODEL + _VERSION + r":(?P<method>classify|regress|predict)", re.I
+)
+_STATUS = re.compile(_MODEL + _VERSION + r"(?P<metadata>/metadata)?", re.I)
+_METHODS = {
+    "predict": "Predict",
+    "classify": "Classify",
+    "regress": "Regress",
+}
+_MAX_VERSION = 2**63 - 1
+# Bodies above this would keep other requests waiting while they are read.
+_LARGE_BYTES = 1 << 17
+_MAX_UNZIPPED_BYTES = 100 << 20
+_ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def application(
+    service: Service, timeout_seconds: float
+) -> applications.Starlette:
+    """Returns the ASGI application.
+
+    Args:
+      service: What answers.
+      timeout_seconds: How long a request may take.
+    """
+    api = _Api(service, timeout_seconds)
+    return applications.Starlette(
+        routes=[
+            routing.Route("/v1/{path:path}", api.answer, methods=_ANY),
+            routing.Route("/metrics", api.metrics),
+            routing.Route("/monitoring/prometheus/metrics", api.metrics),
+            routing.Route("/readyz", api.ready),
+            routing.Route("/page/models.json", api.models),
+            routing.Route("/", _index),
+            routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
+        ],
+        middleware=[middleware.Middleware(ResponseHeaders)],
+    )
+
+
+class _Api:
+    """The handlers of requests."""
+
+    def __init__(self, service: Service, timeout_seconds: float) -> None:
+        self._service = service
+        self._timeout_seconds = timeout_seconds
+
+    async def metrics(self, request: requests.Request) -> responses.Response:
+        return responses.Response(
+            self._service.metrics.page(), media_type=metrics.CONTENT_TYPE
+        )
+
+    async def ready(self, request: requests.Request) -> responses.Response:
+        is_ready = self._service.manager.is_ready()
+        return responses.JSONResponse(
+            {"ready": is_ready}, 200 if is_ready else 503
+        )
+
+    async def models(self, request: requests.Request) -> responses.Response:
+        return responses.JSONResponse({"models": self._service.manager.names()})
+
+    async def answer(self, request: requests.Request) -> responses.Response:
+        """Answers whatever lies under /v1."""
+        path = request.scope["raw_path"].decode("latin-1")
+        if request.method == "POST":
+            match = _CALL.fullmatch(path)
+        elif request.method == "GET":
+            match = _STATUS.fullmatch(path)
+        else:
+            match = None
+        try:
+            if request.method == "GET" and _NO_MODEL.fullmatch(path):
+                raise errors.invalid("Missing model name in request.")
+            if match is None:
+                raise errors.invalid(
+                    f"Malformed request: {request.method} {path}"
+                )
+            if request.method == "POST":
+                body = await self._call(request, match)
+            else:
+                body = await self._status(match)
+        except errors.RequestError as error:
+            return _json({"error": error.message}, error.http_status)
+        return _json(body)
+
+    async def _call(self, request: requests.Request, match: re.Match) -> bytes:
+        method = match["method"].lower()
+        async with (
+            self._service.counted(_METHODS[method]) as counted,
+            asyncio.timeout(self._timeout_seconds),
+        ):
+            body = _unzipped(await _read_body(request), request)
+            with self._service.manager.use(**_model(match)) as servable:
+                counted.servable = servable
+                document = await _in_time(len(body), json_values.parse, body)
+                answer = (
+                    self._predict if method == "predict" else self._examples
+                )
+                return await answer(document, servable, method, len(body))
+
+    async def _predict(
+        self, document: dict, servable: Servable, method: str, size: int
+    ) -> bytes:
+        name = json_tensors.signature_name(document) or DEFAULT_SIGNATURE
+        if name not in servable.signatures:
+            raise errors.invalid(
+                f'Serving signature name: "{name}" not found in signature def'
+            )
+        signature = servable.signatures[name]
+        inputs, by_rows = await _in_time(
+            size, json_tensors.predict_inputs, document, signature
+        )
+        signature.check(inputs)
+        outputs = await self._service.compute(
+            servable,
+            calls.Call(signature, inputs, tuple(signature.outputs)),
+        )
+        size = sum(value.nbytes for value in outputs.values())
+        return await _in_time(size, json_predictions.write, outputs, by_rows)
+
+    async def _examples(
+        self, document: dict, servable: Servable, method: str, size: int
+    ) -> bytes:
+        name = json_tensors.signature_name(document)
+        examples = await _in_time(size, json_examples.read, document)
+        if method == "classify":
+            request = classification_pb2.ClassificationRequest(input=examples)
+            make, write = (
+                calls.classify,
+                json_examples.write_classifications,
+            )
+        else:
+            request = regression_pb2.RegressionRequest(input=examples)
+            make, write = calls.regress, json_examples.write_regressions
+        request.model_spec.signature_name = name
+        call = make(request, servable)
+        outputs = await self._service.compute(servable, call)
+        return write(call.respond(outputs).result)
+
+    async def _status(self, match: re.Match) -> dict:
+        manager = self._service.manager
+        if not match["metadata"]:
+            async with self._service.counted("GetModelStatus"):
+                return _to_json(model_protos.status(manager, **_model(match)))
+        async with self._service.counted("GetModelMetadata") as counted:
+            with manager.use(**_model(match)) as servable:
+                counted.servable = servable
+                return _metadata(servable)
+
+
+async def _read_body(request: requests.Request) -> bytes:
+    try:
+        return await request.body()
+    except requests.ClientDisconnect as error:
+        raise errors.cancelled("The client has gone away.") from error
+
+
+def _metadata(servable: Servable) -> dict:
+    """Returns the metadata in the form that TensorFlow Serving gives it."""
+    response = model_protos.metadata(servable)
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    response.metadata["signature_def"].Unpack(signatures)
+    return {
+        "model_spec": _to_json(response.model_spec),
+        "metadata": {"signature_def": _to_json(signatures)},
+    }
+
+
+async def _in_time(size: int, function: Callable, *args):
+    """Calls a function; in a thread if it works on very much.
+
+    Args:
+      size: The bytes it works on.
+      function: What to call.
+      *args: Its arguments.
+    """
+    if size <= _LARGE_BYTES:
+        return function(*args)
+    return await asyncio.to_thread(function, *args)
+
+
+def _model(match: re.Match) -> dict:
+    """Returns which model a path names, and which version of it."""
+    version = match["version"]
+    label = match["label"]
+    if version is not None and int(version) > _MAX_VERSION:
+        raise errors.invalid(
+            f"Failed to convert version: {version} to numeric."
+        )
+    return {
+        "name": urllib.parse.unquote(match["name"]),
+        "version": None if version is None else int(version),
+        "label": None if label is None else urllib.parse.unquote(label),
+    }
+
+
+def _unzipped(body: bytes, request: requests.Request) -> bytes:
+    """Returns a body that may have come compressed."""
+    if request.headers.get("content-encoding", "").lower() != "gzip":
+        return body
+    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        text = unzip.decompress(body, _MAX_UNZIPPED_BYTES)
+    except zlib.error as error:
+        raise errors.invalid(f"The body is not gzip: {error}") from error
+    if not unzip.eof:
+        raise errors.invalid(
+            "The body is no whole gzip file, or holds more than "
+            f"{_MAX_UNZIPPED_BYTES} bytes."
+        )
+    return text
+
+
+def _to_json(message) -> dict:
+    return json_format.MessageToDict(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+
+
+def _json(body, status: int = 200) -> responses.Response:
+    if not isinstance(body, bytes):
+        body = json_values.dump(body)
+    return responses.Response(body, status, media_type="application/json")
+
+
+async def _index(request: requests.Request) -> responses.Response:
+    return responses.FileResponse(os.path.join(_PAGE, "index.html"))

@@ -1,0 +1,212 @@
+"""The engine that runs SavedModels, as TensorFlow Serving does: in a session.
+
+A session's callable takes and returns numpy arrays in a third of the time that
+calling a signature of `tf.saved_model.load` takes.
+"""
+
+import os
+import threading
+from collections.abc import Collection
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+# Registers the operators of models that take text.
+import tensorflow_text  # noqa: F401
+from google.protobuf import message
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.saved_model import loader_impl
+
+from bert_tf.serving import errors
+from bert_tf.serving.servable import Engine
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import TensorSpec
+
+# One of them is in every SavedModel.
+MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+
+# What reading a damaged one ends with.
+_FAULTS = (
+    tf.errors.OpError,
+    message.Error,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class SavedModel(Servable):
+    """A SavedModel.
+
+    Args:
+      name: The model's name.
+      version: The version's number.
+      directory: Where it lies.
+      config: How TensorFlow computes.
+
+    Raises:
+      RequestError: If it cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        directory: str,
+        config: config_pb2.ConfigProto,
+    ) -> None:
+        graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        try:
+            with graph.as_default():
+                # What tf.compat.v1.saved_model.load calls after its warning.
+                loader = loader_impl.SavedModelLoader(directory)
+                meta_graph = loader.load(
+                    self._session, [tf.saved_model.SERVING]
+                )
+        except _FAULTS as error:
+            self._session.close()
+            raise _loading_error(error, directory) from error
+        self._signature_defs = dict(meta_graph.signature_def)
+        self._callables = {}
+        self._lock_of_callables = threading.Lock()
+        super().__init__(name, version, read_signatures(self._signature_defs))
+
+    def signature_defs(self) -> Mapping[str, meta_graph_pb2.SignatureDef]:
+        return self._signature_defs
+
+    def run(
+        self,
+        signature: Signature,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Collection[str],
+    ) -> dict[str, np.ndarray]:
+        names = tuple(outputs)
+        values = self._callable(signature, names)(
+            *[inputs[name] for name in signature.inputs]
+        )
+        return dict(zip(names, values, strict=True))
+
+    def close(self) -> None:
+        self._callables.clear()
+        self._session.close()
+        del self._session  # Its variables' memory goes with it.
+
+    def _callable(self, signature: Signature, outputs: tuple[str, ...]):
+        """Returns the session's function from inputs to these outputs."""
+        key = (signature.name, outputs)
+        function = self._callables.get(key)
+        if function is None:
+            options = config_pb2.CallableOptions()
+            options.feed.extend(
+                spec.tensor_name for spec in signature.inputs.values()
+            )
+            options.fetch.extend(
+                signature.outputs[name].tensor_name for name in outputs
+            )
+            with self._lock_of_callables:
+                function = self._session._make_callable_from_options(options)
+                self._callables[key] = function
+        return function
+
+
+class SavedModelEngine(Engine):
+    """Loads SavedModels.
+
+    Args:
+      intra_op_threads: Threads inside one operator; 0 means one a core. The
+        first model that a process loads decides.
+      inter_op_threads: Operators at once; likewise.
+    """
+
+    def __init__(
+        self, intra_op_threads: int = 0, inter_op_threads: int = 0
+    ) -> None:
+        self._config = config_pb2.ConfigProto(
+            intra_op_parallelism_threads=intra_op_threads,
+            inter_op_parallelism_threads=inter_op_threads,
+        )
+
+    def load(self, name: str, version: int, directory: str) -> SavedModel:
+        return SavedModel(name, version, directory, self._config)
+
+    def missing(self, directory: str) -> str | None:
+        if not any(
+            os.path.isfile(os.path.join(directory, name))
+            for name in MODEL_FILES
+        ):
+            return MODEL_FILES[0]
+        variables = os.path.join(directory, "variables")
+        # An empty folder is what a model without variables has.
+        if os.path.isdir(variables) and os.listdir(variables):
+            index = os.path.join(variables, "variables.index")
+            if not os.path.isfile(index):
+                return "variables/variables.index"
+        return None
+
+
+def read_signature_defs(
+    directory: str,
+) -> dict[str, meta_graph_pb2.SignatureDef]:
+    """Returns the signatures of a SavedModel, which is not loaded.
+
+    Raises:
+      RequestError: If there is none, or it is damaged.
+    """
+    try:
+        loader = loader_impl.SavedModelLoader(directory)
+        graph = loader.get_meta_graph_def_from_tags([tf.saved_model.SERVING])
+    except _FAULTS as error:
+        raise _loading_error(error, directory) from error
+    return dict(graph.signature_def)
+
+
+def read_signatures(
+    definitions: Mapping[str, meta_graph_pb2.SignatureDef],
+) -> dict[str, Signature]:
+    """Returns what signatures take and give, in the order of their names."""
+    return {
+        name: Signature(
+            name,
+            _specs(definition.inputs),
+            _specs(definition.outputs),
+            definition.method_name,
+        )
+        for name, definition in sorted(definitions.items())
+    }
+
+
+def _specs(
+    infos: Mapping[str, meta_graph_pb2.TensorInfo],
+) -> dict[str, TensorSpec]:
+    """Returns the tensors of a signature in the order of their names."""
+    specs = {}
+    for name, info in sorted(infos.items()):
+        shape = None
+        if not info.tensor_shape.unknown_rank:
+            shape = tuple(
+                None if dim.size < 0 else dim.size
+                for dim in info.tensor_shape.dim
+            )
+        # The operation that initialises a model is a signature too, and has
+        # an output that is no tensor.
+        if info.dtype != types_pb2.DT_INVALID:
+            dtype = tf.as_dtype(info.dtype)
+            specs[name] = TensorSpec(dtype, shape, info.name)
+    return specs
+
+
+def _loading_error(error: Exception, directory: str) -> errors.RequestError:
+    if isinstance(error, tf.errors.OpError):
+        return errors.from_exception(error)
+    if isinstance(error, OSError):
+        return errors.not_found(
+            "Could not find SavedModel .pb or .pbtxt at supplied export "
+            f"directory path: {directory}. {error}"
+        )
+    return errors.invalid(f"Not a SavedModel to serve: {directory}. {error}")

@@ -1,0 +1,259 @@
+"""The server: listens to two ports until it is told to stop."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+import socket
+import threading
+
+import grpc
+import uvicorn
+from absl import logging
+
+from bert_tf import keras_backend
+from bert_tf.errors import UserError
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving import batching_options
+from bert_tf.serving import batching_parameters
+from bert_tf.serving import grpc_services
+from bert_tf.serving import model_config
+from bert_tf.serving import rest
+from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.litert import LitertEngine
+from bert_tf.serving.saved_model import SavedModelEngine
+from bert_tf.serving.service import Service
+
+# By the names of --engine.
+_ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
+# What requests may take beyond their own time limit before they are dropped.
+_GRACE_SECONDS = 5
+# How long a connection may be idle; clients that keep one for its next request
+# find it closed less often, the longer that is.
+_KEEP_ALIVE_SECONDS = 120
+
+
+def run(config: ServeConfig) -> None:
+    """Does what run/serve.py is asked for, until SIGTERM or SIGINT.
+
+    Raises:
+      UserError: For whatever the user can mend.
+    """
+    keras_backend.require_tensorflow()
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server = ModelServer(config)
+    # Garbage collection, which interrupts requests, need not walk through all
+    # the modules of TensorFlow.
+    gc.collect()
+    gc.freeze()
+    server.start()
+    while not stopped.wait(1):
+        server.check()
+    logging.info("Answering what is queued, then stopping.")
+    server.stop()
+
+
+class ModelServer:
+    """A server in this process.
+
+    Args:
+      config: What to serve, and where.
+
+    Raises:
+      UserError: If that cannot be.
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._models = (
+            model_config.read(config.model_config_file)
+            if config.model_config_file
+            else model_config.of_one_model(
+                config.model_base_path, config.model_name
+            )
+        )
+        self._batching = _batching(config)
+        self._service = None
+        self._thread = None
+        self._loop = None
+        self._error = None
+        self._started = threading.Event()
+
+    def start(self) -> None:
+        """Loads the models, then listens.
+
+        Raises:
+          UserError: If a model cannot be served or a port is taken.
+        """
+        config = self._config
+        with contextlib.ExitStack() as stack:
+            # Taken before the models are loaded, which may take minutes, and
+            # listened to after that.
+            rest_socket = self._bind("rest_api_port", config.rest_api_port)
+            if rest_socket:
+                stack.callback(rest_socket.close)
+            grpc_socket = self._bind("port", config.port)
+            self._service = Service(
+                _ENGINES[config.engine](
+                    config.tensorflow_intra_op_parallelism,
+                    config.tensorflow_inter_op_parallelism,
+                ),
+                self._batching,
+                config.enable_model_warmup,
+            )
+            stack.callback(self._service.stop)
+            self._service.manager.start(
+                self._models, config.file_system_poll_wait_seconds
+            )
+            if grpc_socket:
+                grpc_socket.close()  # gRPC opens its own.
+            self._thread = threading.Thread(
+                target=self._run, args=(rest_socket,), name="listener"
+            )
+            self._thread.start()
+            self._started.wait()
+            self.check()
+            stack.pop_all()
+        for model in self._models:
+            logging.info("Serving %s%s.", model.name, self._addresses(model))
+
+    def check(self) -> None:
+        """Raises whatever has ended the listening thread."""
+        if self._error is not None:
+            raise self._error
+
+    def look_for_versions(self) -> None:
+        """Loads new versions now, whenever the next look would be."""
+        self._service.manager.refresh()
+
+    def stop(self) -> None:
+        """Takes no new requests, answers those that are there, and ends."""
+        self._service.drain()
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._service.stop()
+
+    def _run(self, rest_socket: socket.socket | None) -> None:
+        try:
+            asyncio.run(self._listen(rest_socket))
+        except Exception as error:  # noqa: BLE001  # Raised by `check`.
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _listen(self, rest_socket: socket.socket | None) -> None:
+        config = self._config
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        grace = config.rest_api_timeout_in_ms / 1000 + _GRACE_SECONDS
+        grpc_server = None
+        if config.port:
+            grpc_server = self._grpc_server()
+            await grpc_server.start()
+        http_task = None
+        if rest_socket:
+            http_server = self._http_server(grace)
+            http_task = asyncio.create_task(
+                http_server.serve(sockets=[rest_socket])
+            )
+            while not http_server.started and not http_task.done():
+                await asyncio.sleep(0.01)
+            if http_task.done():
+                _check_listening(config, http_task)
+        self._started.set()
+        await self._stopping.wait()
+        ends = []
+        if http_task:
+            http_server.should_exit = True
+            ends.append(http_task)
+        if grpc_server:
+            ends.append(grpc_server.stop(grace))
+        await asyncio.gather(*ends)
+
+    def _grpc_server(self) -> grpc.aio.Server:
+        address = _address(self._config.host, self._config.port)
+        try:
+            return grpc_services.server(self._service, address)
+        except RuntimeError as error:
+            raise _taken("port", address) from error
+
+    def _http_server(self, grace: float) -> uvicorn.Server:
+        config = self._config
+        return uvicorn.Server(
+            uvicorn.Config(
+                rest.application(
+                    self._service, config.rest_api_timeout_in_ms / 1000
+                ),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                loop="none",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(grace),
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            )
+        )
+
+    def _bind(self, flag: str, port: int) -> socket.socket | None:
+        """Returns a socket at a port, not listening; None for port 0."""
+        if not port:
+            return None
+        host = self._config.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Only if the protocol is named does asyncio send without delay.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            bound.close()
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(flag, _address(host, port)) from error
+            raise UserError(
+                f"Cannot listen at --host={host} --{flag}={port}: "
+                f"{error.strerror}."
+            ) from error
+        return bound
+
+    def _addresses(self, model: model_config.ModelConfig) -> str:
+        config = self._config
+        text = ""
+        if config.rest_api_port:
+            address = _address(config.host, config.rest_api_port)
+            text += f" at http://{address}/v1/models/{model.name}"
+        if config.port:
+            text += f" and gRPC {_address(config.host, config.port)}"
+        return text
+
+
+def _batching(config: ServeConfig) -> BatchingOptions:
+    if not config.enable_batching:
+        return batching_options.without_merging()
+    if config.batching_parameters_file:
+        return batching_parameters.read(config.batching_parameters_file)
+    return BatchingOptions(**config.batching())
+
+
+def _check_listening(config: ServeConfig, task: asyncio.Task) -> None:
+    """Raises what has ended the HTTP server before it began."""
+    try:
+        task.result()
+    except OSError as error:
+        address = _address(config.host, config.rest_api_port)
+        raise _taken("rest_api_port", address) from error
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _taken(flag: str, address: str) -> UserError:
+    return UserError(
+        f"Another program listens at {address}; choose another --{flag}."
+    )

@@ -1,0 +1,134 @@
+"""From classification examples to the model's inputs and labels.
+
+Shapes:
+  N: number of rows: one of each example, or where it is windowed several.
+  C: number of labels.
+  B: batch size.
+  T: length of a batch.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_tf.tasks import packed_rows
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.examples import ProblemType
+from bert_tf.tasks.packed_rows import PackedTexts
+from bert_tf.text.tokenizer import BertTokenizer
+
+LABEL_IDS = "label_ids"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassificationFeatures:
+    """What the model gets.
+
+    Attributes:
+      texts: The pieces.
+      label_ids: <int32>[N] ids of single labels; <float32>[N, C] with 1 for
+        each of several labels; <float32>[N] scores; None without labels. All
+        windows of an example have its label.
+      example_splits: <int64>[examples + 1], where the rows of each example
+        begin and end.
+    """
+
+    texts: PackedTexts
+    label_ids: np.ndarray | None
+    example_splits: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], pieces of each row with its special ones."""
+        return self.texts.lengths
+
+    @property
+    def num_windowed(self) -> int:
+        """How many examples have several rows."""
+        return int(np.sum(np.diff(self.example_splits) > 1))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns inputs of length T, and `label_ids` where there are any.
+
+        Args:
+          indices: <int64>[B], which rows.
+          length: T, at least that of the longest of them.
+        """
+        batch = self.texts.batch(indices, length)
+        if self.label_ids is not None:
+            batch[LABEL_IDS] = self.label_ids[indices]
+        return batch
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample],
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType = "single_label",
+    doc_stride: int | None = None,
+) -> ClassificationFeatures:
+    """Tokenizes, truncates and packs examples as the original does.
+
+    Source: convert_single_example (run_classifier.py:377-453 of the
+    original). Padding comes with `ClassificationFeatures.batch`.
+
+    Args:
+      examples: All with a label or all without.
+      tokenizer: The tokenizer.
+      max_seq_length: The most pieces, with [CLS] and [SEP].
+      labels: C labels in the order of their ids; not asked for by regression.
+      problem_type: What the labels of the examples are.
+      doc_stride: What is too long becomes windows that begin so many pieces
+        after each other (see `text_windows.cut`); None truncates it.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a piece.
+    """
+    texts_a = [example.text_a for example in examples]
+    texts_b = [example.text_b for example in examples]
+    if all(text is None for text in texts_b):
+        texts_b = None
+    label_ids = convert_labels(examples, labels, problem_type)
+    if doc_stride is None:
+        return ClassificationFeatures(
+            packed_rows.pack_texts(texts_a, texts_b, tokenizer, max_seq_length),
+            label_ids,
+            np.arange(len(examples) + 1),
+        )
+    texts, splits = packed_rows.pack_windows(
+        texts_a, texts_b, tokenizer, max_seq_length, doc_stride
+    )
+    if label_ids is not None:
+        label_ids = np.repeat(label_ids, np.diff(splits), axis=0)
+    return ClassificationFeatures(texts, label_ids, splits)
+
+
+def convert_labels(
+    examples: Sequence[InputExample],
+    labels: Sequence[str] | None,
+    problem_type: ProblemType,
+) -> np.ndarray | None:
+    """Returns the `label_ids` of examples; see `ClassificationFeatures`.
+
+    Args:
+      examples: All with a label or all without.
+      labels: C labels in the order of their ids; not asked for by regression.
+      problem_type: What the labels of the examples are.
+    """
+    values = [example.label for example in examples]
+    if not values or values[0] is None:
+        return None
+    if problem_type == "regression":
+        return np.array(values, np.float32)
+    ids = {label: index for index, label in enumerate(labels)}
+    if problem_type == "single_label":
+        return np.array([ids[label] for label in values], np.int32)
+    label_ids = np.zeros([len(values), len(ids)], np.float32)
+    for row, names in zip(label_ids, values, strict=True):
+        row[[ids[name] for name in names]] = 1.0
+    return label_ids

@@ -1,0 +1,349 @@
+"""From the flags of run/finetune_classifier.py to the task they mean."""
+
+import dataclasses
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf.errors import UserError
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.tasks import metrics
+from bert_tf.tasks import task as task_lib
+from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification import task as classification
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.glue_tasks import GlueTask
+from bert_tf.tasks.classification.task import ClassificationTask
+
+_BALANCED = "balanced"
+# What stands for a label and its weight, whatever the labels are.
+_ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
+
+
+def build_task(
+    config: ClassifierConfig, stored_task: Mapping[str, Any] | None
+) -> ClassificationTask:
+    """Returns the task that the flags mean.
+
+    Args:
+      config: The flags.
+      stored_task: When nothing is trained, what task.json of the model says;
+        its labels and their order count.
+
+    Raises:
+      UserError: If a file is missing or not what it should be, or the model
+        is none for this task.
+    """
+    if config.is_custom:
+        task = _custom_task(config, stored_task)
+    else:
+        task = _official_task(config, stored_task)
+    if stored_task is not None:
+        task_lib.warn_of_settings(
+            stored_task, {"max_seq_length": config.max_seq_length}
+        )
+    return dataclasses.replace(
+        task, class_weights=_class_weights(config, task, stored_task)
+    )
+
+
+# === Tasks with official files ===
+
+
+def _official_task(
+    config: ClassifierConfig, stored_task: Mapping[str, Any] | None
+) -> ClassificationTask:
+    official = glue_tasks.get_task(config.task_name)
+    if config.language is not None and not official.has_languages:
+        raise UserError(
+            f"--language is for xnli. Received: --task_name={config.task_name}."
+        )
+    stored = stored_task or {}
+    language = config.language or stored.get("language") or "zh"
+    files = {}
+    for kind, flag in config.asked_kinds().items():
+        if not official.splits(kind):
+            _refuse_kind(official, kind, flag)
+        found = glue.find_files(official, config.data_dir, kind, language)
+        for split in official.splits(kind):
+            if split not in found:
+                logging.warning(
+                    "%s has no file of the split %s, which is left out.",
+                    config.data_dir,
+                    split,
+                )
+        files |= found
+    return ClassificationTask(
+        name=official.name,
+        max_seq_length=config.max_seq_length,
+        files=files,
+        labels=_official_labels(official, stored_task),
+        problem_type=official.problem_type,
+        metric_names=official.metrics,
+        columns=Columns(*official.texts[0]),
+        doc_stride=config.doc_stride or stored.get("doc_stride"),
+        official=official,
+        language=language,
+        head=_head(config, stored_task),
+        head_dropout_prob=config.head_dropout_prob,
+    )
+
+
+def _refuse_kind(official: GlueTask, kind: str, flag: str) -> None:
+    kinds = dict.fromkeys(split.split("_")[0] for split in official.stems)
+    hint = (
+        "; train with --task_name=mnli, and give that model as "
+        "--pretrained_model_dir with --do_predict"
+        if official.name == "ax"
+        else ""
+    )
+    raise UserError(
+        f"{flag} needs a {kind} set, and {official.title} has only "
+        f"{', '.join(kinds)}{hint}."
+    )
+
+
+def _official_labels(
+    official: GlueTask, stored_task: Mapping[str, Any] | None
+) -> tuple[str, ...] | None:
+    """Returns the labels, in the order of the model if it says one."""
+    stored = (stored_task or {}).get("labels")
+    if official.labels is None or not stored:
+        return official.labels
+    if sorted(stored) != sorted(official.labels):
+        raise UserError(
+            f"The model has the labels {', '.join(stored)}, and "
+            f"{official.title} has {', '.join(official.labels)}; give a model "
+            "that was trained for it, or rename its labels."
+        )
+    return tuple(stored)
+
+
+# === The user's own files ===
+
+
+def _custom_task(
+    config: ClassifierConfig, stored_task: Mapping[str, Any] | None
+) -> ClassificationTask:
+    stored = stored_task or {}
+    task = ClassificationTask(
+        name="custom",
+        max_seq_length=config.max_seq_length,
+        files=_custom_files(config),
+        # Which of them there are is asked of the training data.
+        labels=None,
+        problem_type=_problem_type(config, stored),
+        metric_names=("accuracy",),
+        columns=_columns(config, stored.get("columns") or {}),
+        label_separator=(
+            config.label_separator or stored.get("label_separator") or ","
+        ),
+        doc_stride=config.doc_stride or stored.get("doc_stride"),
+        head=_head(config, stored_task),
+        head_dropout_prob=config.head_dropout_prob,
+    )
+    _check_custom(config, task)
+    return dataclasses.replace(
+        task,
+        labels=_custom_labels(config, task, stored),
+        metric_names=metrics.METRICS_OF_PROBLEM[task.problem_type],
+    )
+
+
+def _custom_files(config: ClassifierConfig) -> dict[str, str]:
+    return {
+        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
+    }
+
+
+def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
+    asked = config.problem_type
+    known = classification.stored_problem_type(stored)
+    if asked and known and asked != known:
+        raise UserError(
+            f"The model is one for --problem_type={known}. Received: "
+            f"--problem_type={asked}."
+        )
+    return asked or known or "single_label"
+
+
+def _columns(config: ClassifierConfig, stored: Mapping[str, Any]) -> Columns:
+    """Returns the columns of the flags, else those of the model's data."""
+    if config.label_column is not None:
+        labels = tuple(name.strip() for name in config.label_column.split(","))
+    else:
+        labels = tuple(stored.get("labels") or ("label",))
+    return Columns(
+        config.text_column or stored.get("text") or "text",
+        config.text_pair_column or stored.get("text_pair"),
+        labels,
+    )
+
+
+def _check_custom(config: ClassifierConfig, task: ClassificationTask) -> None:
+    if len(task.columns.labels) > 1 and task.problem_type != "multi_label":
+        raise UserError(
+            "Several columns of labels are for --problem_type=multi_label. "
+            f"Received: --label_column={','.join(task.columns.labels)} and "
+            f"--problem_type={task.problem_type}."
+        )
+    named = [*task.columns.texts, *task.columns.labels]
+    for column in named:
+        if named.count(column) > 1:
+            raise UserError(
+                "--text_column, --text_pair_column and --label_column must "
+                f"name different columns. Received: {column!r} twice."
+            )
+    has_names = (
+        task.problem_type == "multi_label" and len(task.columns.labels) == 1
+    )
+    if config.label_separator is not None and not has_names:
+        raise UserError(
+            "--label_separator is for --problem_type=multi_label with one "
+            "--label_column, which holds the names of all labels."
+        )
+
+
+def _custom_labels(
+    config: ClassifierConfig,
+    task: ClassificationTask,
+    stored: Mapping[str, Any],
+) -> tuple[str, ...] | None:
+    """Returns the labels: the model's, the columns', or the training data's."""
+    if task.problem_type == "regression":
+        return None
+    if stored.get("labels"):
+        return tuple(stored["labels"])
+    if len(task.columns.labels) > 1:
+        return task.columns.labels
+    if config.train_file is None:
+        kind = stored.get("kind", task.kind)
+        if kind != task.kind:
+            raise UserError(
+                "Without --do_train a model is needed that was fine-tuned for "
+                f"{task.kind}. Received: a model of kind={kind!r}; add "
+                "--do_train, or give the model that was trained for it."
+            )
+        raise UserError(
+            "The model does not say what its labels are called; give "
+            "--train_file, which it was trained with."
+        )
+    return classification_examples.gather_labels(
+        _read_training(config.train_file, task), config.train_file
+    )
+
+
+def _read_training(
+    path: str, task: ClassificationTask
+) -> Sequence[InputExample]:
+    return dataclasses.replace(task, files={task_lib.TRAIN: path}).read(
+        task_lib.TRAIN
+    )
+
+
+def _head(
+    config: ClassifierConfig, stored_task: Mapping[str, Any] | None
+) -> str:
+    if stored_task is None:
+        return config.head
+    return stored_task.get("head", "linear")
+
+
+# === Weights of labels ===
+
+
+def _class_weights(
+    config: ClassifierConfig,
+    task: ClassificationTask,
+    stored_task: Mapping[str, Any] | None,
+) -> tuple[float, ...] | None:
+    """Returns the weights to train with, or those of the model."""
+    if stored_task is not None:
+        return classification.stored_class_weights(stored_task)
+    if config.class_weights is None or not config.do_train:
+        return None
+    if task.problem_type != "single_label":
+        raise UserError(
+            "--class_weights is for tasks with one label of several. Received: "
+            f"a task with --problem_type={task.problem_type}."
+        )
+    if config.class_weights == _BALANCED:
+        return _balanced_weights(task)
+    return _given_weights(config.class_weights, task.labels)
+
+
+def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each label.
+
+    Args:
+      text: label:weight pairs with commas between; all other labels have 1.
+        Labels may have commas and colons themselves.
+      labels: The labels, at least two.
+
+    Raises:
+      UserError: If a label is unknown or a weight is no number above 0.
+    """
+    weights = dict.fromkeys(labels, 1.0)
+    given = set()
+    # The longest first: of "a" and "a:1" the latter is meant by "a:1:2".
+    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
+    position, is_over = 0, False
+    while not is_over:
+        match = pair.match(text, position)
+        if match is None or match[1] in given:
+            example = shlex.quote(f"{labels[0]}:2.5,{labels[1]}:0.5")
+            raise UserError(
+                f"--class_weights must be {_BALANCED!r} or name labels once "
+                f"each, as --class_weights={example}. Received: "
+                f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
+                f"labels are {classification_examples.name_some(labels)}."
+            )
+        received = match[0].strip().removesuffix(",")
+        weights[match[1]] = _parse_weight(match[2], received)
+        given.add(match[1])
+        position, is_over = match.end(), not match[0].endswith(",")
+    return tuple(weights.values())
+
+
+def _parse_weight(number: str, pair: str) -> float:
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise UserError(
+            "The weights of --class_weights must be numbers above 0. Received: "
+            f"{pair!r}."
+        )
+    return weight
+
+
+def _balanced_weights(task: ClassificationTask) -> tuple[float, ...]:
+    """Returns weights with which all labels count as much in sum.
+
+    Raises:
+      UserError: If there are no examples of a label.
+    """
+    examples = task.read(task_lib.TRAIN)
+    counts = Counter(example.label for example in examples)
+    missing = [label for label in task.labels if not counts[label]]
+    if missing:
+        raise UserError(
+            f"--class_weights={_BALANCED} needs examples of every label; "
+            f"{task.files[task_lib.TRAIN]} has none of "
+            f"{classification_examples.name_some(missing)}."
+        )
+    return tuple(
+        len(examples) / (len(task.labels) * counts[label])
+        for label in task.labels
+    )

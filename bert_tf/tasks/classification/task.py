@@ -1,0 +1,392 @@
+"""Classification and regression of texts and pairs, official or one's own.
+
+Shapes:
+  N: rows of features.
+  B: batch size.
+  L: number of labels; 1 for regression.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from scipy import special
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import metrics
+from bert_tf.tasks import task
+from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import features as classification_features
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification import inputs as classification_inputs
+from bert_tf.tasks.classification import report as classification_report
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.examples import ProblemType
+from bert_tf.tasks.classification.features import LABEL_IDS
+from bert_tf.tasks.classification.features import ClassificationFeatures
+from bert_tf.text.tokenizer import BertTokenizer
+
+# A label of a multi-label problem is given from this probability on.
+_THRESHOLD = 0.5
+_FORMS = {
+    "single_label": "choice",
+    "multi_label": "yes_or_no",
+    "regression": "score",
+}
+
+
+class Prediction(NamedTuple):
+    """What the model says of an example.
+
+    Attributes:
+      values: <float32>[L]: probabilities of the labels; of regression the
+        score alone.
+    """
+
+    values: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationTask(task.Task):
+    """One label of several, any number of labels, or a score, for each text.
+
+    Attributes:
+      labels: Their names in the order of their ids; None for regression.
+      problem_type: "single_label", "multi_label" or "regression".
+      metric_names: Keys of `metrics.METRICS`, the one that chooses first.
+      columns: Which columns of a user's file hold what; None for a model that
+        does not say it.
+      label_separator: What stands between the labels of a multi-label row.
+      class_weights: A weight for each label, or None if all count alike.
+      doc_stride: How far the windows of a text that is too long begin after
+        each other, in pieces; None truncates it.
+      official: The task with official files, or None.
+      language: Which rows of XNLI's files to read.
+      head: "linear" or "bilstm".
+      head_dropout_prob: Dropout between encoder and head.
+    """
+
+    kind: ClassVar[str] = "classification"
+
+    labels: tuple[str, ...] | None
+    problem_type: ProblemType = "single_label"
+    metric_names: tuple[str, ...]
+    columns: Columns | None = None
+    label_separator: str = ","
+    class_weights: tuple[float, ...] | None = None
+    doc_stride: int | None = None
+    official: glue_tasks.GlueTask | None = None
+    language: str = "zh"
+    head: str = "linear"
+    head_dropout_prob: float = 0.1
+
+    @property
+    def metric(self) -> str:
+        """The first of `metric_names`."""
+        return self.metric_names[0]
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether it is no error."""
+        return self.metric not in metrics.LESS_IS_BETTER
+
+    def read(self, split: str) -> Sequence[InputExample]:
+        """Reads the examples of a split."""
+        path = self.files[split]
+        if self.official is not None:
+            return self._read_official(path, split)
+        return classification_examples.read_examples(
+            path,
+            self.columns,
+            self.problem_type,
+            self.labels,
+            may_lack_labels=split.startswith(task.TEST),
+            label_separator=self.label_separator,
+        )
+
+    def _read_official(self, path: str, split: str) -> Sequence[InputExample]:
+        found = glue.read_split(self.official, path, split, self.language)
+        for count, what in (
+            (found.num_without_gold_label, "rows have no gold label, left out"),
+            (found.num_broken_rows, "rows have other columns, left out"),
+            (found.num_empty_texts, "examples have an empty text, kept"),
+        ):
+            if count:
+                logging.warning("%s: %d %s.", path, count, what)
+        return found.examples
+
+    def featurize(
+        self,
+        examples: Sequence[InputExample],
+        tokenizer: BertTokenizer,
+        is_training: bool = False,
+    ) -> ClassificationFeatures:
+        """Makes rows of examples; one an example, or one a window."""
+        features = classification_features.convert_examples_to_features(
+            examples,
+            tokenizer,
+            self.max_seq_length,
+            self.labels,
+            self.problem_type,
+            self.doc_stride,
+        )
+        if features.num_windowed:
+            logging.info(
+                "%d of %d texts have more than --max_seq_length=%d pieces and "
+                "are read in windows: %d rows in all.",
+                features.num_windowed,
+                len(examples),
+                self.max_seq_length,
+                len(features),
+            )
+        if features.texts.num_truncated:
+            logging.warning(
+                "%d of %d texts have more than --max_seq_length=%d pieces and "
+                "were truncated%s.",
+                features.texts.num_truncated,
+                len(examples),
+                self.max_seq_length,
+                ""
+                if self.doc_stride is None
+                else ": both of a pair have more than half of them",
+            )
+        return features
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Returns labels and head."""
+        return {
+            "labels": self.labels,
+            "num_labels": 1 if self.labels is None else len(self.labels),
+            "head": self.head,
+            "head_dropout_prob": self.head_dropout_prob,
+        }
+
+    def losses(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tf.Tensor:
+        """Returns <float32>[B]: cross entropy, or the squared error.
+
+        Source: run_classifier.py:612-619 of the original; regression as for
+        STS-B in the paper, which leaves the loss open. That of several labels
+        is the mean over labels of their binary cross entropies.
+        """
+        logits, label_ids = outputs["logits"], batch[LABEL_IDS]
+        if self.problem_type == "regression":
+            return tf.square(logits[:, 0] - label_ids)
+        if self.problem_type == "multi_label":
+            entropies = tf.nn.sigmoid_cross_entropy_with_logits(
+                label_ids, logits
+            )
+            return tf.reduce_mean(entropies, axis=-1)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(label_ids, logits)
+
+    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[B], the class weight of each example's label."""
+        if self.class_weights is None:
+            return super().loss_weights(batch)
+        return tf.gather(tf.constant(self.class_weights), batch[LABEL_IDS])
+
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, L]."""
+        del batch
+        return (task.SoftTargets(outputs["logits"], _FORMS[self.problem_type]),)
+
+    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the logits, <float32>[B, L]."""
+        return {"logits": outputs["logits"]}
+
+    def predict(
+        self,
+        examples: Sequence[InputExample],
+        features: ClassificationFeatures,
+        outputs: Mapping[str, Sequence[np.ndarray]],
+        tokenizer: BertTokenizer,
+    ) -> list[Prediction]:
+        """Returns probabilities or scores, means over an example's windows."""
+        logits = np.stack(outputs["logits"]).astype(np.float64)
+        if self.problem_type == "regression":
+            values = logits
+        elif self.problem_type == "multi_label":
+            values = special.expit(logits)
+        else:
+            values = special.softmax(logits, axis=-1)
+        splits = features.example_splits
+        sums = np.add.reduceat(values, splits[:-1], axis=0)
+        means = sums / np.diff(splits)[:, np.newaxis]
+        return [Prediction(row) for row in means.astype(np.float32)]
+
+    def describe(
+        self, example: InputExample, prediction: Prediction
+    ) -> dict[str, Any]:
+        """Returns `label` and probabilities, `labels`, or `score`."""
+        values = prediction.values.tolist()
+        if self.problem_type == "regression":
+            return {"score": values[0]}
+        probabilities = dict(zip(self.labels, values, strict=True))
+        if self.problem_type == "multi_label":
+            given = [
+                label for label, p in probabilities.items() if p >= _THRESHOLD
+            ]
+            return {"labels": given, "probabilities": probabilities}
+        label = self.label(prediction)
+        return {
+            "label": label,
+            "probability": probabilities[label],
+            "probabilities": probabilities,
+        }
+
+    def label(self, prediction: Prediction) -> str:
+        """Returns the most probable label of a single-label problem."""
+        return self.labels[int(np.argmax(prediction.values))]
+
+    def is_labelled(self, examples: Sequence[InputExample]) -> bool:
+        """Returns whether the examples have labels."""
+        return bool(examples) and examples[0].label is not None
+
+    def score(
+        self,
+        examples: Sequence[InputExample],
+        predictions: Sequence[Prediction],
+    ) -> dict[str, float]:
+        """Returns the official metrics, or those of the problem."""
+        right = classification_features.convert_labels(
+            examples, self.labels, self.problem_type
+        )
+        predicted = self.predicted_ids(predictions)
+        if self.official is not None and self.labels is not None:
+            # GLUE's F1 is that of id 1, and a model may have another order.
+            ids = np.array([self.official.labels.index(x) for x in self.labels])
+            right, predicted = ids[right], ids[predicted]
+        return metrics.compute_metrics(self.metric_names, right, predicted)
+
+    def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
+        """Returns predictions in the form of `label_ids`."""
+        values = np.stack([prediction.values for prediction in predictions])
+        if self.problem_type == "regression":
+            return values[:, 0]
+        if self.problem_type == "multi_label":
+            return (values >= _THRESHOLD).astype(np.float32)
+        return np.argmax(values, axis=-1).astype(np.int32)
+
+    def write_report(
+        self,
+        output_dir: str,
+        split: str,
+        examples: Sequence[InputExample],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Writes test_results.tsv, and pictures of what is right and wrong."""
+        classification_report.write(
+            self, output_dir, split, examples, predictions
+        )
+
+    def read_inputs(self, path: str) -> Iterator[InputExample]:
+        """Yields the texts of a file with the columns of the training data."""
+        if self.official is not None:
+            return glue.read_texts(self.official, path)
+        return classification_inputs.read_texts(path, self._column_choices)
+
+    def parse(self, row: Any) -> InputExample:
+        """Returns the example of a text, a pair, or a mapping of columns."""
+        if self.official is not None:
+            choices = self.official.texts
+        else:
+            choices = [columns.texts for columns in self._column_choices]
+        return classification_inputs.parse_row(row, choices)
+
+    @property
+    def _column_choices(self) -> Sequence[Columns]:
+        if self.columns is None:
+            return classification_inputs.USUAL_COLUMNS
+        return (self.columns,)
+
+    def num_rows(self, example: InputExample) -> int:
+        """Returns how many windows the words of a text have at least."""
+        if self.doc_stride is None:
+            return 1
+        texts = (example.text_a, example.text_b or "")
+        return 1 + sum(len(text.split()) for text in texts) // self.doc_stride
+
+    def is_like(self, stored: Mapping[str, Any]) -> bool:
+        """Returns whether the same is asked; of own files the labels decide."""
+        return glue_tasks.are_alike(self.name, stored.get("name"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what task.json keeps."""
+        return {
+            "name": self.name,
+            "max_seq_length": self.max_seq_length,
+            "labels": None if self.labels is None else list(self.labels),
+            "problem_type": self.problem_type,
+            "metrics": list(self.metric_names),
+            "columns": self.columns and dataclasses.asdict(self.columns),
+            "label_separator": self.label_separator,
+            "class_weights": self.class_weights and list(self.class_weights),
+            "doc_stride": self.doc_stride,
+            "language": self.language,
+            "head": self.head,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
+        """Returns the task of a model directory."""
+        labels = values.get("labels")
+        problem_type = stored_problem_type(values) or "single_label"
+        if problem_type == "regression":
+            labels = None
+        elif labels is None:
+            raise UserError(
+                "The model does not say what its labels are called; put their "
+                'names into its task.json: "labels": [...].'
+            )
+        name = values.get("name", "custom")
+        columns = values.get("columns")
+        return cls(
+            name=name,
+            max_seq_length=values.get("max_seq_length", 128),
+            labels=None if labels is None else tuple(labels),
+            problem_type=problem_type,
+            metric_names=tuple(
+                values.get("metrics", metrics.METRICS_OF_PROBLEM[problem_type])
+            ),
+            columns=columns
+            and Columns(
+                **columns | {"labels": tuple(columns.get("labels", ()))}
+            ),
+            label_separator=values.get("label_separator", ","),
+            class_weights=stored_class_weights(values),
+            doc_stride=values.get("doc_stride"),
+            official=glue_tasks.TASKS.get(name),
+            language=values.get("language", "zh"),
+            head=values.get("head", "linear"),
+        )
+
+
+def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
+    """Returns what task.json says of the labels; None if it says nothing.
+
+    A model with one label that does not say more gives scores, as Hugging
+    Face has it.
+    """
+    labels = values.get("labels")
+    is_score = labels is not None and len(labels) == 1
+    return values.get("problem_type") or ("regression" if is_score else None)
+
+
+def stored_class_weights(
+    values: Mapping[str, Any],
+) -> tuple[float, ...] | None:
+    """Returns the weights of labels in task.json, for the loss on dev."""
+    weights = values.get("class_weights")
+    return weights and tuple(weights)

@@ -1,0 +1,74 @@
+"""From the flags of run/finetune_multiple_choice.py to the task they mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.tasks import task as task_lib
+from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice.examples import Columns
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+
+
+def build_task(
+    config: MultipleChoiceConfig, stored_task: Mapping[str, Any] | None
+) -> MultipleChoiceTask:
+    """Returns the task that the flags mean.
+
+    Args:
+      config: The flags.
+      stored_task: When nothing is trained, what task.json of the model says:
+        its columns count where the flags name none.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    stored = stored_task or {}
+    task_lib.warn_of_settings(stored, {"max_seq_length": config.max_seq_length})
+    is_custom = config.is_custom
+    return MultipleChoiceTask(
+        name=config.task_name,
+        max_seq_length=config.max_seq_length,
+        files=_own_files(config) if is_custom else _official_files(config),
+        columns=(
+            _own_columns(config, stored.get("columns") or {})
+            if is_custom
+            else multiple_choice_files.OFFICIAL[config.task_name].columns
+        ),
+        head=stored.get("head", "linear") if stored_task else config.head,
+        head_dropout_prob=config.head_dropout_prob,
+    )
+
+
+def _own_files(config: MultipleChoiceConfig) -> dict[str, str]:
+    return {
+        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
+    }
+
+
+def _official_files(config: MultipleChoiceConfig) -> dict[str, str]:
+    official = multiple_choice_files.OFFICIAL[config.task_name]
+    return {
+        kind: official.find(config.data_dir, kind)
+        for kind in config.asked_kinds()
+    }
+
+
+def _own_columns(
+    config: MultipleChoiceConfig, stored: Mapping[str, Any]
+) -> Columns:
+    """Returns the columns of the flags, else those of the model's data."""
+    if config.context_column is None:
+        context = stored.get("context", "context")
+    else:
+        context = config.context_column or None
+    return Columns(
+        choices=(
+            config.choices_of_flag()
+            or tuple(stored.get("choices", ("choices",)))
+        ),
+        context=context,
+        # It belongs to the columns of the model's data.
+        start=None if config.choice_columns else stored.get("start"),
+        label=config.label_column or stored.get("label") or "label",
+    )

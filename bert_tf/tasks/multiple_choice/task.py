@@ -1,0 +1,275 @@
+"""Multiple choice: which of its choices goes with a context, as in SWAG.
+
+Section 4.4 of the paper: each choice, packed with its context, gets a score,
+and a softmax over the choices makes probabilities of the scores.
+
+Shapes:
+  N: number of examples.
+  B: batch size.
+  C: the most choices that an example has.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from scipy import special
+
+from bert_tf.features import INPUT_MASK
+from bert_tf.io import files
+from bert_tf.tasks import metrics
+from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
+from bert_tf.tasks import task
+from bert_tf.tasks.classification.features import LABEL_IDS
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
+from bert_tf.tasks.multiple_choice import features as multiple_choice_features
+from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice.examples import Columns
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from bert_tf.tasks.multiple_choice.features import MultipleChoiceFeatures
+from bert_tf.text.tokenizer import BertTokenizer
+
+_LOGITS = "logits"
+
+
+class Prediction(NamedTuple):
+    """What the model says of an example.
+
+    Attributes:
+      probabilities: <float32>[number of choices], in the order of the choices.
+    """
+
+    probabilities: np.ndarray
+
+    @property
+    def index(self) -> int:
+        """Which choice is the most probable."""
+        return int(np.argmax(self.probabilities))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoiceTask(task.Task):
+    """One of an example's choices, of which there may be any number.
+
+    Attributes:
+      columns: Which columns of a file hold what.
+      head: "linear" or "bilstm".
+      head_dropout_prob: Dropout between encoder and head.
+    """
+
+    kind: ClassVar[str] = "multiple_choice"
+
+    columns: Columns
+    head: str = "linear"
+    head_dropout_prob: float = 0.1
+
+    @property
+    def metric(self) -> str:
+        """Accuracy."""
+        return metrics.ACCURACY
+
+    def read(self, split: str) -> list[MultipleChoiceExample]:
+        """Reads the examples of a split."""
+        path = self.files[split]
+        examples = multiple_choice_examples.read_examples(
+            path,
+            self.columns,
+            may_lack_labels=split.startswith(task.TEST),
+            columns_without_header=self._columns_without_header,
+            name_flags=self.name not in multiple_choice_files.OFFICIAL,
+        )
+        most = max(len(example.choices) for example in examples)
+        num_fewer = sum(len(example.choices) < most for example in examples)
+        if num_fewer:
+            logging.warning(
+                "%s: %d of %d examples have fewer than %d choices.",
+                path,
+                num_fewer,
+                len(examples),
+                most,
+            )
+        return examples
+
+    def featurize(
+        self,
+        examples: Sequence[MultipleChoiceExample],
+        tokenizer: BertTokenizer,
+        is_training: bool = False,
+    ) -> MultipleChoiceFeatures:
+        """Makes a row of each example, and logs how many were truncated."""
+        features = multiple_choice_features.convert_examples_to_features(
+            examples, tokenizer, self.max_seq_length
+        )
+        if features.texts.num_truncated:
+            logging.warning(
+                "%d of %d choices have, with their context, more than "
+                "--max_seq_length=%d pieces and were truncated.",
+                features.texts.num_truncated,
+                len(features.texts),
+                self.max_seq_length,
+            )
+        return features
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Returns the kind of head and its dropout."""
+        return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
+
+    def losses(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tf.Tensor:
+        """Returns <float32>[B], cross entropies over each example's choices.
+
+        Choices that an example lacks take no part in its softmax.
+        """
+        is_there = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
+        logits = tf.cast(outputs[_LOGITS], tf.float32)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+            batch[LABEL_IDS], tf.where(is_there, logits, tf.float32.min)
+        )
+
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, C]."""
+        is_there = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
+        logits = tf.cast(outputs[_LOGITS], tf.float32)
+        return (
+            task.SoftTargets(
+                tf.where(is_there, logits, task.NO_LOGIT), "choice"
+            ),
+        )
+
+    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the logits, <float32>[B, C]."""
+        return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}
+
+    def predict(
+        self,
+        examples: Sequence[MultipleChoiceExample],
+        features: MultipleChoiceFeatures,
+        outputs: Mapping[str, Sequence[np.ndarray]],
+        tokenizer: BertTokenizer,
+    ) -> list[Prediction]:
+        """Returns the probabilities of each example's choices."""
+        del features, tokenizer  # A row is an example.
+        return [
+            Prediction(special.softmax(logits[: len(example.choices)]))
+            for example, logits in zip(examples, outputs[_LOGITS], strict=True)
+        ]
+
+    def describe(
+        self, example: MultipleChoiceExample, prediction: Prediction
+    ) -> dict[str, Any]:
+        """Returns the most probable choice by name and index, and all.
+
+        Indices and order are those of the file, whatever `read` made of them.
+        """
+        values = prediction.probabilities.tolist()
+        indices = self._indices(example)
+        order = sorted(range(len(values)), key=indices.__getitem__)
+        return {
+            "label": example.names[prediction.index],
+            "index": indices[prediction.index],
+            "probability": values[prediction.index],
+            "probabilities": {example.names[i]: values[i] for i in order},
+        }
+
+    def _indices(self, example: MultipleChoiceExample) -> list[int]:
+        """Returns where in its row of the file each choice stands."""
+        columns = self.columns.choices
+        if len(columns) > 1 and set(example.names) <= set(columns):
+            return [columns.index(name) for name in example.names]
+        return list(range(len(example.names)))
+
+    def is_labelled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
+        """Returns whether it is known which choices are right."""
+        return bool(examples) and examples[0].label is not None
+
+    def score(
+        self,
+        examples: Sequence[MultipleChoiceExample],
+        predictions: Sequence[Prediction],
+    ) -> dict[str, float]:
+        """Returns the accuracy."""
+        return metrics.compute_metrics(
+            (metrics.ACCURACY,),
+            np.array([example.label for example in examples]),
+            np.array([prediction.index for prediction in predictions]),
+        )
+
+    def write_report(
+        self,
+        output_dir: str,
+        split: str,
+        examples: Sequence[MultipleChoiceExample],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Writes the confusion matrix, as picture and text."""
+        if not self.is_labelled(examples):
+            return
+        most = max(len(one.names) for one in examples)
+        names = self.columns.choices[:most]
+        if len(self.columns.choices) == 1:
+            names = tuple(map(str, range(most)))
+        pairs = []
+        for one, predicted in zip(examples, predictions, strict=True):
+            indices = self._indices(one)
+            pairs.append((indices[one.label], indices[predicted.index]))
+        counts = metrics.confusion_matrix(*np.array(pairs).T, most)
+        prefix = "" if split == task.DEV else f"{split}_"
+        path = os.path.join(output_dir, f"{prefix}confusion_matrix")
+        plots.draw_confusion_matrix(f"{path}.png", names, counts)
+        files.write_text(
+            f"{path}.txt",
+            result_tables.confusion_matrix_text(
+                names, counts, plots.needs_numbers(names)
+            ),
+        )
+
+    def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
+        """Yields the examples of a file with the columns of the training data.
+
+        Or with the columns "context" and "choices", a list.
+        """
+        yield from multiple_choice_examples.read_inputs(
+            path, self.columns, self._columns_without_header
+        )
+
+    def parse(self, row: Any) -> MultipleChoiceExample:
+        """Returns the example of a mapping, with keys as `read_inputs`."""
+        return multiple_choice_examples.parse_row(row, self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what predicting needs."""
+        return {
+            "name": self.name,
+            "max_seq_length": self.max_seq_length,
+            "columns": dataclasses.asdict(self.columns),
+            "head": self.head,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "MultipleChoiceTask":
+        """Returns the task of a model directory."""
+        columns = values.get("columns", {"context": "context"})
+        choices = tuple(columns.get("choices", ("choices",)))
+        return cls(
+            name=values.get("name", "custom"),
+            max_seq_length=values.get("max_seq_length", 128),
+            columns=Columns(**columns | {"choices": choices}),
+            head=values.get("head", "linear"),
+        )
+
+    @property
+    def _columns_without_header(self) -> tuple[str, ...]:
+        official = multiple_choice_files.OFFICIAL.get(self.name)
+        return official.columns_without_header if official else ()

@@ -1,0 +1,177 @@
+"""The official scores of SQuAD, and the threshold that makes them best.
+
+The evaluators are those of tf-models-official, which do not load TensorFlow.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from official.nlp.tools import squad_evaluate_v1_1
+from official.nlp.tools import squad_evaluate_v2_0
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.squad.predictions import SquadPrediction
+
+_PERCENT = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BestThresholds:
+    """Thresholds of `SquadPrediction.answer`, and the scores they give.
+
+    The names are the official evaluator's.
+
+    Attributes:
+      best_f1: The highest F1 that a threshold gives, in percent.
+      best_f1_thresh: The lowest threshold that gives it.
+      best_exact: The highest exact match, in percent.
+      best_exact_thresh: The lowest threshold that gives it.
+    """
+
+    best_f1: float
+    best_f1_thresh: float
+    best_exact: float
+    best_exact_thresh: float
+
+
+def evaluate(
+    dataset: Sequence[dict[str, Any]],
+    answers: Mapping[str, str],
+    version_2_with_negative: bool = False,
+) -> dict[str, float]:
+    """Returns the official scores, in percent.
+
+    Args:
+      dataset: What `squad_examples.read_dataset` returned.
+      answers: Question id to answer, "" for none. Of 1.1 a question without
+        one counts as wrong; of 2.0 all are needed, as the official evaluator
+        would score the others alone.
+      version_2_with_negative: Whether some questions have no answer.
+
+    Returns:
+      For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
+      also of the questions with (`HasAns_`) and without an answer (`NoAns_`).
+
+    Raises:
+      UserError: If a question of 2.0 is not answered, or one has no "answers"
+        or, for 1.1, an empty list of them.
+    """
+    for question in _questions(dataset):
+        _check(question, version_2_with_negative)
+        if version_2_with_negative:
+            _require_prediction(question, answers)
+    if not version_2_with_negative:
+        scores = squad_evaluate_v1_1.evaluate(dataset, answers)
+        return {
+            "exact_match": _PERCENT * scores["exact_match"],
+            "f1": _PERCENT * scores["final_f1"],
+        }
+    scores = squad_evaluate_v2_0.evaluate(dataset, answers)
+    # What follows them is about a threshold that is not given here.
+    names = [
+        prefix + name
+        for prefix in ("", "HasAns_", "NoAns_")
+        for name in ("exact", "f1", "total")
+    ]
+    return {name: scores[name] for name in names if name in scores}
+
+
+def find_best_thresholds(
+    dataset: Sequence[dict[str, Any]], predictions: Sequence[SquadPrediction]
+) -> BestThresholds:
+    """Searches the threshold on questions whose answers are known.
+
+    Every threshold is tried that changes an answer. The official search
+    differs in two ways: it counts thresholds between questions of equal odds,
+    which no threshold parts, and returns 0 where it is best not to answer.
+
+    Args:
+      dataset: What `squad_examples.read_dataset` returned.
+      predictions: Those of all questions, with null odds.
+
+    Raises:
+      UserError: As `evaluate`.
+    """
+    by_id = {prediction.qas_id: prediction for prediction in predictions}
+    null_odds, answered, unanswered = [], [], []
+    for question in _questions(dataset):
+        _check(question, version_2_with_negative=True)
+        _require_prediction(question, by_id)
+        prediction = by_id[question["id"]]
+        null_odds.append(prediction.null_odds)
+        best = prediction.best_non_null
+        answered.append(_score(question, best.text if best else ""))
+        unanswered.append(_score(question, ""))
+    best_exact, best_f1 = (
+        _find_best(np.array(null_odds), np.array(if_answered), np.array(if_not))
+        for if_answered, if_not in zip(
+            zip(*answered, strict=True),
+            zip(*unanswered, strict=True),
+            strict=True,
+        )
+    )
+    return BestThresholds(*best_f1, *best_exact)
+
+
+def _find_best(
+    null_odds: np.ndarray, answered: np.ndarray, unanswered: np.ndarray
+) -> tuple[float, float]:
+    """Returns the best mean score and the lowest threshold that gives it.
+
+    Args:
+      null_odds: <float64>[n]. A question is answered up to the threshold.
+      answered: The score of each question if it is answered, <float64>[n].
+      unanswered: The score if it is not, <float64>[n].
+    """
+    order = np.argsort(null_odds, kind="stable")
+    odds = null_odds[order]
+    gains = np.cumsum((answered - unanswered)[order])
+    is_last_of_equals = np.append(odds[1:] != odds[:-1], True)
+    thresholds = np.append(
+        np.nextafter(odds[0], -np.inf), odds[is_last_of_equals]
+    )
+    scores = unanswered.sum() + np.append(0.0, gains[is_last_of_equals])
+    best = np.argmax(scores)
+    return float(scores[best] / len(odds)), float(thresholds[best])
+
+
+def _score(question: dict[str, Any], answer: str) -> tuple[float, float]:
+    """Returns exact match and F1 of one answer, in percent."""
+    scores = squad_evaluate_v2_0.evaluate(
+        [{"paragraphs": [{"qas": [question]}]}], {question["id"]: answer}
+    )
+    return scores["exact"], scores["f1"]
+
+
+def _questions(dataset: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for article in dataset:
+        for paragraph in article["paragraphs"]:
+            yield from paragraph["qas"]
+
+
+def _check(question: dict[str, Any], version_2_with_negative: bool) -> None:
+    """Raises `UserError` if it is not known what answers the question."""
+    where = f"Question {question['id']!r}"
+    if question.get("answers") is None:
+        raise UserError(
+            f'{where} has no "answers" to score a prediction with; predict '
+            "without scoring, or give a file that has them."
+        )
+    if not question["answers"] and not version_2_with_negative:
+        raise UserError(
+            f"{where} has no answer; SQuAD 2.0 needs --version_2_with_negative."
+        )
+
+
+def _require_prediction(
+    question: dict[str, Any], answers: Mapping[str, Any]
+) -> None:
+    if question["id"] not in answers:
+        raise UserError(
+            f"Question {question['id']!r} has no prediction; all questions of "
+            "the file need one to be scored."
+        )

@@ -1,0 +1,146 @@
+"""From the flags of run/finetune_tagger.py to the task they mean."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.config import DEFAULT_LAYER_COMBINATION
+from bert_tf.errors import UserError
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.flags.tagger import require_tagger_columns
+from bert_tf.tasks import task as task_lib
+from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging.task import TaggingTask
+
+# What files in --data_dir may be called.
+_STEMS = {
+    task_lib.TRAIN: ("train",),
+    task_lib.DEV: ("dev", "valid", "validation", "devel"),
+    task_lib.TEST: ("test",),
+}
+_CONLL_NAMES = {
+    task_lib.TRAIN: "eng.train",
+    task_lib.DEV: "eng.testa",
+    task_lib.TEST: "eng.testb",
+}
+_ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
+
+
+def build_task(
+    config: TaggerConfig, stored_task: Mapping[str, Any] | None
+) -> TaggingTask:
+    """Returns the task that the flags mean.
+
+    Args:
+      config: The flags.
+      stored_task: When nothing is trained, what task.json of the model says;
+        its labels, head and approach count, and its columns, context and
+        stride where the flags do not say them.
+
+    Raises:
+      UserError: If a file is missing or not what it should be, or the model
+        is no tagger.
+    """
+    files = _files(config)
+    reading = _reading(config, stored_task or {})
+    form = {
+        name: getattr(config, name)
+        for name in ("head", "approach", "layer_combination", "lstm_size")
+    }
+    if config.approach == "feature_based" and not config.layer_combination:
+        form["layer_combination"] = DEFAULT_LAYER_COMBINATION
+    if stored_task is None:
+        data = tagging_examples.read_examples(
+            files[task_lib.TRAIN], reading["word_column"], reading["tag_column"]
+        )
+        labels = tagging_examples.collect_labels(data.examples)
+        _warn_of_context(config, data, files[task_lib.TRAIN])
+    else:
+        labels = stored_task.get("labels")
+        if stored_task.get("kind") != TaggingTask.kind or not labels:
+            raise UserError(
+                "Without --do_train a tagger is needed that says what its tags "
+                "are called. Received: a model of kind="
+                f"{stored_task.get('kind')!r} with labels={labels!r}."
+            )
+        form = {name: stored_task[name] for name in form if name in stored_task}
+        task_lib.warn_of_settings(
+            stored_task, reading | {"max_seq_length": config.max_seq_length}
+        )
+    return TaggingTask(
+        name="tagging",
+        max_seq_length=config.max_seq_length,
+        files=files,
+        labels=tuple(labels),
+        head_dropout_prob=config.head_dropout_prob,
+        **reading,
+        **form,
+    )
+
+
+def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns columns, context and stride: the flags', else the model's."""
+    given = {
+        "word_column": config.parse_column("word_column"),
+        "tag_column": config.parse_column("tag_column"),
+        "context": config.context,
+        "doc_stride": config.doc_stride,
+    }
+    reading = {}
+    for name, flag in given.items():
+        candidates = (flag, stored.get(name), getattr(TaggingTask, name))
+        reading[name] = next((x for x in candidates if x is not None), None)
+    require_tagger_columns(reading["word_column"], reading["tag_column"])
+    return reading
+
+
+def _warn_of_context(
+    config: TaggerConfig, data: tagging_examples.TaggingData, path: str
+) -> None:
+    if config.context == "document" and not data.has_documents:
+        logging.info(
+            "%s has no -DOCSTART- lines, so each sentence is a document and "
+            "its own context.",
+            path,
+        )
+
+
+def _files(config: TaggerConfig) -> dict[str, str]:
+    """Returns split to file, of the splits that are asked for."""
+    files = {}
+    for kind in config.asked_kinds():
+        given = getattr(config, f"{kind}_file")
+        files[kind] = given or find_file(config.data_dir, kind)
+    return files
+
+
+def find_file(folder: str, kind: str) -> str:
+    """Returns the one file of a split in a folder.
+
+    Args:
+      folder: The folder.
+      kind: "train", "dev" or "test".
+
+    Raises:
+      UserError: If there is none, or several.
+    """
+    names = [_CONLL_NAMES[kind]]
+    names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
+    paths = [
+        os.path.join(folder, name + packed)
+        for name in names
+        for packed in ("", ".gz")
+    ]
+    found = [path for path in paths if tf.io.gfile.exists(path)]
+    if len(found) != 1:
+        raise UserError(
+            f"--data_dir must have one file of the {kind} set, for instance "
+            f"{names[0]}, {names[1]} or {names[2]}. Received: "
+            f"{', '.join(found) or 'none of them'} in {folder}; or name it "
+            f"with --{kind}_file."
+        )
+    return found[0]

@@ -1,0 +1,365 @@
+"""Names of entities, and whatever else has a tag for each word.
+
+Section 5.3 of the paper: each word's first piece is classified, without a CRF,
+in a window with as much of its document as there is room for; fine-tuned, or
+feature-based.
+
+Shapes:
+  N: rows of features, which are windows.
+  B: batch size.
+  T: length of a batch.
+  L: number of labels.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import Literal
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.errors import NotFiniteError
+from bert_tf.io import files
+from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
+from bert_tf.tasks import task
+from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.tasks.tagging import inputs as tagging_inputs
+from bert_tf.tasks.tagging import metrics as tagging_metrics
+from bert_tf.tasks.tagging.examples import ALONE
+from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
+from bert_tf.tasks.tagging.features import TaggingFeatures
+from bert_tf.text.tokenizer import BertTokenizer
+
+_TAG_IDS = "tag_ids"
+# Stands for a label where logits are not finite.
+_BROKEN = -1
+
+Prediction = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingTask(task.Task):
+    """A tag for each word of a sentence.
+
+    A prediction is the tags of an example, in IOB2 where those of the training
+    data were IOB.
+
+    Attributes:
+      labels: The tags in the order of their ids.
+      word_column: Which column of a file has the words, see
+        `tagging_examples.read_examples`.
+      tag_column: The same for the tags.
+      context: What a window may reach over: "document" or "sentence".
+      doc_stride: How many pieces further each window begins; 0 for one window
+        only; None for half of `max_seq_length`.
+      head: "linear" or "bilstm".
+      approach: "fine_tuning" or "feature_based".
+      layer_combination: Of "feature_based": what is taken of the encoder.
+      lstm_size: Units a direction of BiLSTMs; None for the model's default.
+      head_dropout_prob: Dropout before the classification layer.
+    """
+
+    kind: ClassVar[str] = "tagging"
+
+    labels: tuple[str, ...]
+    word_column: int | str = 0
+    tag_column: int | str = -1
+    context: Literal["document", "sentence"] = "document"
+    doc_stride: int | None = None
+    head: str = "linear"
+    approach: str = "fine_tuning"
+    layer_combination: str | None = None
+    lstm_size: int | None = None
+    head_dropout_prob: float = 0.1
+
+    @property
+    def metric(self) -> str:
+        """F1 of entities."""
+        return "f1"
+
+    def read(self, split: str) -> Sequence[TaggingExample]:
+        """Reads the sentences of a split; those of a test set may lack tags."""
+        path = self.files[split]
+        data = tagging_examples.read_examples(
+            path,
+            self.word_column,
+            self.tag_column,
+            may_lack_tags=split.startswith(task.TEST),
+        )
+        if data.num_changed_tags:
+            logging.info(
+                "%s: its tags are %s; %d of them are others in IOB2, which "
+                "is what is learnt.",
+                path,
+                data.scheme,
+                data.num_changed_tags,
+            )
+        unknown = tagging_examples.count_unknown_types(
+            data.examples, self.labels
+        )
+        if unknown:
+            logging.warning(
+                "%s: %d entities have types that the model has no label for; "
+                "they count as missed: %s.",
+                path,
+                sum(unknown.values()),
+                ", ".join(f"{name} ({n})" for name, n in unknown.items()),
+            )
+        return data.examples
+
+    def rows_per_step(
+        self, batch_size: int, num_examples: int, num_rows: int
+    ) -> int:
+        """Returns how many windows hold `batch_size` sentences.
+
+        So a run has as many steps with documents as with single sentences.
+        """
+        return max(1, round(batch_size * num_rows / num_examples))
+
+    def featurize(
+        self,
+        examples: Sequence[TaggingExample],
+        tokenizer: BertTokenizer,
+        is_training: bool = False,
+    ) -> TaggingFeatures:
+        """Makes windows over documents or sentences; says which words lack."""
+        features = tagging_features.convert_examples_to_features(
+            examples,
+            tokenizer,
+            self.max_seq_length,
+            self.labels if self.is_labelled(examples) else None,
+            self.context,
+            self.stride,
+        )
+        for count, why in (
+            (
+                features.num_truncated_words,
+                f"are behind --max_seq_length={self.max_seq_length}; a "
+                "--doc_stride above 0 would make windows of them",
+            ),
+            (
+                features.num_words_without_piece,
+                "are nothing but characters that the tokenizer drops",
+            ),
+        ):
+            if count:
+                logging.warning(
+                    "%d of %d words %s. They are tagged O.",
+                    count,
+                    features.example_splits[-1],
+                    why,
+                )
+        return features
+
+    @property
+    def stride(self) -> int | None:
+        """How many pieces further each window begins; None for one window."""
+        if self.doc_stride is None:
+            return max(self.max_seq_length // 2, 1)
+        # A model may read less than it was trained for.
+        return min(self.doc_stride, self.max_seq_length - 2) or None
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Returns labels, head and approach."""
+        return {
+            "labels": self.labels,
+            "head": self.head,
+            "approach": self.approach,
+            "layer_combination": self.layer_combination,
+            "lstm_size": self.lstm_size,
+            "head_dropout_prob": self.head_dropout_prob,
+        }
+
+    def losses(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tf.Tensor:
+        """Returns <float32>[B, T], cross entropies of the labels."""
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+            batch[LABEL_IDS], outputs["logits"]
+        )
+
+    def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[B, T], 1 for the pieces that have a label."""
+        return batch[LABEL_WEIGHTS]
+
+    def soft_targets(
+        self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> tuple[task.SoftTargets, ...]:
+        """Returns the logits, <float32>[B, T, L]."""
+        del batch
+        return (task.SoftTargets(outputs["logits"], "choice"),)
+
+    def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[B, T], 1 for the pieces that stand for a word."""
+        return batch[LABEL_WEIGHTS]
+
+    def featurize_unlabeled(
+        self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
+    ) -> TaggingFeatures:
+        """Makes windows whose weights say which pieces stand for a word."""
+        any_tag = self.labels[0]
+        return self.featurize(
+            [
+                dataclasses.replace(one, tags=(any_tag,) * len(one.words))
+                for one in examples
+            ],
+            tokenizer,
+        )
+
+    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the ids of the best labels, <int32>[B, T]."""
+        logits = outputs["logits"]
+        is_finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {_TAG_IDS: tf.where(is_finite, best, _BROKEN)}
+
+    def predict(
+        self,
+        examples: Sequence[TaggingExample],
+        features: TaggingFeatures,
+        outputs: Mapping[str, Sequence[np.ndarray]],
+        tokenizer: BertTokenizer,
+    ) -> list[Prediction]:
+        """Returns the tags of each example's words.
+
+        Raises:
+          NotFiniteError: If the model computes numbers that are not finite.
+        """
+        del examples, tokenizer  # The features know what belongs to whom.
+        ids = outputs.get(_TAG_IDS, ())
+        if any((row == _BROKEN).any() for row in ids):
+            raise NotFiniteError(task.NOT_FINITE)
+        return tagging_features.decode_tags(features, ids, self.labels)
+
+    def describe(
+        self, example: TaggingExample, prediction: Prediction
+    ) -> dict[str, Any]:
+        """Returns words, tags, and where in the raw text the words are.
+
+        `offsets` are [start, end] in characters, end exclusive; None where
+        there is no raw text, as with words in columns.
+        """
+        offsets = example.offsets
+        return {
+            "words": list(example.words),
+            "tags": list(prediction),
+            "offsets": None if offsets is None else [list(x) for x in offsets],
+        }
+
+    def is_labelled(self, examples: Sequence[TaggingExample]) -> bool:
+        """Returns whether the examples have tags."""
+        return bool(examples) and examples[0].tags is not None
+
+    def score(
+        self,
+        examples: Sequence[TaggingExample],
+        predictions: Sequence[Prediction],
+    ) -> dict[str, float]:
+        """Returns F1, precision and recall of entities, and accuracy."""
+        scores = self._score(examples, predictions)
+        return {
+            "f1": scores.overall.f1,
+            "precision": scores.overall.precision,
+            "recall": scores.overall.recall,
+            "accuracy": scores.accuracy,
+        }
+
+    def _score(self, examples, predictions) -> tagging_metrics.TaggingScore:
+        return tagging_metrics.score(
+            [example.tags for example in examples], predictions
+        )
+
+    def write_report(
+        self,
+        output_dir: str,
+        split: str,
+        examples: Sequence[TaggingExample],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        r"""Writes predictions in columns, and the scores of each type.
+
+        <split>_predictions.conll has word, right tag if there is one, and
+        predicted tag between tabs, which conlleval reads with -d '\t'.
+        """
+        files.write_text(
+            os.path.join(output_dir, f"{split}_predictions.conll"),
+            _to_columns(examples, predictions),
+        )
+        if not self.is_labelled(examples):
+            return
+        prefix = "" if split == task.DEV else f"{split}_"
+        path = os.path.join(output_dir, f"{prefix}entity_scores")
+        rows = self._score(examples, predictions).rows()
+        plots.draw_entity_scores(f"{path}.png", rows)
+        numbered = plots.needs_numbers(name for name, _ in rows)
+        files.write_text(
+            f"{path}.txt", result_tables.entity_scores_text(rows, numbered)
+        )
+
+    def read_inputs(self, path: str) -> Iterator[TaggingExample]:
+        """Yields the sentences of a file; see `tagging_inputs`."""
+        yield from tagging_inputs.read_inputs(path, self.word_column)
+
+    def belong_together(
+        self, first: TaggingExample, second: TaggingExample
+    ) -> bool:
+        """Returns whether two sentences are context of each other."""
+        return (
+            self.context == "document"
+            and first.document != ALONE
+            and first.document == second.document
+        )
+
+    def parse(self, row: Any) -> TaggingExample:
+        """Returns the sentence of a text, of words, or of an object."""
+        return tagging_inputs.parse(row)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what task.json keeps."""
+        names = (
+            "name",
+            "max_seq_length",
+            "word_column",
+            "tag_column",
+            "context",
+            "doc_stride",
+            "head",
+            "approach",
+            "layer_combination",
+            "lstm_size",
+        )
+        values = {name: getattr(self, name) for name in names}
+        return values | {"labels": list(self.labels)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
+        """Returns the task of a model directory."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {name: values[name] for name in names if name in values}
+        return cls(
+            **{"name": "custom"}
+            | known
+            | {"labels": tuple(values["labels"]), "files": {}}
+        )
+
+
+def _to_columns(
+    examples: Sequence[TaggingExample], predictions: Sequence[Prediction]
+) -> str:
+    lines = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        columns = (example.words, example.tags, prediction)
+        rows = zip(*(x for x in columns if x is not None), strict=True)
+        lines += ["\t".join(row) for row in rows]
+        lines.append("")
+    return "".join(f"{line}\n" for line in lines)

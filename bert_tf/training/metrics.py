@@ -1,0 +1,124 @@
+"""What training says of itself: JSON lines, TensorBoard and one short line."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+METRICS_FILE = "train_metrics.jsonl"
+SUMMARY_FOLDER = "summaries"
+
+
+class MetricsLog:
+    """Appends metrics to `train_metrics.jsonl` and to TensorBoard's files.
+
+    A line is on the disk when `write` returns, so that whoever watches or
+    kills the run finds it.
+
+    Args:
+      output_dir: The folder of the run.
+      start_step: Steps done before; lines of later steps, which a killed run
+        may have left and which will be written again, are removed.
+    """
+
+    def __init__(self, output_dir: str, start_step: int = 0) -> None:
+        self.path = os.path.join(output_dir, METRICS_FILE)
+        tf.io.gfile.makedirs(output_dir)
+        truncate_after(self.path, start_step)
+        self._file = tf.io.gfile.GFile(self.path, "a")
+        self._summaries = tf.summary.create_file_writer(
+            os.path.join(output_dir, SUMMARY_FOLDER)
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the metrics of a step.
+
+        Args:
+          step: The number of steps done.
+          values: Name to value; one that is not finite becomes null.
+        """
+        line = {"step": step}
+        for name, value in values.items():
+            line[name] = value if math.isfinite(value) else None
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+        files.sync(self.path)
+        self.write_summaries("train", step, values)
+
+    def write_summaries(
+        self, group: str, step: int, values: Mapping[str, float]
+    ) -> None:
+        """Writes TensorBoard summaries `<group>/<name>`, and no line."""
+        with self._summaries.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(f"{group}/{name}", value)
+        self._summaries.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._summaries.close()
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics file, without one that is cut short.
+
+    Raises:
+      UserError: If a line is not what `MetricsLog` writes.
+    """
+    if not tf.io.gfile.exists(path):
+        return []
+    lines = files.read_bytes(path).split(b"\n")
+    # A killed run may leave the last line without its end.
+    lines.pop()
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            int(values["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}, line {number}: expected a JSON object with a `step`. "
+                f"Received: {line[:80]!r}; move the file away to go on."
+            ) from error
+        found.append(values)
+    return found
+
+
+def truncate_after(path: str, step: int) -> None:
+    """Removes the lines of steps after `step`, atomically."""
+    if not tf.io.gfile.exists(path):
+        return
+    kept = [line for line in read(path) if line["step"] <= step]
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    if text.encode() != files.read_bytes(path):
+        files.write_text(path, text)
+
+
+def describe(values: Mapping[str, float]) -> str:
+    """Returns the metrics in one short line for the progress bar."""
+    parts = []
+    if "loss" in values:
+        parts.append(f"loss {values['loss']:.3f}")
+    for name, label in (
+        ("masked_lm_accuracy", "masked LM"),
+        ("next_sentence_accuracy", "next sentence"),
+    ):
+        if name in values:
+            parts.append(f"{label} {100 * values[name]:.1f}%")
+    if "learning_rate" in values:
+        parts.append(f"rate {values['learning_rate']:.2e}")
+    if "tokens_per_second" in values:
+        parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+    return ", ".join(parts)

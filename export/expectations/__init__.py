@@ -1,1 +1,0 @@
-"""What the library says, with which an export is compared."""

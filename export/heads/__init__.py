@@ -1,1 +1,0 @@
-"""Strings in, predictions out, in graph: one module for each kind of head."""

@@ -1,0 +1,418 @@
+"""Tests for bert_tf.checkpoints.extend_vocabulary."""
+
+import itertools
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import assign
+from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.errors import UserError
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import reference_tokenizer
+from tests.support import tiny_layers
+from tests.support.shared_data import data
+
+_TOKENS = (
+    "[PAD] [unused0] [unused1] [UNK] [CLS] [SEP] [MASK] [unused2] a c e f m n "
+    "o t x cat the met sat ##a ##b ##e ##f ##h ##n ##o ##r ##s ##t ##x ##ho "
+    "##hot ##tr ##xa ##te . 東"
+).split()
+_WORD_TABLE = "bert/embeddings/word_embeddings"
+_POSITION_TABLE = "bert/embeddings/position_embeddings"
+_BIAS = "cls/predictions/output_bias"
+_TEXTS = ("the cat sat . xyz", "Cats met the 東 . foobar no", "tea")
+
+
+def _config(vocab_size=39, positions=16):
+    return tiny_layers.replace(
+        vocab_size=vocab_size,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+def _stored(
+    shapes=None, tokens=_TOKENS, lower_case=True, preserve=False, **changes
+):
+    """Returns a model whose weights differ everywhere."""
+    config = _config(len(tokens))
+    shapes = (shapes or weight_map.pretraining_shapes)(config)
+    vocabulary = Vocabulary(tokens)
+    values = {
+        "path": "somewhere",
+        "config": config,
+        "weights": Tensors.from_arrays(
+            {
+                name: tiny_layers.normal(*shape, seed=i)
+                for i, (name, shape) in enumerate(shapes.items())
+            }
+        ),
+        "vocabulary": vocabulary,
+        "tokenizer_settings": stored_model.tokenizer_settings(
+            vocabulary, lower_case, preserve_special_tokens=preserve
+        ),
+        "task": {"kind": "pretraining", "max_seq_length": 16},
+    }
+    return StoredModel(**(values | changes))
+
+
+def _expected_rows(table, tokens, words):
+    """Means of the rows, by the plain tokenizer, in float64."""
+    pieces = {token: i for i, token in enumerate(tokens)}
+    rows = []
+    for word in words:
+        split = reference_tokenizer.split_pieces(word, pieces)
+        rows.append(sum(np.float64(table[pieces[x]]) for x in split))
+        rows[-1] /= len(split)
+    return np.float32(rows)
+
+
+class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
+    def _extend(self, source, words, **options):
+        path = os.path.join(self.create_tempdir().full_path, "words.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{word}\n" for word in words)
+        new = vocabulary_extender.read_new_pieces(path, "--words", source)
+        return vocabulary_extender.extend(source, new, **options)
+
+    def _assert_unchanged_but(self, source, model, names):
+        self.assertEqual(list(model.weights), list(source.weights))
+        for name, value in source.weights.items():
+            if name not in names:
+                self.assertAllEqual(model.weights[name], value, name)
+
+    def test_unused_lines_first_then_behind_the_last(self):
+        source = _stored()
+        words = ["metho", "cats", "foo", "hotel", "teas"]
+        extension = self._extend(source, words)
+        self.assertEqual(extension.ids, (1, 2, 7, 39, 40))
+        self.assertEqual(
+            (extension.num_filled, extension.num_unused_left), (3, 0)
+        )
+        model = extension.model
+        expected = [*_TOKENS, "hotel", "teas"]
+        expected[1], expected[2], expected[7] = words[:3]
+        self.assertEqual(list(model.vocabulary.tokens), expected)
+        self.assertEqual(model.config, _config(41))
+        self.assertEqual(
+            model.tokenizer_settings,
+            {
+                "lower_case": True,
+                "strip_accents": True,
+                "preserve_special_tokens": False,
+                "normalization": "original",
+                "vocabulary_hash": Vocabulary(expected).hash,
+            },
+        )
+        self.assertEqual(model.task, source.task)
+
+    @parameterized.parameters(1, 2, 3)
+    def test_fewer_words_than_unused_lines_grow_nothing(self, count):
+        source = _stored()
+        extension = self._extend(source, ["metho", "cats", "foo"][:count])
+        self.assertEqual(extension.model.config, source.config)
+        self.assertEqual(extension.num_unused_left, 3 - count)
+        self.assertEqual(extension.model.weights.shapes, source.weights.shapes)
+
+    def test_growing_only(self):
+        extension = self._extend(_stored(), ["metho", "cats"], use_unused=False)
+        self.assertEqual(extension.ids, (39, 40))
+        self.assertEqual(
+            (extension.num_filled, extension.num_unused_left), (0, 3)
+        )
+        self.assertEqual(
+            extension.model.vocabulary.tokens, (*_TOKENS, "metho", "cats")
+        )
+
+    @parameterized.parameters(True, False)
+    def test_rows_and_biases_are_the_means_of_the_old_pieces(self, use_unused):
+        source = _stored()
+        # The last is unknown today, because of its z.
+        words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
+        extension = self._extend(source, words, use_unused=use_unused)
+        self._assert_unchanged_but(
+            source, extension.model, (_WORD_TABLE, _BIAS)
+        )
+        kept = [i for i in range(len(_TOKENS)) if i not in extension.ids]
+        for name in (_WORD_TABLE, _BIAS):
+            old, new = source.weights[name], extension.model.weights[name]
+            self.assertEqual(new.dtype, np.float32)
+            self.assertEqual(new.shape, extension.model.weights.shapes[name])
+            self.assertLen(new, len(extension.model.vocabulary))
+            self.assertAllEqual(new[kept], old[kept])
+            self.assertAllClose(
+                new[list(extension.ids)],
+                _expected_rows(old, _TOKENS, words),
+                rtol=0,
+                atol=1e-7,
+            )
+        unknown = source.weights[_WORD_TABLE][_TOKENS.index("[UNK]")]
+        table = extension.model.weights[_WORD_TABLE]
+        self.assertAllEqual(table[extension.ids[-1]], unknown)
+
+    def test_row_of_a_continuation(self):
+        source = _stored()
+        extension = self._extend(source, ["##hotxa"])
+        table = source.weights[_WORD_TABLE]
+        rows = [_TOKENS.index("##hot"), _TOKENS.index("##xa")]
+        self.assertAllClose(
+            extension.model.weights[_WORD_TABLE][1],
+            (table[rows[0]] + table[rows[1]]) / 2,
+            rtol=0,
+            atol=1e-7,
+        )
+        tokenizer = extension.model.build_tokenizer()
+        self.assertAllEqual(
+            tokenizer.tokenize("methotxa"), [_TOKENS.index("met"), 1]
+        )
+
+    def test_score_of_a_new_word_is_the_mean_of_its_pieces_scores(self):
+        source = _stored()
+        extension = self._extend(source, ["methotxa"], use_unused=False)
+        inputs = {
+            "input_ids": tiny_layers.integers(len(_TOKENS), 2, 9),
+            "masked_lm_positions": tiny_layers.integers(9, 2, 3),
+        }
+        logits = _run(extension.model, inputs)["masked_lm_logits"]
+        pieces = [_TOKENS.index(x) for x in ("met", "##hot", "##xa")]
+        self.assertAllClose(
+            logits[..., -1],
+            logits.numpy()[..., pieces].mean(-1),
+            rtol=0,
+            atol=1e-5,
+        )
+
+    @parameterized.parameters((17,), (32,), (40,))
+    def test_positions_are_copies(self, length):
+        source = _stored()
+        extension = vocabulary_extender.extend(
+            source, max_position_embeddings=length
+        )
+        self._assert_unchanged_but(source, extension.model, (_POSITION_TABLE,))
+        self.assertEqual(extension.model.config, _config(positions=length))
+        self.assertIs(extension.model.vocabulary, source.vocabulary)
+        old = source.weights[_POSITION_TABLE]
+        table = extension.model.weights[_POSITION_TABLE]
+        expected = np.concatenate([old, old, old])[:length]
+        self.assertAllEqual(table, expected)
+        self.assertEqual(
+            extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
+        )
+
+    @parameterized.parameters(15, 16)
+    def test_positions_only_grow(self, length):
+        with self.assertRaisesRegex(
+            UserError, f"greater than that of the model, 16, .*: {length}"
+        ):
+            vocabulary_extender.extend(
+                _stored(), max_position_embeddings=length
+            )
+
+    def test_text_without_new_words_gives_the_same(self):
+        source = _stored()
+        extension = self._extend(
+            source,
+            ["metho", "foxes", "hotels", "teas", "beta"],
+            max_position_embeddings=30,
+        )
+        before = source.build_tokenizer().tokenize(_TEXTS)
+        after = extension.model.build_tokenizer().tokenize(_TEXTS)
+        self.assertAllEqual(after, before)
+        inputs = {
+            "input_ids": before.to_tensor().numpy(),
+            "input_mask": tf.cast(
+                tf.sequence_mask(before.row_lengths()), tf.int32
+            ),
+            "masked_lm_positions": np.int32([[0, 2], [5, 1], [1, 0]]),
+        }
+        old, new = _run(source, inputs), _run(extension.model, inputs)
+        names = ("sequence_output", "pooled_output", "next_sentence_logits")
+        for name in names:
+            self.assertAllEqual(new[name], old[name], name)
+        kept = [i for i in range(len(_TOKENS)) if i not in extension.ids]
+        # A product of other sizes may add up in another order.
+        self.assertAllClose(
+            new["masked_lm_logits"].numpy()[..., kept],
+            old["masked_lm_logits"].numpy()[..., kept],
+            rtol=0,
+            atol=1e-6,
+        )
+
+    def test_new_words_in_text_become_one_id_each(self):
+        extension = self._extend(_stored(), ["Metho", "forêt", "京", "coffee"])
+        ids = dict(
+            zip(("metho", "foret", "京", "coffee"), extension.ids, strict=True)
+        )
+        tokenizer = extension.model.build_tokenizer()
+        text = "The METHO cat.Foret 京東 coffee"
+        self.assertAllEqual(
+            tokenizer.tokenize(text),
+            [
+                _TOKENS.index("the"),
+                ids["metho"],
+                _TOKENS.index("cat"),
+                _TOKENS.index("."),
+                ids["foret"],
+                ids["京"],
+                _TOKENS.index("東"),
+                ids["coffee"],
+            ],
+        )
+
+    def test_only_words_that_begin_with_a_new_one_split_differently(self):
+        source = _stored()
+        extension = self._extend(source, ["foo"])
+        words = "foo foobar foofoo afoo fo of fxoo".split()
+        before = _split(source, words)
+        after = _split(extension.model, words)
+        changed = [
+            word
+            for word, old, new in zip(words, before, after, strict=True)
+            if old != new
+        ]
+        self.assertEqual(changed, ["foo", "foobar", "foofoo"])
+        self.assertEqual(before[1], ["f", "##o", "##o", "##b", "##a", "##r"])
+        self.assertEqual(after[1], ["foo", "##b", "##a", "##r"])
+
+    def test_cased_model_keeps_capitals_and_accents(self):
+        source = _stored(lower_case=False)
+        extension = self._extend(source, ["Méthe", "methe"])
+        self.assertEqual(
+            extension.model.vocabulary.tokens[1:3], ("Méthe", "methe")
+        )
+        settings = extension.model.tokenizer_settings
+        self.assertFalse(settings["lower_case"])
+        self.assertAllEqual(
+            extension.model.build_tokenizer().tokenize("Méthe methe METHE"),
+            [1, 2, _TOKENS.index("[UNK]")],
+        )
+
+    def test_accents_that_a_lower_case_model_keeps(self):
+        source = _stored(
+            tokenizer_settings=stored_model.tokenizer_settings(
+                Vocabulary(_TOKENS), lower_case=True, strip_accents=False
+            )
+        )
+        extension = self._extend(source, ["Méthe"])
+        self.assertEqual(extension.model.vocabulary.tokens[1], "méthe")
+        self.assertFalse(extension.model.tokenizer_settings["strip_accents"])
+
+    def test_model_that_keeps_special_tokens_whole(self):
+        source = _stored(preserve=True)
+        # The second stands for [CLS] on its way through the tokenizer.
+        extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
+        self.assertEqual(extension.ids, (1,))
+        self.assertEqual(extension.new.known, ((1, "[MASK]"), (2, "[UNK]")))
+        settings = extension.model.tokenizer_settings
+        self.assertTrue(settings["preserve_special_tokens"])
+        self.assertAllEqual(
+            extension.model.build_tokenizer().tokenize("foo[MASK]"),
+            [1, _TOKENS.index("[MASK]")],
+        )
+
+    def test_optimizer_state_is_left_behind(self):
+        state = {"global_step": np.int64(3)}
+        source = _stored(optimizer_state=Tensors.from_arrays(state))
+        extension = self._extend(source, ["foo"])
+        self.assertEmpty(extension.model.optimizer_state)
+
+    def test_model_without_a_masked_lm_head(self):
+        source = _stored(weight_map.encoder_shapes)
+        extension = self._extend(source, ["metho", "foo", "cats", "teas"])
+        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
+        self.assertEqual(extension.model.weights.shapes[_WORD_TABLE], (40, 8))
+
+    def test_model_without_a_vocabulary(self):
+        source = _stored(vocabulary=None, tokenizer_settings=None)
+        with self.assertRaisesRegex(UserError, "somewhere has no vocab.txt"):
+            self._extend(source, ["foo"])
+        extension = vocabulary_extender.extend(
+            source, max_position_embeddings=20
+        )
+        self.assertIsNone(extension.model.vocabulary)
+
+    def test_weights_of_fine_tuned_heads_stay(self):
+        def shapes(config):
+            return weight_map.encoder_shapes(config) | {
+                "output_weights": (3, 8),
+                "output_bias": (3,),
+                "cls/squad/output_weights": (2, 8),
+            }
+
+        source = _stored(shapes)
+        extension = self._extend(source, ["foo"], use_unused=False)
+        self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
+
+    def test_nothing_is_computed_before_it_is_read(self):
+        source = _stored()
+
+        def read(name):
+            raise AssertionError(f"{name} was read")
+
+        source = _stored(weights=Tensors(source.weights.shapes, read))
+        extension = self._extend(
+            source, ["foo"], use_unused=False, max_position_embeddings=20
+        )
+        self.assertEqual(extension.model.weights.shapes[_BIAS], (40,))
+
+    def test_domain_words_in_the_vocabulary_of_the_uncased_model(self):
+        with open(
+            data("vocab/bert-base-uncased-vocab.txt"), encoding="utf-8"
+        ) as file:
+            tokens = file.read().split("\n")[:-1]
+        source = _stored(tokens=tokens)
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        words = [
+            f"chemo{a}{b}platin" for a, b in itertools.product(letters, letters)
+        ]
+        words += [f"Zé{a}{b}" for a, b in itertools.product(letters, letters)]
+        words.append("o" * 200)
+        extension = self._extend(source, words)
+        unused = [i for i, x in enumerate(tokens) if x.startswith("[unused")]
+        self.assertLen(unused, 994)
+        self.assertEmpty(extension.new.repeated)
+        # Such as "zeus", without its accent.
+        known = {token for _, token in extension.new.known}
+        self.assertBetween(len(known), 1, 20)
+        self.assertContainsSubset(known, tokens)
+        added = [reference_tokenizer.split_words(x)[0].text for x in words]
+        added = [word for word in added if word not in known]
+        num_grown = len(added) - len(unused)
+        grown = range(len(tokens), len(tokens) + num_grown)
+        self.assertEqual(extension.ids, (*unused, *grown))
+        extended = extension.model.vocabulary
+        self.assertEqual([extended.tokens[i] for i in extension.ids], added)
+        for i in set(range(len(tokens))) - set(unused):
+            self.assertEqual(extended.tokens[i], tokens[i])
+        table = source.weights[_WORD_TABLE]
+        self.assertAllClose(
+            extension.model.weights[_WORD_TABLE][list(extension.ids)],
+            _expected_rows(table, tokens, added),
+            rtol=0,
+            atol=1e-7,
+        )
+
+
+def _run(stored, inputs):
+    model = bert_model.BertForPretraining(stored.config)
+    assign.load_into(model, stored.weights)
+    return model(inputs)
+
+
+def _split(stored, words):
+    tokens = stored.vocabulary.tokens
+    rows = stored.build_tokenizer().tokenize(words).to_list()
+    return [[tokens[i] for i in row] for row in rows]
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,212 @@
+"""Tests for the tokenizer files of Hugging Face directories."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import huggingface_case as case
+
+
+class TokenizerTest(
+    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
+):
+    @parameterized.parameters(
+        (True, None, True, True),
+        (False, None, False, False),
+        (True, False, True, False),
+        (False, True, False, True),
+        (True, True, True, True),
+    )
+    def test_settings(self, lower_case, accents, ours_lower, ours_accents):
+        self.write_all()
+        self.write(
+            "tokenizer_config.json",
+            {"do_lower_case": lower_case, "strip_accents": accents},
+        )
+        expected = {
+            "lower_case": ours_lower,
+            "strip_accents": ours_accents,
+            "preserve_special_tokens": False,
+            "normalization": "original",
+            "vocabulary_hash": Vocabulary(case.PIECES).hash,
+        }
+        stored = self.read()
+        self.assertEqual(stored.tokenizer_settings, expected)
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
+        # And the same from what is written, with and without each file.
+        self.path, _ = self.written(stored)
+        self.assertEqual(self.read().tokenizer_settings, expected)
+        self.remove("tokenizer_config.json")
+        self.assertEqual(self.read().tokenizer_settings, expected)
+        self.remove("vocab.txt")
+        self.assertEqual(self.read().tokenizer_settings, expected)
+
+    def test_tokenizer_json_alone(self):
+        """As version 5 of transformers saves it."""
+        self.write_all()
+        self.remove("vocab.txt")
+        self.remove("tokenizer_config.json")
+        self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
+        stored = self.read()
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
+        self.assertFalse(stored.tokenizer_settings["lower_case"])
+
+    def test_of_two_files_that_differ_hugging_faces_choice_counts(self):
+        self.write_all()
+        self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
+        stored = self.read()
+        self.assertTrue(stored.tokenizer_settings["lower_case"])
+        self.assertIn("differ on lower case", str(stored.report.notes))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "do_lower_case": True,
+        }
+        self.write("tokenizer_config.json", config)
+        self.assertFalse(self.read().tokenizer_settings["lower_case"])
+
+    @parameterized.parameters(
+        (case.PIECES, True), ([*case.PIECES[:-1], "Paris"], False)
+    )
+    def test_nobody_says_whether_text_is_lower_cased(self, pieces, expected):
+        self.write_all()
+        self.remove("tokenizer_config.json")
+        self.write("vocab.txt", "\n".join(pieces))
+        stored = self.read()
+        self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
+        self.assertIn("does not say whether", str(stored.report.notes))
+
+    @parameterized.parameters("added", "decoder", "tokenizer", "alone")
+    def test_added_tokens_follow_the_vocabulary(self, where):
+        self.write_all()
+        pieces, (first, second) = case.PIECES[:-2], case.PIECES[-2:]
+        self.write("vocab.txt", "\n".join(pieces) + "\n")
+        added = ((17, first), (18, second))
+        special = ((0, "[PAD]"), *added)
+        if where == "added":
+            self.write("added_tokens.json", {second: 18, first: 17})
+        elif where == "decoder":
+            decoder = {str(i): {"content": x} for i, x in special}
+            self.write(
+                "tokenizer_config.json",
+                {"do_lower_case": True, "added_tokens_decoder": decoder},
+            )
+        else:
+            self.write(
+                "tokenizer.json", case.make_tokenizer_json(pieces, special)
+            )
+        if where == "alone":
+            self.remove("vocab.txt")
+        stored = self.read()
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
+        self.assertRegex(
+            str(stored.report.notes), "Added tokens follow .*: b, c; here"
+        )
+
+    @parameterized.parameters(
+        ({"x": 20}, "has nothing at id 20, where the added token 'x'"),
+        ({"x": 5}, "has 'the' at id 5, where the added token 'x'"),
+        ({"x": "many"}, "must each have an id"),
+    )
+    def test_added_tokens_that_do_not_fit(self, added, message):
+        self.write_all()
+        self.write("added_tokens.json", added)
+        self.assert_refused(message)
+
+    def test_two_added_tokens_of_one_id(self):
+        self.write_all()
+        self.write("added_tokens.json", {"x": 19})
+        self.write(
+            "tokenizer.json", case.make_tokenizer_json(added=[(19, "y")])
+        )
+        self.assert_refused("have the id 19: 'x' and 'y'")
+
+    def test_vocabularies_that_differ(self):
+        self.write_all()
+        self.write(
+            "tokenizer.json", case.make_tokenizer_json([*case.PIECES[:-1], "d"])
+        )
+        self.assert_refused("different vocabularies, first at id 18")
+
+    @parameterized.parameters(({"a": 0, "b": 2},), ({"a": 0, "b": 0},), (None,))
+    def test_ids_with_gaps(self, vocabulary):
+        self.write_all()
+        values = case.make_tokenizer_json()
+        values["model"]["vocab"] = vocabulary
+        self.write("tokenizer.json", values)
+        self.assert_refused("whose ids are the numbers from 0")
+
+    def test_a_padded_table(self):
+        self.write_all()
+        self.write("vocab.txt", "\n".join(case.PIECES[:-2]))
+        self.assert_refused("17 pieces.*19 rows.*add 2 lines such as .padding0")
+
+    def test_a_vocabulary_that_is_too_long(self):
+        self.write_all()
+        self.write("vocab.txt", "\n".join([*case.PIECES, "d"]))
+        self.assert_refused("has 20 lines, but `vocab_size`")
+
+    @parameterized.parameters(
+        "BertJapaneseTokenizer",
+        "XLMRobertaTokenizer",
+        "BertTweetTokenizer",
+        "PreTrainedTokenizerFast",
+    )
+    def test_other_tokenizers_are_refused_by_name(self, name):
+        self.write_all()
+        self.write("tokenizer_config.json", {"tokenizer_class": name})
+        self.assert_refused(f"expected BertTokenizer, received {name}")
+
+    @parameterized.parameters(
+        ("tokenize_chinese_chars", False),
+        ("do_basic_tokenize", False),
+        ("never_split", ["x"]),
+    )
+    def test_other_rules_are_refused(self, key, value):
+        self.write_all()
+        self.write("tokenizer_config.json", {key: value})
+        self.assert_refused(f"knows {key} only as .*Received: ")
+
+    def test_flags_must_be_flags(self):
+        self.write_all()
+        self.write("tokenizer_config.json", {"do_lower_case": "yes"})
+        self.assert_refused("true, false or null for `do_lower_case`")
+
+    @parameterized.parameters(
+        ("normalizer", "handle_chinese_chars", False, "knows handle_chinese"),
+        ("normalizer", "clean_text", False, "knows clean_text only as True"),
+        ("normalizer", "type", "Sequence", "a normalizer of type BertNorm"),
+        ("model", "continuing_subword_prefix", "@@", "only as '##'"),
+        ("model", "unk_token", "<unk>", "only as '.UNK.'"),
+        ("model", "type", "Unigram", "a model of type WordPiece, received 'U"),
+        ("pre_tokenizer", "type", "Whitespace", "a pre_tokenizer of type"),
+    )
+    def test_other_rules_in_tokenizer_json(self, part, key, value, message):
+        self.write_all()
+        values = case.make_tokenizer_json()
+        values[part][key] = value
+        self.write("tokenizer.json", values)
+        self.assert_refused(message)
+
+    @parameterized.parameters("normalizer", "model", "pre_tokenizer")
+    def test_parts_that_lack_in_tokenizer_json(self, part):
+        self.write_all()
+        for value in (None, [3]):
+            self.write(
+                "tokenizer.json", case.make_tokenizer_json() | {part: value}
+            )
+            self.assert_refused(f"not a tokenizer of BERT: expected a {part}")
+
+    @parameterized.parameters(
+        "tokenizer_config.json", "special_tokens_map.json"
+    )
+    def test_special_tokens_must_be_berts(self, file):
+        self.write_all()
+        spelled = {key: {"content": x} for key, x in case.SPECIAL.items()}
+        self.write(file, spelled)
+        self.assertEqual(self.read().vocabulary.cls_id, 2)
+        self.write(file, spelled | {"cls_token": "<s>"})
+        self.assert_refused(r"cls_token must be '\[CLS\]'.*Received: '<s>'")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,345 @@
+"""Tests for bert_tf.checkpoints.keras_hub.model and activation_change."""
+
+import os
+import re
+import shutil
+from unittest import mock
+
+import keras_hub as their_library
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints.keras_hub import activation_change
+from bert_tf.checkpoints.keras_hub import model as keras_hub
+from bert_tf.checkpoints.keras_hub import preset as keras_hub_preset
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import keras_hub_case as case
+from tests.support import tiny_layers
+from tests.support import tiny_model
+from tests.support.shared_data import golden
+
+
+class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    def test_gives_our_outputs(self):
+        stored = case.make_stored("cls/predictions", "cls/seq_relationship")
+        inputs, theirs = case.make_inputs()
+        backbone = keras_hub.build_backbone(stored)
+        self.assertIsInstance(backbone, their_library.models.BertBackbone)
+        self.assert_same_outputs(
+            case.compute_our_outputs(stored, inputs),
+            backbone(theirs),
+            inputs["input_mask"],
+        )
+
+    def test_gives_the_originals_outputs(self):
+        prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
+        backbone = keras_hub.build_backbone(tf1_model.read_model(prefix))
+        expected = np.load(golden("model/forward.npz"))
+        outputs = backbone(case.rename_golden_inputs(expected))
+        tokens = expected["input_mask"].astype(bool)
+        self.assertAllClose(
+            outputs["sequence_output"].numpy()[tokens],
+            expected["sequence_output"][tokens],
+            rtol=0,
+            atol=1e-5,
+        )
+        self.assertAllClose(
+            outputs["pooled_output"],
+            expected["pooled_output"],
+            rtol=0,
+            atol=1e-5,
+        )
+
+    def test_no_pooler(self):
+        stored = case.make_stored("cls/predictions", parts=("bert",))
+        with self.assertRaisesRegex(UserError, "masked_lm. has none; convert"):
+            keras_hub.build_backbone(stored)
+        with self.assertRaisesRegex(UserError, "has a pooler, and there"):
+            self.write(stored)
+        self.assertEmpty(os.listdir(self.directory))
+
+    @parameterized.parameters(
+        ({"hidden_act": "relu"}, "hidden_act='gelu' and no.*'relu' in there"),
+        ({"layer_norm_eps": 1e-6}, "layer_norm_eps=1e-12 .*=1e-06"),
+        ({"left_to_right": True}, "left_to_right=False .*=True"),
+        (
+            {"hidden_act": "gelu_erf"},
+            "'gelu_erf'.*only has its tanh form.*--allow_activation_change",
+        ),
+        (
+            {"hidden_act": "gelu_erf", "layer_norm_eps": 1e-5},
+            "--allow_activation_change",
+        ),
+    )
+    def test_what_theirs_cannot_be(self, changes, message):
+        stored = case.make_stored(
+            config=BertConfig(**vars(case.CONFIG) | changes)
+        )
+        with self.assertRaisesRegex(UserError, message):
+            keras_hub.build_backbone(stored)
+        with self.assertRaisesRegex(UserError, message):
+            self.write(stored)
+        self.assertEmpty(os.listdir(self.directory))
+
+
+class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    def test_from_preset_finds_everything(self):
+        stored = case.make_stored()
+        sentences = self.write(stored)
+        # A preset refers to nothing outside.
+        moved = self.create_tempdir().full_path + "/moved"
+        shutil.move(self.directory, moved)
+        inputs, theirs = case.make_inputs()
+        backbone = their_library.models.BertBackbone.from_preset(moved)
+        self.assert_same_outputs(
+            case.compute_our_outputs(stored, inputs),
+            backbone(theirs),
+            inputs["input_mask"],
+        )
+        self.assertEqual(backbone.dropout, 0.2)
+        self.assertEqual(backbone.max_sequence_length, 7)
+        tokenizer = their_library.models.BertTokenizer.from_preset(moved)
+        self.assertEqual(tokenizer.get_vocabulary(), tiny_model.TOKENS)
+        self.assertAllEqual(
+            tokenizer(case.TEXT), stored.build_tokenizer().tokenize(case.TEXT)
+        )
+        text = " ".join(sentences)
+        self.assertIn("tanh form of GELU", text)
+        self.assertIn("no-break spaces do not part words", text)
+        # A classifier of it begins with its encoder, and packs no more pieces
+        # than that has positions.
+        classifier = their_library.models.BertTextClassifier.from_preset(
+            moved, num_classes=2
+        )
+        self.assertEqual(classifier.preprocessor.sequence_length, 7)
+        masked_lm = their_library.models.BertMaskedLMPreprocessor.from_preset(
+            moved
+        )
+        self.assertEqual(masked_lm.tokenizer.vocabulary_size(), 16)
+        self.assertAllEqual(
+            classifier.backbone.get_layer("pooled_dense").kernel,
+            stored.weights["bert/pooler/dense/kernel"],
+        )
+
+    def test_is_undone_by_reading(self):
+        stored = case.make_stored()
+        self.write(stored)
+        received = keras_hub.read_model(self.directory)
+        self.assert_same_model(received, stored)
+        self.assertEqual(received.vocabulary.tokens, stored.vocabulary.tokens)
+        self.assertEqual(received.tokenizer_settings, stored.tokenizer_settings)
+        self.assertEqual(received.task, {"kind": "encoder"})
+        self.assertEqual(set(received.report.loaded), set(stored.weights))
+        self.assertEqual(received.report.absent_heads, ())
+        self.assertEqual(received.report.unused, ())
+
+    @parameterized.product(
+        lower_case=(False, True),
+        strip_accents=(False, True),
+        preserve_special_tokens=(False, True),
+    )
+    def test_tokenizer_settings(self, **settings):
+        tokenizer = keras_hub._build_tokenizer(
+            case.make_stored_with(
+                tokenizer_settings=stored_model.tokenizer_settings(
+                    case.VOCABULARY, **settings
+                )
+            )
+        )
+        tokenizer.save_to_preset(self.directory)
+        received, _ = keras_hub_preset._read_settings(
+            self.directory, case.VOCABULARY
+        )
+        self.assertEqual(
+            received,
+            settings
+            | {"normalization": "original", "vocabulary_hash": mock.ANY},
+        )
+
+    def test_classifier(self):
+        stored = case.make_stored(
+            "output",
+            labels=["no", "yes", "who knows"],
+            max_seq_length=6,
+            problem_type="multi_label",
+        )
+        sentences = self.write(stored)
+        inputs, theirs = case.make_inputs()
+        classifier = their_library.models.BertTextClassifier.from_preset(
+            self.directory
+        )
+        pooled = case.compute_our_outputs(stored, inputs)[
+            "pooled_output"
+        ].numpy()
+        expected = (
+            pooled @ stored.weights["output_weights"].T
+            + stored.weights["output_bias"]
+        )
+        self.assertAllClose(classifier(theirs), expected, rtol=0, atol=1e-5)
+        self.assertEqual(classifier.dropout, 0.1)
+        self.assertEqual(classifier.preprocessor.sequence_length, 6)
+        packed = classifier.preprocessor([case.TEXT])["token_ids"]
+        self.assertEqual(packed.shape, (1, 6))
+        self.assertIn("no, yes, who knows", " ".join(sentences))
+        self.assertIn("no place for problem_type of", " ".join(sentences))
+        received = keras_hub.read_model(self.directory)
+        self.assert_same_model(received, stored)
+        self.assertEqual(
+            received.task, {"kind": "classification", "max_seq_length": 6}
+        )
+
+    def test_the_originals_classifier(self):
+        prefix = golden("model/classifier.ckpt.index").removesuffix(".index")
+        stored = tf1_model.read_model(prefix)
+        self.write(stored)
+        classifier = their_library.models.BertTextClassifier.from_preset(
+            self.directory
+        )
+        inputs = np.load(golden("model/forward.npz"))
+        expected = np.load(golden("model/classifier.npz"))
+        self.assertAllClose(
+            classifier(case.rename_golden_inputs(inputs)),
+            expected["logits"],
+            rtol=0,
+            atol=1e-5,
+        )
+        self.assert_same_model(keras_hub.read_model(self.directory), stored)
+
+    def test_classifier_without_vocabulary(self):
+        stored = case.make_stored("output", with_vocabulary=False)
+        sentences = self.write(stored)
+        self.assertIn("no tokenizer", " ".join(sentences))
+        self.assertNotIn("tokenizer.json", os.listdir(self.directory))
+        classifier = their_library.models.BertTextClassifier.from_preset(
+            self.directory
+        )
+        self.assertAllEqual(
+            classifier.output_dense.bias, stored.weights["output_bias"]
+        )
+        received = keras_hub.read_model(self.directory)
+        self.assertIsNone(received.vocabulary)
+        self.assertIsNone(received.tokenizer_settings)
+        self.assert_same_model(received, stored)
+
+    @parameterized.parameters(
+        ("cls/predictions", "masked-LM head stays behind"),
+        ("cls/seq_relationship", "next-sentence head stays behind"),
+        ("cls/squad", "question answering head stays behind"),
+        ("cls/tagging", "tagging head stays behind"),
+        ("cls/multiple_choice", "multiple-choice head stays behind"),
+    )
+    def test_a_head_that_stays_behind_is_named(self, head, sentence):
+        with mock.patch.object(keras_hub, "_build_backbone"):
+            self.assertIn(
+                sentence, " ".join(self.write(case.make_stored(head)))
+            )
+
+    def test_what_else_stays_behind_is_said(self):
+        config = tiny_layers.replace(
+            vocab_size=len(case.VOCABULARY), initializer_range=0.03
+        )
+        stored = case.make_stored_with(
+            config=config,
+            optimizer_state=Tensors.from_arrays({"global_step": np.int64(3)}),
+        )
+        with mock.patch.object(keras_hub, "_build_backbone"):
+            text = " ".join(self.write(stored))
+        self.assertIn("hidden_dropout_prob, 0.2, also takes", text)
+        self.assertIn("attention_probs_dropout_prob, 0.3.", text)
+        self.assertIn("initializer_range, 0.03, is not kept", text)
+        self.assertIn("optimizer's state stays behind", text)
+
+    def test_pieces_of_white_space(self):
+        # KerasHub strips them, so two of them would be one.
+        config = tiny_layers.replace(vocab_size=17)
+        one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
+        stored = case.make_stored_with(config=config, vocabulary=one)
+        self.assertIn("end: '\\u2028'.", " ".join(self.write(stored)))
+        tokenizer = their_library.models.BertTokenizer.from_preset(
+            self.directory
+        )
+        self.assertAllEqual(
+            tokenizer("the dog"), [one.id("the"), one.id("dog")]
+        )
+        two = Vocabulary([*one.tokens, "\u3000"])
+        stored = case.make_stored_with(
+            config=tiny_layers.replace(vocab_size=18), vocabulary=two
+        )
+        with self.assertRaisesRegex(UserError, "would hold a piece twice"):
+            self.write(stored)
+
+
+class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    def _exact(self, **options):
+        config = BertConfig(**vars(case.CONFIG) | {"hidden_act": "gelu_erf"})
+        return case.make_stored(config=config, **options)
+
+    def test_says_how_far_outputs_move(self):
+        stored = self._exact()
+        sentences = self.write(stored, allow_activation_change=True)
+        found = re.search(
+            r"at most ([^ ]+) \(sequence_output\) and ([^ ]+) \(pooled_output",
+            " ".join(sentences),
+        )
+        # Sentence by sentence, without padding, both in our own model.
+        tanh = case.make_stored()
+        tokenizer = stored.build_tokenizer()
+        sequence, pooled = [], []
+        for sentence in activation_change.SENTENCES:
+            ids = tokenizer.tokenize(sentence).numpy()[: 7 - 2]
+            ids = np.array(
+                [[case.VOCABULARY.cls_id, *ids, case.VOCABULARY.sep_id]]
+            )
+            exact = case.compute_our_outputs(stored, {"input_ids": ids})
+            other = case.compute_our_outputs(tanh, {"input_ids": ids})
+            difference = {k: np.abs(exact[k] - other[k]).max() for k in exact}
+            sequence.append(difference["sequence_output"])
+            pooled.append(difference["pooled_output"])
+        self.assertLen(sequence, 10)
+        self.assertGreater(max(pooled), 1e-5)
+        for received, expected in zip(
+            found.groups(), (max(sequence), max(pooled)), strict=True
+        ):
+            # Two digits are printed.
+            self.assertAllClose(float(received), expected, rtol=0.06, atol=1e-6)
+
+    def test_what_is_written_has_the_tanh_form(self):
+        stored = self._exact(with_vocabulary=False)
+        sentences = self.write(stored, allow_activation_change=True)
+        self.assertIn("differ by at most", " ".join(sentences))
+        inputs, theirs = case.make_inputs()
+        backbone = their_library.models.BertBackbone.from_preset(self.directory)
+        self.assert_same_outputs(
+            case.compute_our_outputs(case.make_stored(), inputs),
+            backbone(theirs),
+            inputs["input_mask"],
+        )
+        received = keras_hub.read_model(self.directory)
+        self.assertEqual(received.config, case.CONFIG)
+
+    def test_ids_without_a_vocabulary(self):
+        inputs = activation_change.build_inputs(
+            self._exact(with_vocabulary=False)
+        )
+        self.assertEqual(inputs["input_ids"].shape, (10, 7))
+        self.assertEqual(set(inputs["input_ids"].flat), set(range(16)))
+        lengths = inputs["input_mask"].sum(axis=1)
+        self.assertEqual((lengths.max(), lengths.min()), (7, 4))
+
+    def test_padding_does_not_count(self):
+        exact = np.zeros((1, 2, 1)), np.float32([[1.0]])
+        other = np.float32([[[0.25], [9.0]]]), np.float32([[0.5]])
+        sentence = activation_change.describe_difference(
+            exact, other, {"input_mask": np.array([[1, 0]])}
+        )
+        self.assertIn("0.25 (sequence_output) and 0.5 (pooled", sentence)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,399 @@
+"""Tests for bert_tf.checkpoints.keras_hub.preset and keras_weights."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from unittest import mock
+
+import h5py
+import keras
+import keras_hub as their_library
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints.keras_hub import model as keras_hub
+from bert_tf.checkpoints.keras_hub import weights as keras_hub_weights
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from tests.support import keras_hub_case as case
+from tests.support import tiny_layers
+
+
+class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    def _assert_read_as(self, backbone):
+        received = keras_hub.read_model(self.directory)
+        inputs, theirs = case.make_inputs(received.config)
+        self.assert_same_outputs(
+            case.compute_our_outputs(received, inputs),
+            backbone(theirs),
+            inputs["input_mask"],
+        )
+        return received
+
+    def test_their_backbone(self):
+        backbone = self.their_backbone()
+        backbone.save_to_preset(self.directory)
+        self.assertEqual(formats.detect(self.directory), "keras_hub")
+        received = self._assert_read_as(backbone)
+        self.assertEqual(
+            received.config,
+            BertConfig(
+                vocab_size=16,
+                hidden_size=8,
+                num_hidden_layers=3,
+                num_attention_heads=2,
+                intermediate_size=12,
+                hidden_dropout_prob=0.25,
+                attention_probs_dropout_prob=0.25,
+                max_position_embeddings=9,
+                type_vocab_size=3,
+            ),
+        )
+        self.assertEqual(received.task["kind"], "encoder")
+        self.assertLen(received.report.loaded, len(backbone.weights))
+        # Four kernels and three biases of attention a layer.
+        self.assertLen(received.report.reshaped, 21)
+        self.assertIn("tanh form", received.report.notes[0])
+        self.assertIn("no tokenizer", " ".join(received.report.notes))
+
+    def test_shards(self):
+        backbone = self.their_backbone()
+        backbone.save_to_preset(self.directory, max_shard_size=1e-6)
+        self.assertIn("model_00003.weights.h5", os.listdir(self.directory))
+        self.assertEqual(formats.detect(self.directory), "keras_hub")
+        self._assert_read_as(backbone)
+
+    def test_half_precision(self):
+        self.their_backbone(dtype="bfloat16").save_to_preset(self.directory)
+        backbone = their_library.models.BertBackbone.from_preset(
+            self.directory, dtype="float32"
+        )
+        received = self._assert_read_as(backbone)
+        kernel = received.weights["bert/pooler/dense/kernel"]
+        self.assertAllEqual(
+            kernel, backbone.get_layer("pooled_dense").kernel.numpy()
+        )
+
+    def test_names_of_before_keras_3(self):
+        backbone = self.their_backbone()
+        backbone.save_to_preset(self.directory)
+        with h5py.File(self.path("model.weights.h5"), "a") as file:
+            file.move("layers", "_layer_checkpoint_dependencies")
+        their_library.models.BertBackbone.from_preset(self.directory)
+        self._assert_read_as(backbone)
+
+    @parameterized.parameters(
+        (
+            "layers/transformer_encoder_11/_self_attention_layer/_query_dense"
+            "/vars/0",
+            "transformer_layer_11/self_attention_layer/query/kernel",
+        ),
+        (
+            "layers/transformer_encoder/_feedforward_layer_norm/vars/1",
+            "transformer_layer_0/feedforward_layer_norm/beta",
+        ),
+        ("layers/layer_normalization/vars/0", "embeddings_layer_norm/gamma"),
+        ("layers/layer_normalization_1/vars/0", None),
+        ("layers/dense/vars/2", None),
+        ("layers/dense/inner/vars/0", None),
+        ("layers/transformer_encoder/vars/0", None),
+        ("layers/dense", None),
+        ("optimizer/vars/0", None),
+    )
+    def test_names(self, name, path):
+        self.assertEqual(
+            keras_hub_weights.variable_path(name, keras_hub_weights.BACKBONE),
+            path,
+        )
+
+    def test_their_classifier(self):
+        classifier = their_library.models.BertTextClassifier(
+            self.their_backbone(),
+            num_classes=4,
+            preprocessor=their_library.models.BertTextClassifierPreprocessor(
+                self.their_tokenizer(lowercase=True), sequence_length=8
+            ),
+        )
+        tiny_layers.randomize(classifier.output_dense, seed=8)
+        classifier.save_to_preset(self.directory)
+        received = keras_hub.read_model(self.directory)
+        inputs, theirs = case.make_inputs(received.config)
+        pooled = case.compute_our_outputs(received, inputs)[
+            "pooled_output"
+        ].numpy()
+        logits = (
+            pooled @ received.weights["output_weights"].T
+            + received.weights["output_bias"]
+        )
+        self.assertAllClose(classifier(theirs), logits, rtol=0, atol=1e-5)
+        self.assertEqual(
+            received.task, {"kind": "classification", "max_seq_length": 8}
+        )
+        self.assertEqual(received.vocabulary.tokens, case.VOCABULARY.tokens)
+        settings = received.tokenizer_settings
+        self.assertTrue(settings["lower_case"])
+        self.assertFalse(settings["strip_accents"])
+        notes = " ".join(received.report.notes)
+        self.assertIn("keeps accents", notes)
+        self.assertIn("no names of classes", notes)
+
+    def test_a_trained_classifier(self):
+        classifier = their_library.models.BertTextClassifier(
+            self.their_backbone(), num_classes=3, activation="softmax"
+        )
+        classifier.compile(
+            optimizer=keras.optimizers.Adam(0.01),
+            loss=keras.losses.SparseCategoricalCrossentropy(),
+        )
+        classifier.optimizer.build(classifier.trainable_variables)
+        classifier.save_to_preset(self.directory)
+        received = keras_hub.read_model(self.directory)
+        self.assertAllEqual(
+            received.weights["output_bias"], classifier.output_dense.bias
+        )
+        self.assertEqual(
+            received.task,
+            {"kind": "classification", "problem_type": "single_label"},
+        )
+        self.assertIn("optimizer/vars/9", received.report.expected)
+        self.assertIn("softmax of the logits", received.report.notes[-1])
+
+    def test_their_masked_lm_head_is_left(self):
+        their_library.models.BertMaskedLM(self.their_backbone()).save_to_preset(
+            self.directory
+        )
+        received = keras_hub.read_model(self.directory)
+        self.assertEqual(received.task, {"kind": "encoder"})
+        self.assertIn("masked-LM head is left", received.report.notes[-1])
+
+    def test_their_embedder_is_an_encoder(self):
+        their_library.models.BertTextEmbedder(
+            self.their_backbone()
+        ).save_to_preset(self.directory)
+        received = keras_hub.read_model(self.directory)
+        self.assertEqual(received.task, {"kind": "encoder"})
+        self.assertIn("BertTextEmbedder", received.report.notes[-1])
+
+    def test_vocabulary_put_beside(self):
+        self.their_backbone().save_to_preset(self.directory)
+        case.VOCABULARY.write(self.path("vocab.txt"))
+        received = keras_hub.read_model(self.directory)
+        self.assertEqual(received.vocabulary.tokens, case.VOCABULARY.tokens)
+        self.assertTrue(received.tokenizer_settings["lower_case"])
+        self.assertIn("follows from vocab.txt", " ".join(received.report.notes))
+
+    def test_needs_no_keras_hub(self):
+        self.write()
+        with mock.patch.dict(sys.modules, {"keras_hub": None}):
+            self.assertTrue(keras_hub.recognizes(self.directory))
+            received = keras_hub.read_model(self.directory)
+            self.assert_same_model(received, case.make_stored())
+
+    def test_values_are_read_when_asked_for(self):
+        self.write()
+        received = keras_hub.read_model(self.directory)
+        os.remove(self.path("model.weights.h5"))
+        with self.assertRaisesRegex(UserError, "is damaged or incomplete"):
+            received.weights["bert/pooler/dense/bias"]  # noqa: B018
+
+
+class RecognizeTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    def test_other_directories(self):
+        self.assertFalse(keras_hub.recognizes(self.directory))
+        self.assertFalse(keras_hub.recognizes(self.path("nothing")))
+        for contents in ('{"model_type": "bert"}', "[1]", "{", "\udcff"):
+            with open(
+                self.path("config.json"), "w", errors="surrogateescape"
+            ) as file:
+                file.write(contents)
+            self.assertFalse(keras_hub.recognizes(self.directory))
+            self.assertFalse(keras_hub.recognizes(self.path("config.json")))
+
+    @parameterized.parameters(
+        {"registered_name": "keras_nlp>BertBackbone"},
+        {"module": "keras_hub.src.models.bert.bert_backbone"},
+    )
+    def test_config(self, **values):
+        files.write_json(self.path("config.json"), values)
+        self.assertTrue(keras_hub.recognizes(self.directory))
+
+    def test_without_config(self):
+        self.write()
+        os.remove(self.path("config.json"))
+        self.assertTrue(keras_hub.recognizes(self.directory))
+        with self.assertRaisesRegex(UserError, "there is no .*config.json"):
+            keras_hub.read_model(self.directory)
+
+
+class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.preset = cls.enter_context(tempfile.TemporaryDirectory())
+        keras_hub.write_model(cls.preset, case.make_stored("output"))
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.preset, self.directory, dirs_exist_ok=True)
+
+    def _assert_refused(self, message, **options):
+        with self.assertRaisesRegex(UserError, message) as raised:
+            keras_hub.read_model(self.directory, **options)
+        self.assertNotIn("\n", str(raised.exception))
+
+    def test_other_architectures(self):
+        backbone = their_library.models.DistilBertBackbone(
+            vocabulary_size=17,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=8,
+            intermediate_dim=12,
+            max_sequence_length=7,
+        )
+        backbone.save_to_preset(self.directory)
+        self.assertEqual(formats.detect(self.directory), "keras_hub")
+        self._assert_refused("preset of DistilBertBackbone; only .* a Bert")
+
+    @parameterized.parameters(
+        ({"num_layers": 1}, "has besides layers?|transformer_layer_1/"),
+        ({"num_layers": 3}, "lacks transformer_layer_2/"),
+        ({"hidden_dim": 10}, "another shape .*embeddings .16, 8"),
+        ({"num_heads": 4}, r"query/kernel \(8, 2, 4\) \(its config wants"),
+        ({"max_sequence_length": 8}, "another shape position_embedding"),
+        ({"num_segments": 2}, "another shape segment_embedding"),
+        ({"vocabulary_size": 17}, "16 lines, but `vocab_size`"),
+        ({"vocabulary_size": "x"}, "config.json: `vocab_size` must be of type"),
+        ({"num_heads": 3}, "config.json: `num_attention_heads` must divide"),
+        ({"dropout": None}, "config.json: `hidden_dropout_prob` must be"),
+        ({"rotary": True}, "Missing: none; unknown: rotary"),
+    )
+    def test_config_of_other_weights(self, changes, message):
+        self.edit("config.json", **changes)
+        self._assert_refused(message)
+
+    def test_config_lacks_a_key(self):
+        values = files.read_json(self.path("config.json"))
+        del values["config"]["num_heads"]
+        files.write_json(self.path("config.json"), values)
+        self._assert_refused("config.json must describe .*Missing: num_heads")
+
+    @parameterized.product(
+        name=("config.json", "task.json", "tokenizer.json"),
+        contents=("{", "[]", '{"config": 3}'),
+    )
+    def test_damaged_json(self, name, contents):
+        files.write_text(self.path(name), contents)
+        self._assert_refused(f"{name} (is not valid JSON|must hold a JSON obj)")
+
+    @parameterized.parameters(
+        "model.weights.h5",
+        "task.weights.h5",
+        "assets/tokenizer/vocabulary.txt",
+    )
+    def test_missing_file(self, name):
+        os.remove(self.path(name))
+        self._assert_refused(f"is incomplete: there is no .*{name}")
+
+    @parameterized.parameters(
+        (lambda x: x[: len(x) // 2],),
+        (lambda x: x[:-1],),
+        (lambda x: b"",),
+        (lambda x: b"not HDF5 at all" * 99,),
+        # The tables of groups, not the numbers.
+        (lambda x: x.replace(b"SNOD", b"XXXX"),),
+        (lambda x: x.replace(b"TREE", b"XXXX"),),
+        (lambda x: x.replace(b"HEAP", b"XXXX"),),
+    )
+    def test_damaged_weights(self, damage):
+        file = self.path("model.weights.h5")
+        contents = files.read_bytes(file)
+        files.write_bytes(file, damage(contents))
+        self._assert_refused("model.weights.h5 is damaged or incomplete")
+
+    def test_other_number_of_classes(self):
+        self.edit("task.json", num_classes=4)
+        self._assert_refused(r"num_classes=4, but the bias .* shape \(3,\)")
+
+    @parameterized.parameters(
+        ({"class_name": "function"}, r"\{'class_name': 'function'\}"),
+        ("sigmoid", "sigmoid"),
+    )
+    def test_activation_of_a_classifier(self, activation, name):
+        self.edit("task.json", activation=activation)
+        received = keras_hub.read_model(self.directory)
+        self.assertRegex(received.report.notes[-1], f"returns {name} of the")
+        self.assertEqual(
+            received.task.get("problem_type"),
+            "multi_label" if activation == "sigmoid" else None,
+        )
+
+    def test_head_without_its_weights(self):
+        with h5py.File(self.path("task.weights.h5"), "a") as file:
+            for name in list(file):
+                del file[name]
+        self._assert_refused("it lacks logits/kernel, logits/bias")
+        received = keras_hub.read_model(self.directory, re.compile("^logits"))
+        self.assertEqual(received.task["kind"], "encoder")
+
+    def test_more_weights_than_it_should_have(self):
+        with h5py.File(self.path("model.weights.h5"), "a") as file:
+            file["layers/dense/vars/2"] = np.ones(2, np.float32)
+        self._assert_refused("has besides layers/dense/vars/2")
+        received = keras_hub.read_model(self.directory, re.compile("vars/2"))
+        self.assertEqual(received.report.unused, ("layers/dense/vars/2",))
+
+    def test_quantized(self):
+        with h5py.File(self.path("model.weights.h5"), "a") as file:
+            del file["layers/dense/vars/0"]
+            file["layers/dense/vars/0"] = np.ones((8, 8), np.int8)
+        self._assert_refused("vars/0 holds numbers of type int8; expected")
+
+    def test_weights_in_another_file(self):
+        with h5py.File(self.path("model.weights.h5"), "a") as file:
+            del file["layers/dense/vars/1"]
+            file.create_dataset(
+                "layers/dense/vars/1",
+                (8,),
+                np.float32,
+                external=[(self.path("config.json"), 0, 32)],
+            )
+        self._assert_refused("vars/1 lies in another file")
+
+    @parameterized.parameters("../model.weights.h5", "/etc/hostname", 3, ([2],))
+    def test_shards_elsewhere(self, name):
+        os.remove(self.path("model.weights.h5"))
+        files.write_json(
+            self.path("model.weights.json"), {"weight_map": {"/a": [name]}}
+        )
+        self._assert_refused("must name files that lie beside it. Received: ")
+
+    def test_missing_shard(self):
+        backbone = self.their_backbone()
+        os.remove(self.path("model.weights.h5"))
+        backbone.save_to_preset(self.directory, max_shard_size=1e-6)
+        os.remove(self.path("model_00001.weights.h5"))
+        self._assert_refused("there is no .*model_00001.weights.h5")
+
+    @parameterized.parameters(
+        ({"split": False}, "split=True.*Received.*split=False"),
+        ({"suffix_indicator": "@"}, "suffix_indicator='@'"),
+        ({"lowercase": "yes"}, "lowercase='yes'"),
+    )
+    def test_other_tokenizers(self, changes, message):
+        self.edit("tokenizer.json", **changes)
+        self._assert_refused(f"tokenizer.json must describe .*{message}")
+
+    def test_tokenizer_of_another_architecture(self):
+        values = files.read_json(self.path("tokenizer.json"))
+        values["registered_name"] = "keras_hub>RobertaTokenizer"
+        files.write_json(self.path("tokenizer.json"), values)
+        self._assert_refused("Received: a RobertaTokenizer")
+
+
+if __name__ == "__main__":
+    tf.test.main()

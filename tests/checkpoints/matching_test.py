@@ -1,0 +1,188 @@
+"""Tests for bert_tf.checkpoints.matching and bert_tf.checkpoints.tensors."""
+
+import re
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import weight_layout
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.errors import UserError
+from tests.support import tiny_layers
+
+_PARTS = ("bert", "bert/pooler", "output")
+
+
+def _theirs(weights_format="huggingface", parts=_PARTS, num_labels=3):
+    """Returns canonical values, and the same in a format's terms."""
+    ours, theirs = {}, {}
+    for index, row in enumerate(weight_map.rows(tiny_layers.CONFIG)):
+        if weight_map.part_of(row.name) not in parts:
+            continue
+        shape = weight_map.shape_of(row, tiny_layers.CONFIG, num_labels)
+        ours[row.name] = tiny_layers.normal(*shape, seed=index)
+        theirs[weight_map.name_in(row, weights_format)] = (
+            weight_layout.to_format(
+                ours[row.name], row.layout, weights_format, 2
+            )
+        )
+    return ours, theirs
+
+
+def _match(theirs, weights_format="huggingface", heads=("output",), **options):
+    return matching.match(
+        tiny_layers.CONFIG,
+        {name: x.shape for name, x in theirs.items()},
+        theirs.__getitem__,
+        weights_format,
+        "there",
+        heads,
+        **options,
+    )
+
+
+class MatchTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "tf1", "huggingface", "keras_hub", "model_garden", "bert_tf"
+    )
+    def test_finds_every_weight(self, weights_format):
+        parts = ("bert", "bert/pooler")
+        ours, theirs = _theirs(weights_format, parts)
+        tensors, report = _match(theirs, weights_format, heads=())
+        self.assertEqual(set(tensors), set(ours))
+        for name, value in ours.items():
+            self.assertAllEqual(tensors[name], value, name)
+            self.assertEqual(tensors.shapes[name], value.shape)
+            self.assertTrue(tensors[name].flags.c_contiguous)
+        self.assertEqual(set(report.loaded), set(ours))
+        self.assertEqual(report.missing + report.unused, ())
+        expected = {
+            "tf1": 0,
+            "bert_tf": 0,
+            # Six kernels a layer, and the pooler's.
+            "huggingface": 13,
+            # Four kernels and three biases of attention a layer.
+            "keras_hub": 14,
+            "model_garden": 14,
+        }
+        self.assertLen(report.reshaped, expected[weights_format])
+
+    def test_labels_are_counted(self):
+        ours, theirs = _theirs()
+        tensors, report = _match(theirs)
+        self.assertEqual(tensors.shapes["output_weights"], (3, 8))
+        self.assertAllEqual(tensors["output_weights"], ours["output_weights"])
+        self.assertEqual(report.absent_heads, ())
+
+    def test_a_head_may_be_absent(self):
+        _, theirs = _theirs(parts=("bert",))
+        tensors, report = _match(theirs)
+        self.assertEqual(report.absent_heads, ("bert/pooler", "output"))
+        self.assertNotIn("bert/pooler/dense/bias", tensors)
+
+    def test_half_precision_becomes_float32(self):
+        ours, theirs = _theirs()
+        theirs = {name: x.astype(np.float16) for name, x in theirs.items()}
+        tensors, _ = _match(theirs)
+        name = "bert/encoder/layer_0/output/dense/kernel"
+        self.assertEqual(tensors[name].dtype, np.float32)
+        self.assertAllEqual(
+            tensors[name], ours[name].astype(np.float16).astype(np.float32)
+        )
+
+    @parameterized.parameters(np.nan, np.inf, -np.inf)
+    def test_numbers_that_are_not_finite(self, value):
+        _, theirs = _theirs()
+        theirs["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
+        tensors, _ = _match(theirs)
+        self.assertLen(tensors["bert/encoder/layer_0/output/dense/kernel"], 12)
+        message = "there holds numbers in bert.encoder.layer.1.output.dense.w"
+        with self.assertRaisesRegex(UserError, message):
+            tensors["bert/encoder/layer_1/output/dense/kernel"]  # noqa: B018
+
+    def test_everything_wrong_is_listed(self):
+        _, theirs = _theirs()
+        del theirs["bert.encoder.layer.1.output.dense.bias"]
+        del theirs["classifier.bias"]
+        theirs["extra"] = np.zeros(3)
+        theirs["bert.pooler.dense.bias"] = np.zeros(9)
+        message = (
+            "there does not hold.*lacks bert.encoder.layer.1.output.dense.bias,"
+            r".*it has besides extra; it has in another shape .*bias \(9,\) "
+            r"\(its config wants \(8,\)\)"
+        )
+        with self.assertRaisesRegex(UserError, message):
+            _match(theirs)
+
+    def test_more_layers_than_the_config_says(self):
+        _, theirs = _theirs()
+        theirs["bert.encoder.layer.2.output.dense.bias"] = np.zeros(8)
+        with self.assertRaisesRegex(UserError, "besides bert.encoder.layer.2"):
+            _match(theirs)
+
+    def test_allowed_names_begin_anew(self):
+        ours, theirs = _theirs()
+        del theirs["bert.encoder.layer.0.intermediate.dense.weight"]
+        del theirs["bert.embeddings.LayerNorm.weight"]
+        del theirs["bert.embeddings.LayerNorm.bias"]
+        theirs["extra.weight"] = np.zeros(3)
+        # Names of either side.
+        allow = re.compile(r"layer_0/inter.*kernel|LayerNorm|^extra")
+        tensors, report = _match(theirs, allow_missing=allow)
+        kernel = "bert/encoder/layer_0/intermediate/dense/kernel"
+        norm = "bert/embeddings/LayerNorm/"
+        self.assertSameElements(
+            report.missing, [kernel, f"{norm}gamma", f"{norm}beta"]
+        )
+        self.assertEqual(report.unused, ("extra.weight",))
+        self.assertAllEqual(tensors[f"{norm}gamma"], np.ones(8))
+        self.assertAllEqual(tensors[f"{norm}beta"], np.zeros(8))
+        value = tensors[kernel]
+        self.assertEqual(value.shape, (8, 12))
+        self.assertAllEqual(value, tensors[kernel])
+        self.assertBetween(np.std(value), 0.01, 0.03)
+        self.assertLessEqual(np.max(np.abs(value)), 0.04)
+        name = "bert/pooler/dense/kernel"
+        self.assertAllEqual(tensors[name], ours[name])
+
+    def test_expected_tensors_are_said_to_be(self):
+        _, theirs = _theirs()
+        theirs["bert.embeddings.position_ids"] = np.zeros((1, 7))
+        _, report = _match(
+            theirs, expected_unused=lambda name: name.endswith("position_ids")
+        )
+        self.assertEqual(report.expected, ("bert.embeddings.position_ids",))
+
+
+class TensorsTest(tf.test.TestCase):
+    def test_reads_when_asked(self):
+        read = []
+
+        def reader(name):
+            read.append(name)
+            return np.zeros(2)
+
+        tensors = Tensors({"a": (2,), "b": (2,)}, reader)
+        self.assertLen(tensors, 2)
+        self.assertIn("a", tensors)
+        kept = tensors.select(lambda name: name == "b")
+        self.assertEqual(list(kept), ["b"])
+        self.assertEmpty(read)
+        self.assertAllEqual(kept["b"], np.zeros(2))
+        self.assertEqual(read, ["b"])
+        with self.assertRaises(KeyError):
+            kept["a"]  # noqa: B018
+
+    def test_from_arrays(self):
+        arrays = {"x": np.arange(3), "step": np.int64(4)}
+        tensors = Tensors.from_arrays(arrays)
+        self.assertEqual(dict(tensors.shapes), {"x": (3,), "step": ()})
+        self.assertIs(tensors["x"], arrays["x"])
+        self.assertIs(Tensors.from_arrays(tensors), tensors)
+
+
+if __name__ == "__main__":
+    tf.test.main()

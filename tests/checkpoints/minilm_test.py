@@ -1,0 +1,86 @@
+"""A real pretrained BERT, compared with what transformers computed with it."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints.huggingface import model as huggingface
+from tests.support import minilm
+
+_TOLERANCE = 2e-5
+
+
+class MinilmTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = minilm.directory()
+        cls.expected = np.load(minilm.OUTPUTS_FILE)
+        cls.tokenizer = bert_tf.load_tokenizer(cls.path)
+        cls.ids, cls.segments = minilm.pack(cls.tokenizer, minilm.read_texts())
+
+    def test_config_and_report(self):
+        stored = formats.read(self.path)
+        self.assertEqual(formats.detect(self.path), "huggingface")
+        self.assertEqual(stored.config.hidden_act, "gelu_erf")
+        self.assertEqual(stored.config.type_vocab_size, 2)
+        self.assertEqual(stored.task["kind"], "encoder")
+        self.assertEqual(
+            stored.report.expected, ("bert.embeddings.position_ids",)
+        )
+        # Five of the embeddings, sixteen a layer, two of the pooler.
+        self.assertLen(stored.report.loaded, 5 + 6 * 16 + 2)
+        self.assertEqual(stored.report.unused + stored.report.missing, ())
+        self.assertRegex(
+            " ".join(stored.report.notes), r'"gelu".*exact \(erf\).*"gelu_erf"'
+        )
+
+    def test_texts_are_of_unequal_lengths_and_some_are_pairs(self):
+        lengths = self.expected["lengths"]
+        self.assertLen(lengths, 200)
+        self.assertGreater(len(set(lengths)), 50)
+        self.assertBetween(np.ptp(lengths), 150, 510)
+        texts = minilm.read_texts()
+        self.assertEqual(sum(len(text) == 2 for text in texts), 80)
+
+    def test_ids_are_those_of_its_own_tokenizer(self):
+        self.assertAllEqual(np.concatenate(self.ids), self.expected["ids"])
+        self.assertAllEqual(
+            np.concatenate(self.segments), self.expected["segments"]
+        )
+        self.assertAllEqual([*map(len, self.ids)], self.expected["lengths"])
+
+    def test_outputs_are_those_of_transformers(self):
+        model = bert_tf.load_model(self.path)
+        hidden, pooled = minilm.compute(model, self.ids, self.segments)
+        self._check(hidden, pooled)
+
+    def test_outputs_after_going_out_and_in_again(self):
+        path = os.path.join(self.create_tempdir().full_path, "copy")
+        os.mkdir(path)
+        huggingface.write_model(path, formats.read(self.path))
+        ours = dict(formats.read(path).weights)
+        for name, value in formats.read(self.path).weights.items():
+            self.assertAllEqual(ours.pop(name), value, name)
+        self.assertEmpty(ours)
+        again = bert_tf.load_tokenizer(path)
+        self.assertEqual(again.settings(), self.tokenizer.settings())
+
+    def _check(self, hidden, pooled):
+        rows = hidden[minilm.chosen_rows(self.expected["lengths"].astype(int))]
+        self.assertAllClose(pooled, self.expected["pooled"], 0, _TOLERANCE)
+        self.assertAllClose(rows, self.expected["rows"], 0, _TOLERANCE)
+        # Of every token: 384 errors, of which most cancel each other out.
+        self.assertAllClose(
+            minilm.project(hidden),
+            self.expected["projections"],
+            rtol=0,
+            atol=10 * _TOLERANCE,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,447 @@
+"""Tests for model_directory and model_card of bert_tf.checkpoints."""
+
+import hashlib
+import json
+import os
+import shutil
+from unittest import mock
+
+import numpy as np
+import safetensors.numpy
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.inference import load
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support.shared_data import golden
+
+_TOKENS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "Über",
+    "\u2028",
+    "##s",
+]
+_CONFIG = BertConfig(
+    vocab_size=len(_TOKENS),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=10,
+    type_vocab_size=2,
+)
+_TASK = {"kind": "pretraining", "max_seq_length": 10}
+
+
+def _weights(config=_CONFIG):
+    """Different values in every weight."""
+    model = bert_model.BertForPretraining(config)
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.normal(size=variable.shape).astype(np.float32)
+        for name, variable in bert_model.named_variables(model).items()
+    }
+
+
+def _weights_of(kind):
+    """Encoder, pooler and the heads of a kind; three labels."""
+    parts = ("bert", "bert/pooler", *weight_map.HEADS[kind])
+    rng = np.random.default_rng(2)
+    return {
+        row.name: rng.normal(
+            size=weight_map.shape_of(row, _CONFIG, num_labels=3)
+        ).astype(np.float32)
+        for row in weight_map.rows(_CONFIG)
+        if weight_map.part_of(row.name) in parts
+    }
+
+
+class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.weights = _weights()
+
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.create_tempdir().full_path, "model")
+        self.vocabulary = Vocabulary(_TOKENS)
+        self.settings = BertTokenizer(self.vocabulary, False).settings()
+
+    def _write(self, **changes):
+        values = {
+            "config": _CONFIG,
+            "weights": self.weights,
+            "vocabulary": self.vocabulary,
+            "tokenizer_settings": self.settings,
+            "task": _TASK,
+            "readme": "# Ein kleines Modell – mit Umlaut\n",
+        }
+        model_directory.write(self.path, **(values | changes))
+
+    def test_what_was_written_is_read_back_after_a_move(self):
+        self._write()
+        moved = self.path + "-moved"
+        shutil.move(self.path, moved)
+        found = model_directory.read_model(moved)
+        self.assertEqual(found.config, _CONFIG)
+        self.assertEqual(found.vocabulary.tokens, tuple(_TOKENS))
+        self.assertEqual(found.task, _TASK)
+        self.assertEqual(found.tokenizer_settings, self.settings)
+        self.assertAllEqual(found.build_tokenizer().tokenize("Übers"), [5, 7])
+        self.assertEqual(found.weights.keys(), self.weights.keys())
+        model = load.build_model(found)
+        for name, variable in bert_model.named_variables(model).items():
+            self.assertAllEqual(variable, self.weights[name])
+
+    def test_golden_weights_give_golden_outputs(self):
+        tensors = tf1_checkpoint.read(golden("model/bert_model.ckpt.index"))
+        with open(golden("model/bert_config.json")) as file:
+            config = BertConfig.from_json(file.read(), "golden")
+        self._write(
+            config=config,
+            weights=tensors,
+            vocabulary=None,
+            tokenizer_settings=None,
+        )
+        model = load.build_model(model_directory.read_model(self.path))
+        expected = np.load(golden("model/forward.npz"))
+        names = ("input_ids", "input_mask", "segment_ids")
+        outputs = model({name: expected[name] for name in names})
+        self.assertAllClose(
+            outputs["pooled_output"],
+            expected["pooled_output"],
+            rtol=0,
+            atol=1e-5,
+        )
+
+    def test_writing_replaces_whole_and_leaves_nothing_else(self):
+        self._write()
+        self._write(vocabulary=None, tokenizer_settings=None)
+        self.assertCountEqual(
+            os.listdir(self.path),
+            [
+                "README.md",
+                "bert_config.json",
+                "checksums.json",
+                "model.weights.safetensors",
+                "task.json",
+            ],
+        )
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["model"])
+
+    def test_failed_writing_keeps_the_earlier_directory(self):
+        self._write()
+        other = Vocabulary(_TOKENS[:-1] + ["##x"])
+        with self.assertRaisesRegex(UserError, "another vocabulary"):
+            self._write(vocabulary=other)
+        with self.assertRaisesRegex(UserError, "or neither"):
+            self._write(vocabulary=None)
+        with self.assertRaisesRegex(UserError, "has 7 lines.*is 8"):
+            self._write(vocabulary=Vocabulary(_TOKENS[:-1]))
+        with self.assertRaises(TypeError):
+            self._write(task={"kind": "pretraining", "what": object()})
+        model_directory.read_model(self.path)
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["model"])
+
+    def test_without_vocabulary_text_is_refused(self):
+        self._write(vocabulary=None, tokenizer_settings=None)
+        found = model_directory.read_model(self.path)
+        self.assertIsNone(found.vocabulary)
+        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
+            found.build_tokenizer()
+
+    def test_directories_of_the_first_version_are_read(self):
+        """They were written so, with the library for the weights."""
+        self._write()
+        file = os.path.join(self.path, "model.weights.safetensors")
+        with open(file, "rb") as opened:
+            self.assertEqual(
+                opened.read(), safetensors.numpy.save(self.weights)
+            )
+        with open(os.path.join(self.path, "checksums.json")) as opened:
+            checksums = json.load(opened)
+        self.assertEqual(checksums["version"], 1)
+        for name, expected in checksums["sha256"].items():
+            with open(os.path.join(self.path, name), "rb") as opened:
+                received = hashlib.sha256(opened.read()).hexdigest()
+            self.assertEqual(received, expected)
+
+    # === Every kind of model ===
+
+    @parameterized.parameters(
+        ("encoder", None),
+        ("masked_lm", None),
+        ("next_sentence", None),
+        ("classification", ["no", "perhaps", "yes"]),
+        ("classification", None),
+        ("question_answering", None),
+        ("tagging", ["O", "B-PER", "I-PER"]),
+        ("multiple_choice", None),
+    )
+    def test_kinds(self, kind, labels):
+        weights = _weights_of(kind)
+        task = {"kind": kind} | ({"labels": labels} if labels else {})
+        self._write(weights=weights, task=task)
+        self.assertEqual(formats.detect(self.path), "bert_tf")
+        found = model_directory.read_model(self.path)
+        self.assertEqual(found.task, task)
+        self.assertCountEqual(found.weights, weights)
+        for name, value in weights.items():
+            self.assertAllEqual(found.weights[name], value)
+        self.assertCountEqual(found.report.loaded, weights)
+        self.assertEmpty(found.report.missing + found.report.unused)
+
+    def test_rejects_what_does_not_belong_together(self):
+        for task, message in (
+            ({}, "kind=None"),
+            ({"kind": "translation"}, "one of the kinds .*'translation'"),
+            ({"kind": "tagging"}, "lack the head cls/tagging"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self._write(task=task)
+        with self.assertRaisesRegex(UserError, "names 2 labels.*tagging has 3"):
+            self._write(
+                weights=_weights_of("tagging"),
+                task={"kind": "tagging", "labels": ["O", "B"]},
+            )
+        for name, value, message in (
+            ("cls/predictions/output_bias", None, "lacks .*output_bias"),
+            ("bert/what", np.zeros(3, np.float32), "has besides bert/what"),
+            (
+                "bert/embeddings/LayerNorm/beta",
+                np.zeros(3, np.float32),
+                r"another shape bert/embeddings/LayerNorm/beta \(3,\)",
+            ),
+        ):
+            weights = dict(self.weights) | {name: value}
+            weights = {n: x for n, x in weights.items() if x is not None}
+            with self.assertRaisesRegex(UserError, message):
+                self._write(weights=weights)
+        self.assertFalse(os.path.exists(self.path))
+
+    # === The optimizer's state ===
+
+    def _write_with_state(self, state):
+        os.makedirs(self.path)
+        model_directory.write_model(
+            self.path,
+            stored_model.StoredModel(
+                path="somewhere",
+                config=_CONFIG,
+                weights=Tensors.from_arrays(self.weights),
+                vocabulary=self.vocabulary,
+                tokenizer_settings=self.settings,
+                task=_TASK,
+                optimizer_state=Tensors.from_arrays(state),
+            ),
+        )
+
+    def _state(self):
+        rng = np.random.default_rng(1)
+        slots = {
+            name + suffix: rng.normal(size=value.shape).astype(np.float32)
+            for name, value in self.weights.items()
+            for suffix in ("/adam_m", "/adam_v")
+        }
+        return slots | {"global_step": np.int64(1 << 40)}
+
+    def test_optimizer_state(self):
+        state = self._state()
+        self._write_with_state(state)
+        self.assertIn("optimizer_state.safetensors", os.listdir(self.path))
+        found = model_directory.read_model(self.path).optimizer_state
+        self.assertCountEqual(found, state)
+        for name, value in state.items():
+            self.assertEqual(found[name].dtype, value.dtype)
+            self.assertAllEqual(found[name], value)
+        with open(os.path.join(self.path, "README.md")) as file:
+            self.assertIn("read from somewhere", file.read())
+
+    def test_optimizer_state_of_other_weights(self):
+        state = self._state() | {"bert/what/adam_m": np.zeros(3, np.float32)}
+        message = "bert/what/adam_m belongs to no"
+        with self.assertRaisesRegex(UserError, message):
+            self._write_with_state(state)
+        self.assertEmpty(os.listdir(self.path))
+        os.rmdir(self.path)
+        with mock.patch.object(stored_model, "check"):
+            self._write_with_state(state)
+        message = f"optimizer_state.safetensors .*{message}"
+        with self.assertRaisesRegex(UserError, message):
+            model_directory.read_model(self.path)
+
+    # === The output directory of a training run ===
+
+    def _write_run(self, steps=(7, 12), **task):
+        run = os.path.dirname(self.path)
+        self._write(task=_TASK | {"global_step": 7} | task)
+        state = self._state()
+        for step in steps:
+            tensors = {n: x + np.float32(step) for n, x in self.weights.items()}
+            tf1_checkpoint.write(
+                os.path.join(run, f"model.ckpt-{step}"),
+                tensors | state | {"global_step": np.int64(step)},
+            )
+        return run
+
+    @parameterized.parameters(
+        ("", 12), ("model.ckpt-7", 7), ("model.ckpt-12.index", 12)
+    )
+    def test_output_directory_of_training(self, name, step):
+        run = os.path.join(self._write_run(), name).rstrip("/")
+        self.assertTrue(model_directory.recognizes(run))
+        self.assertFalse(tf1_model.recognizes(run))
+        found = model_directory.read_model(run)
+        self.assertEqual(found.vocabulary.tokens, tuple(_TOKENS))
+        self.assertEqual(found.tokenizer_settings, self.settings)
+        self.assertEqual(found.task, _TASK | {"global_step": step})
+        self.assertEqual(found.optimizer_state["global_step"], step)
+        for name, value in self.weights.items():
+            self.assertAllEqual(found.weights[name], value + np.float32(step))
+        for name, value in self._state().items():
+            if name != "global_step":
+                self.assertAllEqual(found.optimizer_state[name], value)
+        self.assertRegex(found.report.notes[0], f"model.ckpt-{step}")
+
+    def test_the_model_in_an_output_directory_is_that_model(self):
+        self._write_run()
+        found = model_directory.read_model(self.path)
+        self.assertEqual(found.task["global_step"], 7)
+        self.assertEmpty(found.optimizer_state)
+        name = "bert/pooler/dense/bias"
+        self.assertAllEqual(found.weights[name], self.weights[name])
+
+    @parameterized.parameters(((),), ((7, 12),))
+    def test_of_fine_tuning_the_chosen_model_counts(self, steps):
+        run = self._write_run(steps, kind="encoder")
+        self.assertTrue(model_directory.recognizes(run))
+        found = model_directory.read_model(run)
+        self.assertEqual(found.task["global_step"], 7)
+        for name, value in self.weights.items():
+            self.assertAllEqual(found.weights[name], value, name)
+
+    def test_what_is_no_output_directory(self):
+        run = self._write_run(steps=())
+        self.assertFalse(model_directory.recognizes(run))
+        for name in ("bert_model.ckpt", "model.ckpt-8"):
+            path = os.path.join(run, name)
+            self.assertFalse(model_directory.recognizes(path))
+        tf1_checkpoint.write(os.path.join(run, "bert_model.ckpt"), self.weights)
+        self.assertFalse(model_directory.recognizes(run))
+        self.assertFalse(
+            model_directory.recognizes(os.path.join(run, "bert_model.ckpt"))
+        )
+        self.assertFalse(model_directory.recognizes("nowhere"))
+        self.assertFalse(model_directory.recognizes("what://ever"))
+
+    # === Damage ===
+
+    @parameterized.parameters(
+        "bert_config.json",
+        "vocab.txt",
+        "tokenizer.json",
+        "task.json",
+        "model.weights.safetensors",
+        "README.md",
+    )
+    def test_changed_or_missing_files_are_found(self, name):
+        self._write()
+        file = os.path.join(self.path, name)
+        with open(file, "r+b") as opened:
+            opened.seek(-2, os.SEEK_END)
+            opened.write(b"~")
+        with self.assertRaisesRegex(UserError, f"{name} is not what"):
+            model_directory.read_model(self.path)
+        os.remove(file)
+        with self.assertRaisesRegex(UserError, f"{name} is missing"):
+            model_directory.read_model(self.path)
+
+    def test_damaged_weights_with_right_checksums(self):
+        self._write()
+        file = os.path.join(self.path, "model.weights.safetensors")
+        os.truncate(file, os.path.getsize(file) - 4)
+        with open(os.path.join(self.path, "checksums.json"), "r+") as opened:
+            checksums = json.load(opened)
+            with open(file, "rb") as weights:
+                digest = hashlib.sha256(weights.read()).hexdigest()
+            checksums["sha256"]["model.weights.safetensors"] = digest
+            opened.seek(0)
+            json.dump(checksums, opened)
+            opened.truncate()
+        message = "safetensors is damaged or incomplete"
+        with self.assertRaisesRegex(UserError, message) as caught:
+            model_directory.read_model(self.path)
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_a_directory_in_a_file_s_place(self):
+        self._write()
+        file = os.path.join(self.path, "task.json")
+        os.remove(file)
+        os.makedirs(file)
+        with self.assertRaisesRegex(UserError, "task.json is missing; copy"):
+            model_directory.read_model(self.path)
+
+    def test_weights_are_read_when_asked_for(self):
+        self._write()
+        found = model_directory.read_model(self.path)
+        os.remove(os.path.join(self.path, "model.weights.safetensors"))
+        with self.assertRaisesRegex(UserError, "safetensors is damaged or"):
+            found.weights["bert/pooler/dense/bias"]
+
+    def test_rejects_what_is_no_model_directory(self):
+        with self.assertRaisesRegex(UserError, "Expected a model directory"):
+            model_directory.read_model(self.path)
+        os.makedirs(self.path)
+        self.assertFalse(model_directory.recognizes(self.path))
+        with self.assertRaisesRegex(UserError, "Expected a model directory"):
+            model_directory.read_model(self.path)
+        for contents, message in (
+            ({"format": "other"}, "does not belong"),
+            (["a"], "does not belong"),
+            (
+                {"format": "bert_tf model directory", "version": 1}
+                | {"sha256": {}},
+                "checksums.json is incomplete",
+            ),
+            (
+                {"format": "bert_tf model directory", "version": 1},
+                "checksums.json is incomplete",
+            ),
+        ):
+            with open(os.path.join(self.path, "checksums.json"), "w") as file:
+                json.dump(contents, file)
+            with self.assertRaisesRegex(UserError, message):
+                model_directory.read_model(self.path)
+
+    def test_model_card_names_data_metrics_and_versions(self):
+        card = model_card.build(
+            "Tiny",
+            "A test.",
+            {"Metrics": {"loss": 1.23456789}, "Flags": {"a": "x|y"}, "D": {}},
+            "python run/fill_mask.py",
+        )
+        self.assertIn("| loss | 1.23457 |", card)
+        self.assertIn("| a | x\\|y |", card)
+        self.assertIn("## D\n\nNone.", card)
+        self.assertIn(f"| tensorflow | {tf.__version__} |", card)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,468 @@
+"""Tests for bert_tf.checkpoints.model_garden.model.
+
+The Model Garden's own models run in another process, `model_garden_maker`.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import assign
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.model_garden import model as model_garden
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.errors import UserError
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import environments
+from tests.support import tiny_model
+
+_CONFIG = tiny_model.CONFIG
+_VOCABULARY = Vocabulary(tiny_model.TOKENS)
+_MAKER = str(
+    pathlib.Path(__file__).parents[2] / "support" / "model_garden_maker.py"
+)
+_PREFIX = "bert_model.ckpt"
+_ENCODER = ("bert", "bert/pooler")
+_PRETRAINING = (*_ENCODER, "cls/predictions", "cls/seq_relationship")
+_LABELS = ["cold", "mild", "hot"]
+
+
+def _inputs():
+    rng = np.random.default_rng(20)
+    lengths = np.array([9, 4, 7, 1])
+    shape = (len(lengths), lengths.max())
+    mask = np.arange(lengths.max()) < lengths[:, np.newaxis]
+    return {
+        "input_ids": rng.integers(len(_VOCABULARY), size=shape, dtype=np.int32),
+        "input_mask": mask.astype(np.int32),
+        "segment_ids": rng.integers(2, size=shape, dtype=np.int32),
+        "masked_lm_positions": np.int32([[1, 8], [3, 0], [2, 6], [0, 0]]),
+    }
+
+
+def _weights(*parts, config=_CONFIG):
+    rng = np.random.default_rng(21)
+    return Tensors.from_arrays(
+        {
+            row.name: rng.normal(
+                scale=0.4,
+                size=weight_map.shape_of(row, config, len(_LABELS)),
+            ).astype(np.float32)
+            for row in weight_map.rows(config)
+            if weight_map.part_of(row.name) in parts
+        }
+    )
+
+
+def _stored(*parts, **changes):
+    weights = _weights(*parts, config=changes.get("config", _CONFIG))
+    values = {
+        "path": "there",
+        "config": _CONFIG,
+        "weights": weights,
+        "vocabulary": _VOCABULARY,
+        "tokenizer_settings": stored_model.tokenizer_settings(
+            _VOCABULARY, lower_case=True
+        ),
+        "task": {"kind": weight_map.kind_of(weights)},
+    }
+    return StoredModel(**(values | changes))
+
+
+def _erf(config=_CONFIG):
+    return dataclasses.replace(config, hidden_act="gelu_erf")
+
+
+# What is written here and read by the Model Garden.
+_EXPORTS = {
+    "read_encoder": _stored(*_ENCODER),
+    "read_pretrainer": _stored(*_PRETRAINING),
+    "read_erf": _stored(*_PRETRAINING, config=_erf()),
+    "read_classification": _stored(
+        *_ENCODER, "output", task={"kind": "classification", "labels": _LABELS}
+    ),
+    "read_question_answering": _stored(*_ENCODER, "cls/squad"),
+    "read_tagging": _stored(*_ENCODER, "cls/tagging"),
+}
+
+
+def _compute(stored):
+    """Returns the outputs of a model of ours."""
+    model = bert_model.BertForPretraining(stored.config)
+    weights = stored.weights
+    pretraining = weights.select(
+        lambda name: weight_map.part_of(name) in _PRETRAINING
+    )
+    assign.load_into(model, pretraining)
+    outputs = dict(model(_inputs()))
+    for head, features in (
+        ("", "pooled_output"),
+        ("cls/squad/", "sequence_output"),
+        ("cls/tagging/", "sequence_output"),
+    ):
+        if f"{head}output_weights" in weights:
+            kernel = np.transpose(weights[f"{head}output_weights"])
+            outputs["logits"] = (
+                outputs[features].numpy() @ kernel
+                + weights[f"{head}output_bias"]
+            )
+    return outputs
+
+
+def _write_beside(folder, config=_CONFIG):
+    with open(os.path.join(folder, "bert_config.json"), "w") as file:
+        file.write(config.to_json())
+    _VOCABULARY.write(os.path.join(folder, "vocab.txt"))
+
+
+class OfficialTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.directory = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.directory)
+        np.savez(os.path.join(cls.directory, "inputs.npz"), **_inputs())
+        _write_beside(cls.directory)
+        for name, stored in _EXPORTS.items():
+            folder = os.path.join(cls.directory, name)
+            os.mkdir(folder)
+            model_garden.write_model(folder, stored)
+        environments.run(sys.executable, _MAKER, cls.directory)
+        for name in os.listdir(cls.directory):
+            if name.startswith("made_"):
+                _write_beside(os.path.join(cls.directory, name))
+
+    def _assert_same_outputs(self, name, stored):
+        expected = np.load(os.path.join(self.directory, name, "outputs.npz"))
+        self.assertNotEmpty(expected.files)
+        received = _compute(stored)
+        for key in expected.files:
+            self.assertAllClose(received[key], expected[key], 0, 1e-5, key)
+
+    @parameterized.parameters(
+        ("encoder", "encoder", 0),
+        ("functional_encoder", "encoder", 1),
+        ("encoder_of_2020", "encoder", 0),
+        ("pretrainer", "pretraining", 2 + 2 * 48 + 3),
+        ("pretrainer_items", "masked_lm", 2),
+        ("older_pretrainer", "pretraining", 0),
+        ("classifier", "classification", 2 * 41 + 6),
+        ("classifier_with_pooler", "classification", 2),
+        ("span_labeler", "question_answering", 0),
+        ("token_classifier", "tagging", 0),
+    )
+    def test_reads_what_the_model_garden_wrote(self, name, kind, expected):
+        path = os.path.join(self.directory, f"made_{name}")
+        self.assertEqual(formats.detect(path), "model_garden")
+        stored = model_garden.read_model(path)
+        self.assertEqual(stored.config, _CONFIG)
+        self.assertEqual(stored.task["kind"], kind)
+        self.assertEqual(stored.vocabulary.tokens, _VOCABULARY.tokens)
+        self._assert_same_outputs(f"made_{name}", stored)
+        self.assertEmpty(stored.report.missing)
+        self.assertEmpty(stored.report.unused)
+        self.assertLen(stored.report.expected, expected)
+
+    @parameterized.parameters(*_EXPORTS)
+    def test_the_model_garden_reads_what_was_written(self, name):
+        # Whether all was matched is checked over there.
+        self._assert_same_outputs(name, _EXPORTS[name])
+
+    def test_says_which_pooler_is_left(self):
+        path = os.path.join(self.directory, "made_pretrainer")
+        report = model_garden.read_model(path).report
+        self.assertContainsSubset(
+            [
+                "encoder/_pooler_layer/kernel",
+                "encoder/_pooler_layer/bias",
+                "global_step",
+                "save_counter",
+                "optimizer/_learning_rate",
+            ],
+            report.expected,
+        )
+        notes = " ".join(report.notes)
+        self.assertIn("The pooler is that of the head", notes)
+        self.assertIn("optimizer", notes)
+
+    def test_refuses_a_head_it_does_not_know(self):
+        path = os.path.join(self.directory, "made_pretrainer_with_other_head")
+        head = r"model/classification_heads/0/out_proj/bias"
+        with self.assertRaisesRegex(UserError, f"has besides .*{head}"):
+            model_garden.read_model(path)
+        stored = model_garden.read_model(path, re.compile("other|heads/0"))
+        self.assertLen(stored.report.unused, 4)
+        self.assertEqual(stored.task["kind"], "pretraining")
+
+    def test_refuses_two_encoders(self):
+        path = os.path.join(self.directory, "made_two_encoders")
+        with self.assertRaisesRegex(UserError, "one BertEnc.*Received: 2 of"):
+            model_garden.read_model(path)
+
+
+class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.directory = self.create_tempdir().full_path
+        self.prefix = os.path.join(self.directory, _PREFIX)
+
+    def _write(self, stored=None):
+        return model_garden.write_model(
+            self.directory, stored or _EXPORTS["read_pretrainer"]
+        )
+
+    def _rewrite_config(self, **changes):
+        path = os.path.join(self.directory, "bert_config.json")
+        with open(path, "w") as file:
+            json.dump(_CONFIG.to_dict() | changes, file)
+
+    @parameterized.parameters(*_EXPORTS)
+    def test_round_trip(self, name):
+        stored = _EXPORTS[name]
+        self._write(stored)
+        self.assertCountEqual(
+            os.listdir(self.directory),
+            [
+                "bert_config.json",
+                "vocab.txt",
+                f"{_PREFIX}.index",
+                f"{_PREFIX}.data-00000-of-00001",
+            ],
+        )
+        self.assertEqual(formats.detect(self.directory), "model_garden")
+        for path in (self.directory, self.prefix, f"{self.prefix}.index"):
+            self.assertTrue(model_garden.recognizes(path))
+        back = model_garden.read_model(self.prefix)
+        self.assertEqual(back.config, stored.config)
+        self.assertEqual(back.vocabulary.tokens, _VOCABULARY.tokens)
+        self.assertEqual(back.tokenizer_settings, stored.tokenizer_settings)
+        self.assertEqual(back.task["kind"], stored.task["kind"])
+        self.assertEqual(dict(back.weights.shapes), dict(stored.weights.shapes))
+        for key, value in stored.weights.items():
+            self.assertAllEqual(back.weights[key], value, key)
+        self.assertEmpty(back.report.unused)
+        queries = [x for x in back.report.reshaped if "/query/" in x]
+        self.assertLen(queries, 2 * _CONFIG.num_hidden_layers)
+
+    # === What is said ===
+
+    def test_says_how_it_was_read(self):
+        self._write()
+        notes = model_garden.read_model(self.directory).report.notes
+        for part in (
+            "tanh approximation",
+            "by its vocabulary it does.",
+            "The pooler is that of the head",
+            "masked-LM head",
+        ):
+            self.assertIn(part, " ".join(notes))
+
+    def test_says_what_to_build(self):
+        self.assertStartsWith(
+            self._write()[0],
+            "Build BertPretrainerV2 with mlm_activation="
+            'tf_utils.get_activation("gelu")',
+        )
+
+    def test_says_how_to_build_an_exact_gelu(self):
+        said = " ".join(self._write(_EXPORTS["read_erf"]))
+        self.assertIn('encoder with inner_activation="gelu"', said)
+        self.assertIn('mlm_activation="gelu"', said)
+        notes = model_garden.read_model(self.directory).report.notes
+        self.assertNotIn("tanh", " ".join(notes))
+
+    @parameterized.parameters(
+        (("bert",), {}, "no pooler"),
+        ((*_ENCODER, "cls/multiple_choice"), {}, "cls/multiple_choice"),
+        (
+            (*_ENCODER, "output"),
+            {"task": {"kind": "classification", "labels": _LABELS}},
+            "not carried: cold, mild, hot.",
+        ),
+        (
+            (*_ENCODER, "output"),
+            {"task": {"kind": "classification", "problem_type": "regression"}},
+            "no place for problem_type of the task; not carried",
+        ),
+        (
+            _ENCODER,
+            {"optimizer_state": Tensors.from_arrays({"global_step": 3})},
+            "optimizer",
+        ),
+        (
+            _ENCODER,
+            {
+                "tokenizer_settings": stored_model.tokenizer_settings(
+                    _VOCABULARY, lower_case=False
+                )
+            },
+            "lower_case=False",
+        ),
+    )
+    def test_says_what_is_not_carried(self, parts, changes, said):
+        sentences = self._write(_stored(*parts, **changes))
+        self.assertLen(sentences, 1)
+        self.assertIn(said, sentences[0])
+
+    def test_an_encoder_without_a_pooler_comes_back(self):
+        self._write(_stored("bert", "cls/predictions"))
+        stored = model_garden.read_model(self.directory)
+        self.assertEqual(stored.task["kind"], "masked_lm")
+        self.assertIn("bert/pooler", stored.report.absent_heads)
+
+    # === What is refused ===
+
+    @parameterized.parameters(
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
+        ({"left_to_right": True}, "left_to_right=True"),
+    )
+    def test_refuses_what_the_model_garden_does_not_have(self, changes, said):
+        config = dataclasses.replace(_CONFIG, **changes)
+        with self.assertRaisesRegex(UserError, said):
+            self._write(_stored(*_ENCODER, config=config))
+        self.assertEmpty(os.listdir(self.directory))
+
+    def test_refuses_to_write_without_a_vocabulary(self):
+        with self.assertRaisesRegex(UserError, "there has no vocabulary"):
+            self._write(_stored(*_ENCODER, vocabulary=None))
+        self.assertEmpty(os.listdir(self.directory))
+
+    @parameterized.parameters(
+        ({"num_hidden_layers": 1}, r"besides encoder/_transformer_layers/1/"),
+        ({"num_hidden_layers": 3}, r"lacks encoder/_transformer_layers/2/"),
+        (
+            {"intermediate_size": 32},
+            r"_intermediate_dense/kernel \(16, 24\) .*wants \(16, 32\)",
+        ),
+        ({"num_attention_heads": 4}, r"\(16, 2, 8\) .*wants \(16, 4, 4\)"),
+        ({"type_vocab_size": 3}, r"_type_embedding_layer.*wants \(3, 16\)"),
+        ({"embedding_size": 8}, "embedding_size=8"),
+        ({"hidden_act": "swish"}, "hidden_act='swish'"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
+        ({"layers": 7}, "Unknown keys in .*bert_config.json: layers"),
+    )
+    def test_refuses_a_config_of_another_model(self, changes, said):
+        self._write()
+        self._rewrite_config(**changes)
+        with self.assertRaisesRegex(UserError, said) as caught:
+            model_garden.read_model(self.directory)
+        self.assertNotIn("\n", str(caught.exception))
+
+    @parameterized.parameters(
+        {"embedding_size": None, "backward_compatible": True},
+        {"embedding_size": 16},
+        {"pooler_type": "first_token_transform"},
+    )
+    def test_reads_keys_of_released_configs(self, **changes):
+        self._write()
+        self._rewrite_config(**changes)
+        stored = model_garden.read_model(self.directory)
+        self.assertEqual(stored.config, _CONFIG)
+
+    def test_refuses_a_checkpoint_without_a_config(self):
+        self._write()
+        os.remove(os.path.join(self.directory, "bert_config.json"))
+        self.assertTrue(model_garden.recognizes(self.directory))
+        message = "there is no .*bert_config.json[.]$"
+        with self.assertRaisesRegex(UserError, message):
+            model_garden.read_model(self.directory)
+        with open(os.path.join(self.directory, "params.yaml"), "w") as file:
+            file.write("task: {}\n")
+        with self.assertRaisesRegex(UserError, "sizes that .*params.yaml"):
+            model_garden.read_model(self.directory)
+
+    def test_a_vocabulary_may_be_missing_but_not_of_another_size(self):
+        self._write()
+        path = os.path.join(self.directory, "vocab.txt")
+        with open(path, "a") as file:
+            file.write("more\n")
+        with self.assertRaisesRegex(UserError, "vocab.txt has 17 lines"):
+            model_garden.read_model(self.directory)
+        os.remove(path)
+        stored = model_garden.read_model(self.directory)
+        self.assertIsNone(stored.vocabulary)
+        self.assertIsNone(stored.tokenizer_settings)
+
+    @parameterized.parameters(
+        (".data-00000-of-00001", "missing"),
+        (".data-00000-of-00001", "empty"),
+        (".data-00000-of-00001", "cut by 40"),
+        (".data-00000-of-00001", "cut in half"),
+        (".index", "empty"),
+        (".index", "cut in half"),
+    )
+    def test_refuses_damaged_files_before_values_are_read(self, suffix, damage):
+        self._write()
+        path = self.prefix + suffix
+        size = os.path.getsize(path)
+        if damage == "missing":
+            os.remove(path)
+        else:
+            left = {"empty": 0, "cut by 40": size - 40}.get(damage, size // 2)
+            os.truncate(path, left)
+        message = f"{_PREFIX} is damaged or incomplete"
+        with self.assertRaisesRegex(UserError, message) as caught:
+            model_garden.read_model(self.prefix)
+        self.assertNotIn("\n", str(caught.exception))
+        self.assertEqual(
+            model_garden.recognizes(self.directory), suffix != ".index"
+        )
+
+    def test_a_changed_value_is_noticed_when_it_is_read(self):
+        self._write()
+        with open(f"{self.prefix}.data-00000-of-00001", "r+b") as file:
+            file.seek(50)
+            file.write(b"\x00\x01\x02")
+        weights = model_garden.read_model(self.directory).weights
+        with self.assertRaisesRegex(UserError, "damaged or incomplete"):
+            for name in weights:
+                weights[name]
+
+    def test_refuses_checkpoints_of_other_things(self):
+        module = tf.Module()
+        module.x = tf.Variable([1.0, 2.0])
+        tf.train.Checkpoint(model=module).write(self.prefix)
+        self.assertFalse(model_garden.recognizes(self.directory))
+        message = "must hold one BertEncoderV2 .*Received: none of them"
+        with self.assertRaisesRegex(UserError, message):
+            model_garden.read_model(self.directory)
+
+    def test_refuses_checkpoints_of_tensorflow_1(self):
+        tf1_checkpoint.write(self.prefix, {"x": np.float32([1.0, 2.0])})
+        self.assertFalse(model_garden.recognizes(self.directory))
+        with self.assertRaisesRegex(UserError, "TensorFlow 1's kind"):
+            model_garden.read_model(self.directory)
+
+    @parameterized.parameters("", "nowhere", "vocab.txt")
+    def test_recognizes_nothing_where_there_is_nothing(self, name):
+        path = os.path.join(self.directory, name)
+        self.assertFalse(model_garden.recognizes(path))
+        with self.assertRaises(UserError):
+            model_garden.read_model(path)
+
+    def test_weights_may_be_missing_or_unused_where_allowed(self):
+        self._write(_EXPORTS["read_encoder"])
+        self._rewrite_config(num_hidden_layers=1)
+        stored = model_garden.read_model(
+            self.directory, re.compile("_transformer_layers/1/")
+        )
+        self.assertLen(stored.report.unused, 16)
+        self.assertLen(stored.report.loaded, 23)
+
+
+if __name__ == "__main__":
+    tf.test.main()

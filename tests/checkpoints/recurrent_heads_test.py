@@ -1,0 +1,244 @@
+"""Tests for models with BiLSTMs: written, read strictly, and built again."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import recurrent_heads
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import task_models
+from tests.support import stored_models
+from tests.support import tiny_layers
+from tests.support import tiny_model
+
+_DEEP = dataclasses.replace(tiny_model.CONFIG, num_hidden_layers=5)
+_FEATURE_BASED = {"approach": "feature_based", "lstm_size": 3}
+# The class, its arguments, and what of them task.json holds.
+_MODELS = (
+    (
+        "classification",
+        task_models.BertForClassification,
+        {"labels": ["no", "yes"], "head": "bilstm", "lstm_size": 4},
+    ),
+    (
+        "question_answering",
+        task_models.BertForQuestionAnswering,
+        {"head": "bilstm", "lstm_size": 3},
+    ),
+    (
+        "multiple_choice",
+        task_models.BertForMultipleChoice,
+        {"head": "bilstm", "lstm_size": 3},
+    ),
+    (
+        "tagging",
+        task_models.BertForTagging,
+        {"labels": ["O", "B-x", "I-x"], "head": "bilstm", "lstm_size": 3},
+    ),
+    (
+        "tagging",
+        task_models.BertForTagging,
+        _FEATURE_BASED
+        | {"labels": ["O", "B-x"], "layer_combination": "last_hidden"},
+    ),
+    (
+        "tagging",
+        task_models.BertForTagging,
+        _FEATURE_BASED
+        | {
+            "labels": ["O", "B-x"],
+            "layer_combination": "concat_last_four_hidden",
+        },
+    ),
+    (
+        "tagging",
+        task_models.BertForTagging,
+        _FEATURE_BASED
+        | {
+            "labels": ["O", "B-x"],
+            "layer_combination": "weighted_sum_last_four_hidden",
+        },
+    ),
+    (
+        "tagging",
+        task_models.BertForTagging,
+        _FEATURE_BASED
+        | {
+            "labels": ["O", "B-x"],
+            "layer_combination": "weighted_sum_all_layers",
+        },
+    ),
+)
+_BILSTM_TAGGER, _FEATURE_TAGGER = _MODELS[3], _MODELS[4]
+
+
+def _stored(kind, cls, arguments):
+    """Returns a model in no file, and its variables' values."""
+    model = tiny_layers.randomize(cls(_DEEP, **arguments))
+    vocabulary = tiny_model.Vocabulary(tiny_model.TOKENS)
+    # The size is in the weights, and need not be in task.json.
+    task = {k: x for k, x in arguments.items() if k != "lstm_size"}
+    values = {
+        name: variable.numpy()
+        for name, variable in bert_model.named_variables(model).items()
+    }
+    return StoredModel(
+        path="made",
+        config=_DEEP,
+        weights=stored_models.Tensors.from_arrays(values),
+        vocabulary=vocabulary,
+        tokenizer_settings=tiny_model.BertTokenizer(vocabulary).settings(),
+        task={"kind": kind} | task,
+    ), values
+
+
+class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, stored, weights_format="bert_tf"):
+        path = self.create_tempdir().full_path
+        formats.module_of(weights_format).write_model(path, stored)
+        return path
+
+    def _assert_same(self, model, values):
+        named = bert_model.named_variables(model)
+        self.assertEqual(set(named), set(values))
+        for name, value in values.items():
+            self.assertAllEqual(named[name], value, name)
+
+    @parameterized.parameters(*_MODELS)
+    def test_model_directory_is_built_again(self, kind, cls, arguments):
+        stored, values = _stored(kind, cls, arguments)
+        model = bert_tf.load_model(self._write(stored))
+        self.assertIs(type(model), cls)
+        self._assert_same(model, values)
+        config = model.get_config()
+        for name, value in arguments.items():
+            self.assertEqual(config[name], value)
+
+    @parameterized.parameters(*_MODELS[:4])
+    def test_tf1_there_and_back(self, kind, cls, arguments):
+        stored, values = _stored(kind, cls, arguments)
+        labels = {"labels": arguments.get("labels")}
+        if labels["labels"] is None:
+            labels = {}
+        path = self._write(stored, "tf1")
+        # Else whoever builds a model of what task.json says would refuse it.
+        self.assertEqual(formats.read(path).task["head"], "bilstm")
+        self._assert_same(bert_tf.load_model(path, kind, **labels), values)
+
+    def test_tf1_cannot_keep_a_layer_combination(self):
+        stored, _ = _stored(*_FEATURE_TAGGER)
+        path = self.create_tempdir().full_path
+        with self.assertRaisesRegex(UserError, "feature-based tagger"):
+            tf1_model.write_model(path, stored)
+        self.assertEmpty(list(pathlib.Path(path).iterdir()))
+
+    @parameterized.parameters("huggingface", "model_garden", "keras_hub")
+    def test_other_formats_have_no_such_models(self, weights_format):
+        stored, _ = _stored(*_MODELS[0])
+        with self.assertRaisesRegex(UserError, "BiLSTM.*convert it to bert_tf"):
+            self._write(stored, weights_format)
+
+    def test_a_weight_that_is_missing_or_too_many(self):
+        stored, values = _stored(*_BILSTM_TAGGER)
+        name = "cls/tagging/bilstm_0/backward/bias"
+        lacking = {n: x for n, x in values.items() if n != name}
+        extra = values | {"cls/tagging/bilstm_0/sideward/bias": values[name]}
+        wrong = values | {name: np.ones([7], np.float32)}
+        for weights, message in (
+            (lacking, f"lacks {name}"),
+            (extra, "has besides cls/tagging/bilstm_0/sideward/bias"),
+            (wrong, rf"another shape {name} \(7,\) .*\(12,\)"),
+        ):
+            changed = dataclasses.replace(
+                stored, weights=stored_models.Tensors.from_arrays(weights)
+            )
+            with self.assertRaisesRegex(UserError, message):
+                self._write(changed)
+
+    @parameterized.parameters(
+        (_BILSTM_TAGGER, {"head": "linear"}, "asks for 0 BiLSTMs .* have 1"),
+        (
+            _FEATURE_TAGGER,
+            {"layer_combination": "weighted_sum_all_layers"},
+            "asks for 2 BiLSTMs and a learnt sum .* have 2 and none",
+        ),
+        (
+            _FEATURE_TAGGER,
+            {"approach": None, "head": "linear"},
+            "layer_combination.*'last_hidden' with approach=None",
+        ),
+        (
+            _FEATURE_TAGGER,
+            {"layer_combination": None},
+            "must name a layer_combination, .*None with",
+        ),
+    )
+    def test_a_task_of_another_model(self, entry, changes, message):
+        path = self._write(_stored(*entry)[0])
+        task_file = pathlib.Path(path, "task.json")
+        task = json.loads(task_file.read_text()) | changes
+        task_file.write_text(json.dumps(task))
+        checksums = pathlib.Path(path, "checksums.json")
+        values = json.loads(checksums.read_text())
+        values["sha256"]["task.json"] = files.sha256(str(task_file))
+        checksums.write_text(json.dumps(values))
+        with self.assertRaisesRegex(UserError, message):
+            bert_tf.load_model(path)
+
+    def test_another_head_needs_to_be_new(self):
+        stored, values = _stored(*_BILSTM_TAGGER)
+        path = self._write(stored)
+        for arguments in (
+            {"head": "linear"},
+            {"approach": "feature_based"},
+            {"lstm_size": 5},
+        ):
+            with self.assertRaisesRegex(UserError, 'new_parts=."head"'):
+                bert_tf.load_model(path, **arguments)
+        model = bert_tf.load_model(
+            path,
+            new_parts=["head"],
+            labels=["O", "B-y"],
+            **_FEATURE_BASED,
+        )
+        self.assertLen(model.lstms, 2)
+        word_embeddings = "bert/embeddings/word_embeddings"
+        self.assertAllEqual(
+            bert_model.named_variables(model)[word_embeddings],
+            values[word_embeddings],
+        )
+
+    def test_another_kind_has_a_new_head(self):
+        path = self._write(_stored(*_BILSTM_TAGGER)[0])
+        model = bert_tf.load_model(path, "classification", labels=["a", "b"])
+        self.assertEmpty(model.lstms)
+        model = bert_tf.load_model(path, "question_answering", head="bilstm")
+        self.assertLen(model.lstms, 1)
+
+    def test_which_weights_are_meant(self):
+        for name, expected in (
+            ("bilstm_0/forward/kernel", True),
+            ("cls/squad/bilstm_0/backward/bias", True),
+            ("cls/tagging/layer_combination/scale", True),
+            ("cls/tagging/output_bias", False),
+            ("bert/pooler/dense/kernel", False),
+        ):
+            self.assertEqual(recurrent_heads.belongs(name), expected)
+        self.assertEqual(
+            recurrent_heads.weight_map.head_of("bilstm_0/forward/kernel"),
+            "output",
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,75 @@
+"""Tests for bert_tf.checkpoints.stored_model."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import stored_models
+from tests.support.shared_data import data
+
+
+class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (True, ("cat", "##s", "[unused7]", "[Name]", "<S>", "\u211d", "東")),
+        (False, ("cat", "Cat")),
+        (False, ("cat", "##S")),
+        (False, ("über", "Über")),
+    )
+    def test_derive_lower_case(self, expected, tokens):
+        vocabulary = Vocabulary(SPECIAL_TOKENS + tokens)
+        self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
+
+    @parameterized.parameters(
+        ("uncased", True),
+        ("chinese", True),
+        ("cased", False),
+        ("multilingual-cased", False),
+    )
+    def test_derive_lower_case_of_released_vocabularies(self, name, expected):
+        path = data(f"vocab/bert-base-{name}-vocab.txt")
+        vocabulary = Vocabulary.from_file(path)
+        self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
+
+    @parameterized.parameters(
+        (True, None), (True, False), (False, None), (False, True)
+    )
+    def test_settings_are_those_of_the_tokenizer(self, lower_case, accents):
+        vocabulary = Vocabulary(SPECIAL_TOKENS + ("cat", "##s"))
+        tokenizer = BertTokenizer(
+            vocabulary, lower_case=lower_case, strip_accents=accents
+        )
+        self.assertEqual(
+            stored_model.tokenizer_settings(vocabulary, lower_case, accents),
+            tokenizer.settings(),
+        )
+
+    def test_fingerprint_is_of_all_that_is_computed_with(self):
+        stored = stored_models.build("classification")
+        weights = {name: stored.weights[name] for name in stored.weights}
+        weights["output_bias"] = weights["output_bias"] + np.float32(1e-6)
+        words = Vocabulary(stored.vocabulary.tokens[::-1])
+        changes = [
+            {"config": dataclasses.replace(stored.config, hidden_act="relu")},
+            {"weights": Tensors.from_arrays(weights)},
+            {"vocabulary": words},
+            {"tokenizer_settings": {"lower_case": False}},
+            {"task": stored.task | {"labels": ["1", "2", "3"]}},
+        ]
+        found = [
+            dataclasses.replace(stored, **change).fingerprint()
+            for change in changes
+        ]
+        self.assertLen({stored.fingerprint(), *found}, 1 + len(changes))
+        moved = dataclasses.replace(stored, path="elsewhere")
+        self.assertEqual(moved.fingerprint(), stored.fingerprint())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,413 @@
+"""Models and tokenizers side by side with transformers' own, in PyTorch."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints.huggingface import config as huggingface_config
+from bert_tf.checkpoints.huggingface import model as huggingface
+from tests.support import english_lines
+from tests.support import environments
+from tests.support import minilm
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PROGRAM = str(_ROOT / "tests/support/transformers_program.py")
+_DANGER = os.path.join(tempfile.gettempdir(), f"unpickled-{os.getpid()}")
+_TOLERANCE = 2e-5
+
+_READ_PYTORCH = """
+import json, os, sys
+sys.path.append(sys.argv[1])
+import numpy as np
+from bert_tf.errors import UserError
+from bert_tf.checkpoints import formats
+answers = {}
+for path in json.load(open(sys.argv[2])):
+    try:
+        weights = dict(formats.read(path, "huggingface").weights)
+        np.savez(os.path.join(path, "weights.npz"), **weights)
+    except UserError as error:
+        answers[path] = str(error)
+print(json.dumps(answers))
+"""
+
+_CLASSES = tuple(
+    architecture.name
+    for architecture in huggingface_config.ARCHITECTURES.values()
+)
+_INPUTS = {
+    "input_input_ids": "input_ids",
+    "input_attention_mask": "input_mask",
+    "input_token_type_ids": "segment_ids",
+}
+# What transformers calls an output, and what it is called here.
+_OUTPUTS = {
+    "output_last_hidden_state": "sequence_output",
+    "output_pooler_output": "pooled_output",
+    "output_prediction_logits": "masked_lm_logits",
+    "output_seq_relationship_logits": "next_sentence_logits",
+    "output_start_logits": "start_logits",
+    "output_end_logits": "end_logits",
+}
+# What `output_logits` are, of the class.
+_LOGITS = {
+    "BertForMaskedLM": "masked_lm_logits",
+    "BertForNextSentencePrediction": "next_sentence_logits",
+}
+# do_lower_case and strip_accents.
+_TOKENIZERS = ((True, None), (False, None), (True, False), (False, True))
+_VOCABULARY = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the The caf ##é ##e café cafe été ete "
+    "##s Été ete. . , ! 東 京 a ##a οδος οδοσ"
+).split()
+_LINES = (
+    "The café, THE Été!",
+    "the cafés. été ete",
+    "東京 the\u00a0caf\u200bé aaaa zzz",
+    "",
+    "e\u0301te\u0301 CAFÉ",
+)
+
+
+def _config(index, name):
+    """Returns a configuration in which no two sizes are alike."""
+    config = {
+        "vocab_size": len(_VOCABULARY),
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 20,
+        "max_position_embeddings": 9,
+        "type_vocab_size": 2 + index % 2,
+        "layer_norm_eps": 1e-5,
+        "hidden_act": ("gelu", "gelu_new", "relu", "gelu_pytorch_tanh")[
+            index % 4
+        ],
+    }
+    if name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        labels = ["no", "yes", "maybe", "never"]
+        config["id2label"] = dict(enumerate(labels))
+        config["label2id"] = {label: i for i, label in enumerate(labels)}
+    return config
+
+
+def _peer_answers(folder, requests):
+    """Runs requests in the environment with PyTorch; returns the outputs."""
+    python = environments.make("transformers", *minilm.PEER)
+    for index, request in enumerate(requests):
+        request["output"] = os.path.join(folder, f"output{index}.npz")
+    path = os.path.join(folder, "requests.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(requests, file)
+    environments.run(
+        *(python, _PROGRAM, path), env=environments.clean_environment()
+    )
+    return [np.load(request["output"]) for request in requests]
+
+
+def _write_text(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+    return path
+
+
+def _convert(source, target):
+    os.makedirs(target)
+    return huggingface.write_model(target, formats.read(source))
+
+
+@pytest.mark.environment
+class MinilmLiveTest(tf.test.TestCase):
+    """On the real model: its own tokenizer, outputs in and out."""
+
+    def test_ids_are_its_own_tokenizers_on_all_english_text(self):
+        folder = self.create_tempdir().full_path
+        path = minilm.directory()
+        lines = english_lines.read()
+        file = _write_text(folder, "lines.txt", "\n".join(lines))
+        request = {"do": "tokenize", "model": path, "lines_file": file}
+        (theirs,) = _peer_answers(folder, [request])
+        lengths, ids = theirs["lengths"], theirs["ids"]
+        self.assertLen(lengths, len(lines))
+        self.assertGreater(len(ids), 10_000_000)
+        tokenizer = bert_tf.load_tokenizer(path)
+        tokenize = tf.function(
+            tokenizer.tokenize,
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        differing, end = [], 0
+        for start in range(0, len(lines), 2000):
+            rows = slice(start, start + 2000)
+            ours = tokenize(tf.constant(lines[rows]))
+            first, end = end, end + int(lengths[rows].sum())
+            if not np.array_equal(
+                ours.row_lengths(), lengths[rows]
+            ) or not np.array_equal(ours.flat_values, ids[first:end]):
+                differing.append(start)
+        self.assertEqual(end, len(ids))
+        # None: see docs/interop.md for where the two could differ.
+        self.assertEmpty(differing)
+
+    def test_outputs_agree_and_its_export_fits_transformers(self):
+        folder = self.create_tempdir().full_path
+        path = minilm.directory()
+        export = os.path.join(folder, "export")
+        _convert(path, export)
+        texts_file = str(minilm.TEXTS_FILE)
+        theirs, again = _peer_answers(
+            folder,
+            [
+                {"do": "encode", "model": path, "texts_file": texts_file},
+                {"do": "encode", "model": export, "texts_file": texts_file},
+            ],
+        )
+        tokenizer = bert_tf.load_tokenizer(path)
+        ids, segments = minilm.pack(tokenizer, minilm.read_texts())
+        self.assertAllEqual(np.concatenate(ids), theirs["ids"])
+        self.assertAllEqual(np.concatenate(segments), theirs["segments"])
+        model = bert_tf.load_model(path)
+        hidden, pooled = minilm.compute(model, ids, segments)
+        self.assertAllClose(hidden, theirs["hidden"], 0, _TOLERANCE)
+        self.assertAllClose(pooled, theirs["pooled"], 0, _TOLERANCE)
+        self.assertEqual(json.loads(str(again["wrong_keys"])), {})
+        self.assertAllEqual(again["ids"], theirs["ids"])
+        self.assertAllEqual(again["segments"], theirs["segments"])
+        # Equal weights; but PyTorch adds up in an order that memory decides.
+        self.assertAllClose(again["hidden"], theirs["hidden"], 0, 2e-6)
+        self.assertAllClose(again["pooled"], theirs["pooled"], 0, 2e-6)
+
+
+@pytest.mark.environment
+class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
+    """On tiny models with random weights, of every class, and tokenizers."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
+        answers = cls._ask(
+            [{"do": "default_config"}]
+            + [
+                request
+                for index, name in enumerate(_CLASSES)
+                for request in cls._save(index, name)
+            ]
+        )
+        cls.default_config = json.loads(str(answers.pop(0)["config"]))
+        cls.theirs = dict(zip(_CLASSES, answers[::3], strict=True))
+        cls.their_ids = dict(zip(_CLASSES, answers[2::3], strict=True))
+        for name in _CLASSES:
+            _convert(cls._path(name), cls._path(f"{name}-export"))
+        answers = cls._ask(
+            request
+            for name in _CLASSES
+            for request in cls._load(name, f"{name}-export")
+        )
+        cls.exports = dict(zip(_CLASSES, answers[::2], strict=True))
+        cls.export_ids = dict(zip(_CLASSES, answers[1::2], strict=True))
+
+    @classmethod
+    def _ask(cls, requests):
+        folder = tempfile.mkdtemp(dir=cls.folder)
+        return _peer_answers(folder, list(requests))
+
+    @classmethod
+    def _path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    @classmethod
+    def _save(cls, index, name):
+        path = cls._path(name)
+        lower_case, strip_accents = _TOKENIZERS[index % len(_TOKENIZERS)]
+        return [
+            {
+                "do": "save",
+                "name": name,
+                "config": _config(index, name),
+                "model": path,
+                "seed": index,
+            },
+            {
+                "do": "save_tokenizer",
+                "vocab": _VOCABULARY,
+                "model": path,
+                "do_lower_case": lower_case,
+                "strip_accents": strip_accents,
+            },
+            cls._tokenize(path),
+        ]
+
+    @classmethod
+    def _load(cls, name, folder):
+        path = cls._path(folder)
+        return [
+            {"do": "load", "name": name, "model": path},
+            cls._tokenize(path),
+        ]
+
+    @classmethod
+    def _tokenize(cls, path):
+        file = _write_text(cls.folder, "lines.txt", "\n".join(_LINES))
+        return {"do": "tokenize", "model": path, "lines_file": file}
+
+    def test_defaults_are_those_of_its_config(self):
+        keys = set(self.default_config)
+        ours, _ = huggingface_config.to_bert_config({}, "there")
+        theirs, notes = huggingface_config.to_bert_config(
+            self.default_config, "there"
+        )
+        self.assertEqual(ours, theirs)
+        self.assertLen(notes, 1)  # The GELU; every key is known.
+        named = {field.name for field in dataclasses.fields(ours)}
+        self.assertEqual(named - keys, {"left_to_right"})
+
+    @parameterized.parameters(*_CLASSES)
+    def test_a_model_says_the_same_here(self, name):
+        theirs = self.theirs[name]
+        model = bert_tf.load_model(self._path(name))
+        outputs = model(
+            {ours: np.int32(theirs[key]) for key, ours in _INPUTS.items()}
+        )
+        compared = 0
+        for key in theirs:
+            if not key.startswith("output_"):
+                continue
+            ours = _OUTPUTS.get(key) or _LOGITS.get(name, "logits")
+            self.assertAllClose(outputs[ours], theirs[key], 0, _TOLERANCE)
+            self.assertGreater(np.std(theirs[key]), 0.01)
+            compared += 1
+        # Two where a class has two heads, or hidden states and pooler.
+        self.assertEqual(
+            compared,
+            2
+            if name
+            in ("BertModel", "BertForPreTraining", "BertForQuestionAnswering")
+            else 1,
+        )
+
+    @parameterized.parameters(*_CLASSES)
+    def test_an_export_says_the_same_there(self, name):
+        export, original = self.exports[name], self.theirs[name]
+        self.assertEqual(json.loads(str(export["wrong_keys"])), {})
+        self.assertEqual(set(export) - {"wrong_keys"}, set(original))
+        for key in original:
+            # The tanh forms of GELU differ by rounding.
+            self.assertAllClose(export[key], original[key], 0, 1e-6)
+
+    @parameterized.parameters(*_CLASSES)
+    def test_weights_are_written_byte_by_byte_as_there(self, name):
+        contents = []
+        for folder in (name, f"{name}-export"):
+            path = os.path.join(self._path(folder), "model.safetensors")
+            with open(path, "rb") as file:
+                contents.append(file.read())
+        self.assertEqual(*contents)
+
+    @parameterized.parameters(*enumerate(_CLASSES))
+    def test_tokenizers(self, index, name):
+        """Each class has another tokenizer here."""
+        theirs = self.their_ids[name]
+        for key in ("ids", "lengths"):
+            self.assertAllEqual(self.export_ids[name][key], theirs[key])
+        tokenizer = bert_tf.load_tokenizer(self._path(name))
+        ours = tokenizer.tokenize(_LINES)
+        self.assertAllEqual(ours.flat_values, theirs["ids"])
+        self.assertAllEqual(ours.row_lengths(), theirs["lengths"])
+        lower_case, strip_accents = _TOKENIZERS[index % len(_TOKENIZERS)]
+        self.assertEqual(tokenizer.lower_case, lower_case)
+        expected = lower_case if strip_accents is None else strip_accents
+        self.assertEqual(tokenizer.strip_accents, expected)
+
+    def test_where_tokenizers_differ(self):
+        """All four causes that the original's golden strings show."""
+        path = self._path("BertModel")
+        lines = ["a" * 100, "a" * 101, "a" * 200, "a" * 201]
+        # A final sigma; a mark of Unicode 14, newer than their tables.
+        lines += ["ΟΔΟΣ", "a\u061da", "the [MASK]."]
+        file = _write_text(self.folder, "long.txt", "\n".join(lines))
+        (theirs,) = self._ask(
+            [{"do": "tokenize", "model": path, "lines_file": file}]
+        )
+        # As many pieces as characters, or one: [UNK].
+        self.assertAllEqual(theirs["lengths"], [100, 1, 1, 1, 1, 1, 3])
+        tokenizer = bert_tf.load_tokenizer(path)
+        ours = tokenizer.tokenize(lines)
+        self.assertAllEqual(ours.row_lengths(), [100, 101, 200, 1, 1, 3, 5])
+        ids = theirs["ids"][103:105]
+        pieces = [_VOCABULARY[i] for i in (ours[4][0], *ids)]
+        self.assertEqual(pieces, ["οδος", "οδοσ", "[UNK]"])
+        tokenizer = bert_tf.load_tokenizer(path, preserve_special_tokens=True)
+        self.assertAllEqual(tokenizer.tokenize(lines)[-1], theirs["ids"][-3:])
+
+    def test_pytorch_files(self):
+        """Read by our Python, which finds PyTorch behind its own packages."""
+        folders = {}
+        for name in _CLASSES:
+            for kind in ("torch", "legacy"):
+                path = os.path.join(self._path(name), kind)
+                for file in ("config.json", "tokenizer.json"):
+                    shutil.copy(os.path.join(self._path(name), file), path)
+                folders[path] = self._path(f"{name}-export")
+        for name, contents in (
+            ("code", pickle.dumps({"x": _Dangerous()})),
+            ("cut", _read(path, "pytorch_model.bin")[:-300]),
+            ("empty", b""),
+        ):
+            broken = os.path.join(self.folder, name)
+            shutil.copytree(path, broken)
+            with open(f"{broken}/pytorch_model.bin", "wb") as file:
+                file.write(contents)
+            folders[broken] = None
+        python = environments.make("transformers", *minilm.PEER)
+        packages = environments.run(
+            *(python, "-c", "import site; print(site.getsitepackages()[0])")
+        ).strip()
+        request = os.path.join(self.folder, "folders.json")
+        with open(request, "w", encoding="utf-8") as file:
+            json.dump(list(folders), file)
+        output = environments.run(
+            *(sys.executable, "-c", _READ_PYTORCH, packages, request),
+            cwd=_ROOT,
+        )
+        answers = json.loads(output.splitlines()[-1])
+        for path, expected in folders.items():
+            if expected:
+                with np.load(os.path.join(path, "weights.npz")) as weights:
+                    theirs = formats.read(expected).weights
+                    self.assertEqual(set(weights), set(theirs), path)
+                    for name in weights:
+                        self.assertAllEqual(weights[name], theirs[name], name)
+            else:
+                self.assertRegex(answers[path], "more than tensors, and is not")
+                self.assertNotIn("weights_only", answers[path])
+        self.assertFalse(os.path.exists(_DANGER))
+
+
+class _Dangerous:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return (open, (_DANGER, "w"))
+
+
+def _read(*path):
+    with open(os.path.join(*path), "rb") as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    tf.test.main()

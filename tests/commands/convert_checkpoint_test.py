@@ -1,0 +1,92 @@
+"""Tests for run/convert_checkpoint.py, as a program."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints import convert as conversion
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
+from bert_tf.flags.convert import ConvertCheckpointConfig
+from tests.support import stored_models
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Dies when everything is written and nothing has its name yet.
+_KILLED = """
+import os, signal, sys
+from bert_tf.commands import convert_checkpoint
+from bert_tf.flags import cli
+from bert_tf.io import files
+files.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+cli.run(convert_checkpoint.main)
+"""
+
+
+class ConvertCheckpointTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.stored = stored_models.build()
+        self.source = os.path.join(self.folder, "model")
+        os.mkdir(self.source)
+        model_directory.write_model(self.source, self.stored)
+        self.output = os.path.join(self.folder, "out")
+
+    def _run(self, *program):
+        return subprocess.run(
+            [
+                sys.executable,
+                *program,
+                f"--input={self.source}",
+                f"--output={self.output}",
+                "--to=tf1",
+            ],
+            cwd=_ROOT,
+            env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def test_writes_a_model_or_one_sentence(self):
+        good = self._run("run/convert_checkpoint.py", "--from=bert_tf")
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertIn("Loaded 46 weights", good.stdout)
+        self.assertIn(f"Wrote {self.output} (format tf1", good.stdout)
+        read = formats.read(self.output, "tf1")
+        self.assertCountEqual(read.weights, self.stored.weights)
+        for name, value in self.stored.weights.items():
+            np.testing.assert_array_equal(read.weights[name], value, name)
+        before = sorted(os.walk(self.folder))
+        bad = self._run("run/convert_checkpoint.py")
+        self.assertEqual(bad.returncode, 1)
+        self.assertEqual(bad.stdout, "")
+        self.assertNotIn("Traceback", bad.stderr)
+        self.assertRegex(
+            bad.stderr.splitlines()[-1],
+            r"^ERROR: --output=.*/out is there already; .*\.$",
+        )
+        self.assertEqual(sorted(os.walk(self.folder)), before)
+
+    def test_killed_before_the_end_there_is_no_output(self):
+        killed = self._run("-c", _KILLED)
+        self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
+        self.assertFalse(os.path.exists(self.output))
+        names = sorted(os.listdir(self.folder))
+        self.assertLen(names, 2)
+        self.assertRegex(names[1], r"^out\.tmp-")
+        conversion.run(
+            ConvertCheckpointConfig(
+                input=self.source, output=self.output, target_format="tf1"
+            )
+        )
+        self.assertEqual(formats.detect(self.output), "tf1")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,234 @@
+"""Tests for run/distill.py: each kind of teacher, from files to files."""
+
+import csv
+import json
+import pathlib
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.commands import distill
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.flags import cli
+from bert_tf.flags.distill import DistillConfig
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import predict
+from bert_tf.io import files
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_model
+
+_LENGTH = 12
+
+
+class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.output = self.folder / "output"
+        # Compiling takes most of the time, and makes no difference here.
+        self.enter_context(mock.patch.object(Devices, "fuse", False))
+
+    def _teacher(self, task):
+        return tiny_model.write_task(
+            str(self.folder / "teacher"), task, max_seq_length=_LENGTH
+        )
+
+    def _run(self, task, **flags):
+        """Runs the script; returns its eval_results.txt."""
+        distill.main(
+            DistillConfig(
+                **{
+                    "teacher_dir": self._teacher(task),
+                    "output_dir": str(self.output),
+                    "num_hidden_layers": 1,
+                    "train_batch_size": "3",
+                    "num_train_epochs": "1",
+                    "iterations_per_loop": 1,
+                    "do_train": True,
+                    "do_eval": True,
+                }
+                | flags
+            )
+        )
+        lines = (self.output / "eval_results.txt").read_text().splitlines()
+        results = {k: float(v) for k, v in (x.split(" = ") for x in lines)}
+        written = json.loads((self.output / "eval_results.json").read_text())
+        for name in (task.metric, f"teacher_{task.metric}"):
+            self.assertAllClose(
+                results[f"eval_{name}"], written["dev"][name], rtol=1e-4
+            )
+        return results
+
+    def _losses(self):
+        path = self.output / "train_metrics.jsonl"
+        line = json.loads(path.read_text().splitlines()[0])
+        return {name for name in line if name.endswith("loss")}
+
+    def _write_csv(self, name, *rows):
+        with open(
+            self.folder / name, "w", encoding="utf-8", newline=""
+        ) as file:
+            csv.writer(file).writerows(rows)
+        return str(self.folder / name)
+
+    def _predict(self, path):
+        output = str(self.folder / "predictions.jsonl")
+        predict.run(
+            PredictConfig(
+                model_dir=str(self.output / "model"),
+                input_file=str(path),
+                output_file=output,
+            )
+        )
+        return self._read_lines(output)
+
+    def _check_predictions(self, path, split):
+        """Compares what the model says of a file with what was written."""
+        written = self._read_lines(self.output / f"{split}_predictions.jsonl")
+        for one, other in zip(self._predict(path), written, strict=True):
+            self.assertEqual(one["label"], other["label"])
+            self.assertAllClose(
+                one["probabilities"], other["probabilities"], atol=1e-5
+            )
+
+    def _read_lines(self, path):
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    @pytest.mark.thorough
+    def test_pairs_with_unlabeled_ones(self):
+        # The teacher's data calls the first text otherwise.
+        header = ("first", "b", "kind")
+        rows = [
+            ("the cat", "sat on", "yes"),
+            ("dog", "mat .", "no"),
+            ("東", "the dog sat", "no"),
+            ("cat", "dog", "yes"),
+        ]
+        data = self._write_csv("data.csv", header, *rows)
+        more = self._write_csv("more.csv", header[:2], ("mat", "on the mat"))
+        task = ClassificationTask(
+            name="custom",
+            labels=("no", "yes"),
+            metric_names=("accuracy", "macro_f1"),
+            columns=Columns("a", "b", ("kind",)),
+        )
+        results = self._run(
+            task,
+            train_file=data,
+            dev_file=data,
+            test_file=more,
+            unlabeled_file=more,
+            do_predict=True,
+            text_column="first",
+        )
+        self.assertContainsSubset(
+            {"eval_loss", "eval_teacher_loss", "eval_teacher_macro_f1"}, results
+        )
+        names = {"loss", "label_loss", "soft_target_loss", "hidden_loss"}
+        self.assertEqual(self._losses(), names)
+        self.assertTrue((self.output / "learning_curves.png").exists())
+        self._check_predictions(data, "dev")
+        self._check_predictions(more, "test")
+
+        with self.subTest("only evaluated"):
+            again = self._run(
+                task, dev_file=data, text_column="first", do_train=False
+            )
+            self.assertEqual(again, results)
+
+    def test_tags(self):
+        task = TaggingTask(
+            name="tagging",
+            labels=("O", "B-PET"),
+            max_seq_length=_LENGTH,
+            approach="feature_based",
+            layer_combination="last_hidden",
+            lstm_size=4,
+        )
+        text = "the O\ncat B-PET\n\ndog B-PET\nsat O\non O\n\nmat O\n\n"
+        for name in ("train.txt", "dev.txt"):
+            (self.folder / name).write_text(text, encoding="utf-8")
+        more = self.folder / "more.txt"
+        more.write_text("the dog sat\n", encoding="utf-8")
+        self._run(task, data_dir=str(self.folder), unlabeled_file=str(more))
+        stored = json.loads((self.output / "model/task.json").read_text())
+        self.assertEqual(stored["approach"], "fine_tuning")
+        self.assertEqual(stored["labels"], ["O", "B-PET"])
+        dev = self._read_lines(self.output / "dev_predictions.jsonl")
+        self.assertEqual([len(one["tags"]) for one in dev], [2, 3, 1])
+
+    def test_answers(self):
+        task = SquadTask(
+            max_seq_length=_LENGTH,
+            doc_stride=2,
+            max_query_length=3,
+            version_2_with_negative=True,
+            null_score_diff_threshold=1.5,
+        )
+        questions = []
+        for number, answer in enumerate(("cat", "dog", None)):
+            context = "the cat sat on the mat, the dog sat."
+            at = [] if answer is None else [context.index(answer)]
+            questions.append(
+                {
+                    "context": context,
+                    "qas": [
+                        {
+                            "id": f"q{number}",
+                            "question": "cat sat",
+                            "is_impossible": answer is None,
+                            "answers": [
+                                {"text": answer, "answer_start": x} for x in at
+                            ],
+                        }
+                    ],
+                }
+            )
+        data = str(self.folder / "data.json")
+        files.write_json(
+            data, {"version": "x", "data": [{"paragraphs": questions}]}
+        )
+        self._run(task, train_file=data, dev_file=data, unlabeled_file=data)
+        stored = json.loads((self.output / "model/task.json").read_text())
+        # The student's own, which dev has chosen.
+        self.assertNotEqual(stored["null_score_diff_threshold"], 1.5)
+        self.assertEqual(stored["doc_stride"], 2)
+
+    def test_data_without_a_name(self):
+        task = ClassificationTask(
+            name="custom", labels=("a", "b"), metric_names=("accuracy",)
+        )
+        with self.assertRaisesRegex(UserError, "--data_dir is for tasks with"):
+            self._run(task, data_dir=str(self.folder))
+
+    def test_columns_that_have_no_meaning(self):
+        task = TaggingTask(name="tagging", labels=("O", "B-X"))
+        with self.assertRaisesRegex(UserError, "--label_column: these are for"):
+            self._run(task, train_file="x", dev_file="x", label_column="kind")
+
+    def test_flags_are_those_of_the_configuration(self):
+        config = DistillConfig(
+            teacher_dir="teacher",
+            output_dir="output",
+            num_hidden_layers=3,
+            hidden_size=192,
+            train_file="train.csv",
+            do_train=True,
+        )
+        self.assertEqual(
+            cli.command_line("run/distill.py", config),
+            "python run/distill.py --output_dir=output --do_train "
+            "--teacher_dir=teacher --train_file=train.csv "
+            "--num_hidden_layers=3 --hidden_size=192",
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,184 @@
+"""Tests for what run/finetune_classifier.py says to bad input."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification.task import ClassificationTask
+from tests.support import tiny_model
+from tests.support.classifier_script import ClassifierScript
+
+
+class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
+    """What is wrong is one sentence, before anything is trained."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write(
+            str(self.folder / "pretrained"), kind="encoder"
+        )
+        self.good = self.write("good.csv", "text,label\nthe cat,a\ndog,b\n")
+
+    def assert_own_refused(self, message, **flags):
+        self.assert_refused(
+            message,
+            **{
+                "task_name": "custom",
+                "pretrained_model_dir": self.model,
+                "train_file": self.good,
+                "do_train": True,
+            }
+            | flags,
+        )
+        self.assertFalse(self.output.exists())
+
+    @parameterized.parameters(
+        ("train.csv, line 3 must have 2 columns, as the first line has. "
+         "Received: 3", "text,label\nx,a\ny,b,c\n"),
+        ("train.csv, line 4 must have 2 columns",
+         '\ufefftext,label\r\n"x\r\ny",a\r\nz\r\n'),
+        ("line 3 has no label in column 'label'", "text,label\nx,a\ny, \n"),
+        ("line 2 has an empty text in column 'text'", "text,label\n ,a\n"),
+        ("has no column 'label'; .* 'text', 'kind'; say with --label_column",
+         "text,kind\nx,a\n"),
+        ("no column 'text'; .* 'sentence', 'label'; say with --text_column",
+         "sentence,label\nx,a\n"),
+        ("at least 2 different labels .*'a'", "text,label\nx,a\ny,a\n"),
+        ("train.csv has no rows", "text,label\n"),
+        ("train.csv is empty", ""),
+        ("line 2 is not CSV", 'text,label\n"x" y,a\n'),
+        ("names the column 'text' twice", "text,label,text\nx,a,y\n"),
+    )  # fmt: skip
+    def test_training_data(self, message, contents):
+        train = self.write("train.csv", contents)
+        self.assert_own_refused(message, train_file=train)
+
+    def test_files(self):
+        self.assert_own_refused(
+            "absent.csv", train_file=str(self.folder / "absent.csv")
+        )
+        self.assert_own_refused(
+            "must end in .csv, .tsv, .jsonl, .json or .txt",
+            train_file=self.write("train.xlsx", "text,label\nx,a\n"),
+        )
+        path = self.folder / "latin.csv"
+        path.write_bytes("text,label\ncaf\xe9,a\n".encode("latin-1"))
+        self.assert_own_refused("latin.csv.*UTF-8", train_file=str(path))
+        self.assert_own_refused(
+            "line 2 is not JSON",
+            train_file=self.write(
+                "train.jsonl", '{"text": "x", "label": 1}\n{'
+            ),
+        )
+
+    @parameterized.parameters(
+        ("dev_file", "do_eval", "dev.csv, line 3 has the label 'c', .*'a', 'b'",
+         "text,label\nx,a\ny,c\n"),
+        ("dev_file", "do_eval", "line 2 has no label", "text,label\nx,\n"),
+        ("dev_file", "do_eval", "no column 'label'", "text\nx\n"),
+        ("test_file", "do_predict", "line 2 has an empty text", "text\n \nx\n"),
+        ("test_file", "do_predict", "1 of 2 have none, .* dev.csv:3",
+         "text,label\nx,a\ny,\n"),
+        ("test_file", "do_predict", "no column 'text'", "body\nx\n"),
+    )  # fmt: skip
+    def test_dev_and_test_data(self, flag, do_flag, message, contents):
+        path = self.write("dev.csv", contents)
+        self.assert_own_refused(message, **{flag: path, do_flag: True})
+
+    def test_the_second_text_has_a_flag(self):
+        train = self.write("train.csv", "text,more,label\nx,y,a\n")
+        self.assert_own_refused(
+            "no column 'other'; .*; say with --text_pair_column which is meant",
+            train_file=train,
+            text_pair_column="other",
+        )
+
+    def test_scores(self):
+        train = self.write("scores.tsv", "text\tlabel\nx\t1.5\ny\thigh\n")
+        self.assert_own_refused(
+            "scores.tsv, line 3 must have a number as its label. .*'high'",
+            train_file=train,
+            problem_type="regression",
+        )
+
+    def test_several_labels(self):
+        train = self.write("flags.csv", "text,a,b\nx,1,0\ny,2,0\n")
+        self.assert_own_refused(
+            "flags.csv, line 3 must have 0 or 1 in column 'a'. Received: '2'",
+            train_file=train,
+            label_column="a,b",
+            problem_type="multi_label",
+        )
+
+    def test_official_files(self):
+        flags = {
+            "data_dir": str(self.folder),
+            "do_train": True,
+            "pretrained_model_dir": self.model,
+        }
+        self.assert_refused(
+            "no file train.tsv or .* of RTE", task_name="rte", **flags
+        )
+        self.write("train.tsv", "sentence\tlabel\nx\t1\ny\t2\n")
+        self.assert_refused(
+            "train.tsv, line 3 has the label '2', .* '0', '1'",
+            task_name="sst-2",
+            **flags,
+        )
+        self.assert_refused("no column 'sentence1'", task_name="rte", **flags)
+        self.write("train.tsv", "sentence\tlabel\nx\t1\ty\n")
+        self.assert_refused(
+            "line 2 must have 2 columns", task_name="sst-2", **flags
+        )
+
+    def test_models_of_other_tasks(self):
+        for task in (
+            ClassificationTask(
+                name="custom", labels=("a", "c"), metric_names=("accuracy",)
+            ),
+            ClassificationTask(
+                name="custom",
+                labels=None,
+                problem_type="regression",
+                metric_names=("pearson",),
+            ),
+        ):
+            self.write("dev.tsv", "sentence\tlabel\nx\t1\ny\t0\n")
+            model = tiny_model.write_task(
+                str(self.folder / f"model_{task.problem_type}"), task
+            )
+            self.assert_refused(
+                "labels a, c, and SST-2 has 0, 1|no fine-tuned model .*"
+                "regression",
+                task_name="sst-2",
+                data_dir=str(self.folder),
+                pretrained_model_dir=model,
+                do_eval=True,
+            )
+        official = glue_tasks.get_task("cola")
+        cola = ClassificationTask(
+            name="cola",
+            labels=official.labels,
+            metric_names=official.metrics,
+            official=official,
+        )
+        self.assert_refused(
+            r"task \(sst-2: classification; .*Received: cola: classification",
+            task_name="sst-2",
+            data_dir=str(self.folder),
+            pretrained_model_dir=tiny_model.write_task(
+                str(self.folder / "cola"), cola
+            ),
+            do_eval=True,
+        )
+        self.assert_refused(
+            "no fine-tuned model for this task|trained for it",
+            task_name="sst-2",
+            data_dir=str(self.folder),
+            pretrained_model_dir=self.model,
+            do_eval=True,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

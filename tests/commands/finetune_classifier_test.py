@@ -1,0 +1,411 @@
+"""Tests for run/finetune_classifier.py, from flags and files to files."""
+
+import json
+import random
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from scipy import special
+
+from bert_tf.inference import load
+from bert_tf.tasks import metrics
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from tests.support import glue_layouts
+from tests.support import tiny_model
+from tests.support.classifier_script import LENGTH
+from tests.support.classifier_script import ClassifierScript
+from tests.support.shared_data import golden
+
+_WORDS = ("the", "cat", "dog", "sat", "on", "mat", ".", ",", "東")
+
+
+def _texts(rng, is_pair):
+    """Returns two texts (or one and None) of unequal lengths."""
+    texts = [
+        " ".join(rng.choices(_WORDS, k=rng.randint(1, 4))) for _ in range(2)
+    ]
+    return (texts[0], texts[1] if is_pair else None)
+
+
+def _pack(texts, tokens=tiny_model.TOKENS):
+    """Returns ids and segments, of words that are pieces by themselves."""
+    ids, segments = [tokens.index("[CLS]")], [0]
+    for segment, text in enumerate(text for text in texts if text):
+        pieces = [tokens.index(word) for word in text.split()]
+        ids += [*pieces, tokens.index("[SEP]")]
+        segments += [segment] * (len(pieces) + 1)
+    return ids, segments
+
+
+def _logits(model_dir, rows):
+    """Returns what a model says of packed rows: <float64>[rows, labels]."""
+    model = load.load_model(model_dir, "classification")
+    ids, segments, mask = (
+        np.zeros([len(rows), LENGTH], np.int32) for _ in range(3)
+    )
+    for number, (row_ids, row_segments) in enumerate(rows):
+        ids[number, : len(row_ids)] = row_ids
+        segments[number, : len(row_ids)] = row_segments
+        mask[number, : len(row_ids)] = 1
+    inputs = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    return np.float64(model(inputs)["logits"])
+
+
+class OfficialFilesTest(
+    ClassifierScript, tf.test.TestCase, parameterized.TestCase
+):
+    """A model of each task predicts files in the official layouts."""
+
+    def _write_split(self, official, split, seed):
+        rng = random.Random(seed)
+        labels = official.labels or (0.0, 1.25, 5.0)
+        rows = [
+            (*_texts(rng, official.is_pair), labels[number % len(labels)])
+            for number in range(7)
+        ]
+        glue_layouts.write(str(self.folder), official.name, split, rows)
+        return rows
+
+    def _expect(self, official, model, rows):
+        logits = _logits(model, [_pack(row[:2]) for row in rows])
+        if official.labels is None:
+            return logits, logits[:, 0]
+        return special.softmax(logits, axis=-1), logits.argmax(-1)
+
+    @parameterized.parameters(*glue_tasks.TASKS)
+    def test_scores_and_predictions(self, name):
+        official = glue_tasks.get_task(name)
+        # The diagnostic set has no model of its own.
+        trained = glue_tasks.get_task("mnli" if name == "ax" else name)
+        task = ClassificationTask(
+            name=trained.name,
+            labels=trained.labels,
+            problem_type=trained.problem_type,
+            metric_names=trained.metrics,
+            official=trained,
+        )
+        model = self.write_model(task)
+        rows = {
+            split: self._write_split(official, split, seed)
+            for seed, split in enumerate(official.stems)
+            if split != "train"
+        }
+        results = self.run_script(
+            task_name=name,
+            data_dir=str(self.folder),
+            pretrained_model_dir=model,
+            do_eval=bool(official.splits("dev")),
+            do_predict=True,
+        )
+        first_dev = (*official.splits("dev"), None)[0]
+        for split in rows:
+            values, ids = self._expect(official, model, rows[split])
+            described = self.predictions(split)
+            if official.labels is None:
+                received = [row["score"] for row in described]
+                self.assertAllClose(received, ids, atol=1e-4)
+            else:
+                self.assertEqual(
+                    [row["label"] for row in described],
+                    [official.labels[i] for i in ids],
+                )
+            if split.startswith("dev"):
+                suffix = "" if split == first_dev else split[len("dev") :]
+                self._check_scores(official, rows[split], ids, suffix, results)
+                kind = (
+                    "confusion_matrix" if official.labels else "score_scatter"
+                )
+                prefix = "" if split == "dev" else f"{split}_"
+                for ending in (".png", ".txt"):
+                    path = self.output / f"{prefix}{kind}{ending}"
+                    self.assertTrue(path.exists(), path)
+        tests = official.splits("test")
+        for split in tests:
+            name = "test" if split == tests[0] else split
+            expected, _ = self._expect(official, model, rows[split])
+            self.assertAllClose(
+                self.result_rows(f"{name}_results.tsv"), expected, atol=1e-4
+            )
+
+    def _check_scores(self, official, rows, ids, suffix, results):
+        if official.labels is None:
+            right = [row[2] for row in rows]
+        else:
+            right = [official.labels.index(row[2]) for row in rows]
+        expected = metrics.compute_metrics(official.metrics, right, ids)
+        received = {key: results[f"eval_{key}{suffix}"] for key in expected}
+        self.assertAllClose(received, expected, atol=1e-4)
+
+
+class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
+    """Training on a user's own files, down to the loss of the first step."""
+
+    # One step over all rows, and nothing that is drawn at random.
+    _ONE_STEP = {
+        "task_name": "custom",
+        "do_train": True,
+        "num_train_epochs": "1",
+        "warmup_proportion": 0.0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "head_dropout_prob": 0.0,
+        "iterations_per_loop": 1,
+    }
+
+    def first_loss(self):
+        return json.loads(self.lines("train_metrics.jsonl")[0])["loss"]
+
+    def own_task(self, **values):
+        """Returns a task whose model is one to begin with."""
+        return ClassificationTask(
+            **{
+                "name": "custom",
+                "labels": ("no", "yes"),
+                "metric_names": ("accuracy",),
+            }
+            | values
+        )
+
+    def test_messy_tables_class_weights_and_windows(self):
+        model = self.write_model(self.own_task())
+        # A mark, CRLF, quotation marks, an end of line in a field, a column
+        # that is not asked for, spaces around labels, a blank line.
+        train = self.write(
+            "train.csv",
+            "\ufeffid, kind ,body\r\n"
+            '1,yes,"the cat sat\r\non the mat , the dog sat on the mat ."\r\n'
+            '2," no ","the ""cat"" ,"\r\n\r\n'
+            "3,yes,東\r\n",
+        )
+        dev = self.write(
+            "dev.tsv", 'body\tkind\n"the cat\tno\ndog dog\tyes\ncat\tno\n'
+        )
+        test = self.write(
+            "test.jsonl.gz",
+            '{"body": "the dog sat on the mat . the cat sat on the dog"}\n'
+            '{"body": "mat"}\n',
+        )
+        flags = {
+            "train_file": train,
+            "dev_file": dev,
+            "test_file": test,
+            "text_column": "body",
+            "label_column": "kind",
+            "doc_stride": 4,
+        }
+        results = self.run_script(
+            **self._ONE_STEP,
+            **flags,
+            pretrained_model_dir=model,
+            # 15 pieces are two windows, of the first 10 and from the 5th on.
+            train_batch_size="4",
+            class_weights="no:2.5",
+            do_eval=True,
+            do_predict=True,
+        )
+        rows = [
+            "the cat sat on the mat , the dog sat",
+            "the mat , the dog sat on the mat .",
+            "[UNK] cat [UNK] ,",
+            "東",
+        ]
+        rows[2] = "the [UNK] cat [UNK] ,"
+        logits = _logits(model, [_pack([row, None]) for row in rows])
+        losses = -special.log_softmax(logits, -1)[range(4), [1, 1, 0, 1]]
+        self.assertAllClose(
+            self.first_loss(),
+            np.average(losses, weights=[1, 1, 2.5, 1]),
+            atol=1e-4,
+        )
+        self.assertContainsSubset(
+            {"eval_accuracy", "eval_macro_f1", "eval_loss", "global_step"},
+            results,
+        )
+        self._check_trained(flags)
+
+    def _check_trained(self, flags):
+        """Compares what is left of training with the model in it."""
+        trained = str(self.output / "model")
+        stored = json.loads((self.output / "model" / "task.json").read_text())
+        self.assertEqual(stored["labels"], ["no", "yes"])
+        self.assertEqual(stored["columns"]["text"], "body")
+        windows = [
+            "the dog sat on the mat . the cat sat",
+            "the mat . the cat sat on the dog",
+            "mat",
+        ]
+        logits = _logits(trained, [_pack([row, None]) for row in windows])
+        values = special.softmax(logits, axis=-1)
+        expected = [values[:2].mean(0), values[2]]
+        self.assertAllClose(self.result_rows(), expected, atol=1e-4)
+        before = self.lines("test_predictions.jsonl")
+        self.assertNotIn(
+            "test_accuracy", "".join(self.lines("eval_results.txt"))
+        )
+        # The model remembers columns, labels and windows.
+        self.run_script(
+            task_name="custom", test_file=flags["test_file"], do_predict=True
+        )
+        self.assertEqual(self.lines("test_predictions.jsonl"), before)
+
+    def test_several_labels_of_pairs(self):
+        task = self.own_task(
+            labels=("rude", "toxic", "long"),
+            problem_type="multi_label",
+            columns=Columns("a", "b"),
+        )
+        model = self.write_model(task)
+        rows = [
+            ("the cat", "sat", "1", "0", "1"),
+            ("dog", "東 .", "0", "0", "0"),
+        ]
+        train = self.write_csv(
+            "train.csv", ("a", "b", "rude", "toxic", "long"), *rows
+        )
+        results = self.run_script(
+            **self._ONE_STEP,
+            train_file=train,
+            dev_file=train,
+            text_column="a",
+            text_pair_column="b",
+            label_column="rude,toxic,long",
+            problem_type="multi_label",
+            pretrained_model_dir=model,
+            train_batch_size="2",
+            do_eval=True,
+        )
+        logits = _logits(model, [_pack(row[:2]) for row in rows])
+        right = np.array([row[2:] for row in rows]) == "1"
+        losses = -special.log_expit(np.where(right, logits, -logits))
+        self.assertAllClose(self.first_loss(), losses.mean(), atol=1e-4)
+        self.assertIn("eval_subset_accuracy", results)
+        self.assertTrue((self.output / "label_scores.png").exists())
+        trained = str(self.output / "model")
+        expected = special.expit(
+            _logits(trained, [_pack(row[:2]) for row in rows])
+        )
+        for row, values in zip(self.predictions("dev"), expected, strict=True):
+            self.assertAllClose(
+                row["probabilities"],
+                dict(zip(task.labels, values, strict=True)),
+                atol=1e-4,
+            )
+            self.assertEqual(
+                row["labels"],
+                [
+                    n
+                    for n, x in zip(task.labels, values, strict=True)
+                    if x >= 0.5
+                ],
+            )
+
+    def test_scores(self):
+        task = self.own_task(labels=None, problem_type="regression")
+        model = self.write_model(task)
+        rows = [("the cat", 0.5), ("dog sat on 東", -2), ("mat", 3.25)]
+        train = self.write_csv("train.csv", ("text", "label"), *rows)
+        results = self.run_script(
+            **self._ONE_STEP,
+            train_file=train,
+            dev_file=train,
+            problem_type="regression",
+            pretrained_model_dir=model,
+            train_batch_size="3",
+            do_eval=True,
+        )
+        right = np.array([row[1] for row in rows])
+        before = _logits(model, [_pack([row[0]]) for row in rows])[:, 0]
+        self.assertAllClose(
+            self.first_loss(), np.square(before - right).mean(), rtol=1e-4
+        )
+        after = _logits(
+            str(self.output / "model"), [_pack([row[0]]) for row in rows]
+        )[:, 0]
+        self.assertAllClose(
+            [row["score"] for row in self.predictions("dev")], after, atol=1e-4
+        )
+        self.assertAllClose(
+            results["eval_mean_squared_error"],
+            np.square(after - right).mean(),
+            rtol=1e-4,
+        )
+        self.assertTrue((self.output / "score_scatter.png").exists())
+
+
+class OriginalsFlagsTest(
+    ClassifierScript, tf.test.TestCase, parameterized.TestCase
+):
+    def test_the_command_lines_of_the_original(self):
+        """Training, then prediction with the checkpoint that it left."""
+        rng = random.Random(5)
+        words = ("the", "of", "and", "in", "was")
+        for split, count in (("train", 8), ("dev", 5), ("test", 3)):
+            rows = [
+                (
+                    " ".join(rng.choices(words, k=rng.randint(1, 6))),
+                    " ".join(rng.choices(words, k=rng.randint(1, 6))),
+                    str(number % 2),
+                )
+                for number in range(count)
+            ]
+            glue_layouts.write(str(self.folder), "mrpc", split, rows)
+        flags = {
+            "task_name": "MRPC",
+            "data_dir": str(self.folder),
+            "vocab_file": golden("model/vocab.txt"),
+            "bert_config_file": golden("model/bert_config.json"),
+            "max_seq_length": 16,
+        }
+        results = self.run_script(
+            **flags,
+            do_train=True,
+            do_eval=True,
+            init_checkpoint=golden("model/bert_model.ckpt.index").removesuffix(
+                ".index"
+            ),
+            train_batch_size="4",
+            learning_rate="2e-5",
+            num_train_epochs="1.0",
+        )
+        self.assertContainsSubset(
+            {"eval_accuracy", "eval_f1", "eval_loss", "global_step", "loss"},
+            results,
+        )
+        self.assertEqual(results["global_step"], 2)
+        self.run_script(**flags, do_predict=True)
+        expected = self.result_rows()
+        self.assertEqual(expected.shape, (3, 2))
+        self.assertAllClose(expected.sum(-1), [1, 1, 1], atol=1e-6)
+        checkpoint = str(self.output / "model.ckpt-2")
+        self.output = self.folder / "predicted"
+        self.run_script(**flags, do_predict=True, init_checkpoint=checkpoint)
+        self.assertAllClose(self.result_rows(), expected, atol=1e-6)
+
+    def test_predicting_with_a_checkpoint_of_the_original(self):
+        """Which does not name its labels, three of them."""
+        rows = [("the of and", "in", None), ("was", "the of in in", None)]
+        glue_layouts.write(str(self.folder), "mnli", "test_matched", rows)
+        checkpoint = golden("model/classifier.ckpt.index")
+        checkpoint = checkpoint.removesuffix(".index")
+        vocabulary = golden("model/vocab.txt")
+        self.run_script(
+            task_name="MNLI",
+            data_dir=str(self.folder),
+            vocab_file=vocabulary,
+            bert_config_file=golden("model/bert_config.json"),
+            init_checkpoint=checkpoint,
+            do_predict=True,
+        )
+        with open(vocabulary, encoding="utf-8") as file:
+            tokens = file.read().splitlines()
+        logits = _logits(checkpoint, [_pack(row[:2], tokens) for row in rows])
+        self.assertAllClose(
+            self.result_rows(), special.softmax(logits, -1), atol=1e-5
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

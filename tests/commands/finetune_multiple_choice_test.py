@@ -1,0 +1,177 @@
+"""Tests for run/finetune_multiple_choice.py, from the flags to predictions."""
+
+import csv
+import json
+import os
+import pathlib
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.commands import finetune_multiple_choice
+from bert_tf.errors import UserError
+from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import predict
+from tests.support import tiny_model
+
+_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+_HEADER = (
+    *("", "video-id", "fold-ind", "startphrase", "sent1", "sent2"),
+    *("gold-source", *_ENDINGS),
+)
+_WORDS = ("the", "dog", "sat", "on", "mat", "sitting", "東")
+
+
+def _write_swag(path, count, seed, with_labels=True):
+    """Writes SWAG's layout; the right ending is the one with a cat."""
+    rng = random.Random(seed)
+    labels = []
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow((*_HEADER, "label") if with_labels else _HEADER)
+        for number in range(count):
+            endings = [
+                rng.choices(_WORDS, k=rng.randint(1, 3)) for _ in _ENDINGS
+            ]
+            labels.append(rng.randrange(4))
+            endings[labels[-1]].append("cat")
+            row = [
+                *(number, "x", number, "The dog sat. The", "The dog sat."),
+                *("The", "gold", *map(" ".join, endings)),
+            ]
+            writer.writerow([*row, labels[-1]] if with_labels else row)
+    return labels
+
+
+class FinetuneMultipleChoiceTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.model = tiny_model.write(
+            str(self.folder / "pretrained"), kind="encoder"
+        )
+        self.output = self.folder / "output"
+
+    def _run(self, **flags):
+        flags = {
+            "task_name": "swag",
+            "data_dir": str(self.folder),
+            "pretrained_model_dir": self.model,
+            "output_dir": str(self.output),
+            "max_seq_length": 12,
+            "train_batch_size": "8",
+            "learning_rate": "0.001",
+            "num_train_epochs": "20",
+            "num_length_buckets": 1,
+            "do_eval": True,
+        } | flags
+        finetune_multiple_choice.main(MultipleChoiceConfig(**flags))
+
+    def _lines(self, path):
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def test_learns_swag_and_predicts(self):
+        _write_swag(self.folder / "train.csv", 64, 0)
+        dev_labels = _write_swag(self.folder / "val.csv", 31, 1)
+        test_labels = _write_swag(self.folder / "test.csv", 9, 2, False)
+        self._run(do_train=True, do_predict=True)
+
+        dev = self._lines(self.output / "dev_predictions.jsonl")
+        accuracy = np.mean(
+            [p["index"] == y for p, y in zip(dev, dev_labels, strict=True)]
+        )
+        self.assertGreater(accuracy, 0.85)
+        results = json.loads((self.output / "eval_results.json").read_text())
+        self.assertAllClose(results["dev"]["accuracy"], accuracy)
+        text = (self.output / "confusion_matrix.txt").read_text()
+        self.assertStartsWith(text, f"31 examples, {31 * accuracy:.0f} right")
+        self.assertTrue((self.output / "confusion_matrix.png").exists())
+        test = self._lines(self.output / "test_predictions.jsonl")
+        right = [
+            p["label"] == f"ending{label}"
+            for p, label in zip(test, test_labels, strict=True)
+        ]
+        self.assertGreater(np.mean(right), 0.7)
+        self.assertFalse((self.output / "test_confusion_matrix.txt").exists())
+        self.assertFalse((self.output / "test_results.tsv").exists())
+
+        self._check_prediction_of_files(dev)
+        self._check_evaluation_of_own_files()
+
+    def _check_prediction_of_files(self, dev):
+        """The model says the same of files, labels or not."""
+        predictions = self._predict(str(self.folder / "val.csv"))
+        self._assert_same(predictions, dev)
+        general = self.folder / "general.jsonl"
+        with open(self.folder / "val.csv", encoding="utf-8") as file:
+            rows = [
+                {
+                    "context": row["sent1"],
+                    "choices": [
+                        f"{row['sent2']} {row[ending]}" for ending in _ENDINGS
+                    ],
+                }
+                for row in csv.DictReader(file)
+            ]
+        general.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        predictions = self._predict(str(general))
+        self._assert_same(predictions, dev)
+        self.assertEqual(predictions[0]["label"], str(dev[0]["index"]))
+
+    def _predict(self, path):
+        output = str(self.folder / "predictions.jsonl")
+        predict.run(
+            PredictConfig(
+                model_dir=str(self.output / "model"),
+                input_file=path,
+                output_file=output,
+            )
+        )
+        return self._lines(output)
+
+    def _assert_same(self, received, expected):
+        self.assertEqual(
+            [x["index"] for x in received], [x["index"] for x in expected]
+        )
+        self.assertAllClose(
+            [list(x["probabilities"].values()) for x in received],
+            [list(x["probabilities"].values()) for x in expected],
+            atol=1e-5,
+        )
+
+    def _check_evaluation_of_own_files(self):
+        """Rows may have any number of choices, whatever it trained on."""
+        path = self.folder / "own.jsonl"
+        rows = [
+            {"q": "The dog", "c": ["sat on", "the cat"], "y": 1},
+            {"q": "The", "c": ["mat", "dog", "sat", "cat", "on"], "y": 3},
+        ]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        output = self.folder / "own"
+        self._run(
+            task_name="custom",
+            data_dir=None,
+            dev_file=str(path),
+            context_column="q",
+            choice_columns="c",
+            label_column="y",
+            pretrained_model_dir=str(self.output / "model"),
+            output_dir=str(output),
+        )
+        predictions = self._lines(output / "dev_predictions.jsonl")
+        self.assertEqual([len(p["probabilities"]) for p in predictions], [2, 5])
+        self.assertFalse(os.path.exists(output / "model"))
+
+    def test_a_model_for_something_else_is_refused(self):
+        _write_swag(self.folder / "val.csv", 3, 1)
+        with self.assertRaisesRegex(UserError, "add --do_train"):
+            self._run()
+        with self.assertRaisesRegex(UserError, "no file train.csv"):
+            self._run(do_train=True)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,204 @@
+"""Tests for run/finetune_tagger.py, from the flags to predictions."""
+
+import json
+import pathlib
+import random
+
+import keras
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import model_directory
+from bert_tf.commands import finetune_tagger
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.inference import predict
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+
+_TAGS = {"cat": "PET", "dog": "PET", "mat": "THING", "東": "THING"}
+_WORDS = (*_TAGS, "the", "sat", "on", "matting")
+
+
+def _write_model(path):
+    """Writes an encoder whose outputs tell tokens apart; returns its path.
+
+    That of `tiny_model` has weights so large that all outputs are alike.
+    """
+    keras.utils.set_random_seed(1)
+    encoder = bert_model.BertModel(tiny_model.CONFIG)
+    vocabulary = Vocabulary(tiny_model.TOKENS)
+    model_directory.write(
+        path,
+        tiny_model.CONFIG,
+        {
+            name: variable.numpy()
+            for name, variable in bert_model.named_variables(encoder).items()
+        },
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {"kind": "encoder"},
+        "# Tiny\n",
+    )
+    return path
+
+
+def _write(path, count, seed, with_tags=True):
+    """Writes IOB1 tags that words decide, in documents; returns sentences.
+
+    Each entity is a word, so that I- is for those behind words that are none,
+    and B- for dogs behind cats.
+    """
+    rng = random.Random(seed)
+    lines, sentences = [], []
+    for number in range(count):
+        if number % 3 == 0:
+            lines += ["-DOCSTART- -X- O", ""]
+        words: list[str] = []
+        for _ in range(rng.randint(1, 6)):
+            previous = words[-1] if words else "the"
+            kind = _TAGS.get(previous)
+            following = [
+                word for word in _WORDS if kind is None or word not in _TAGS
+            ]
+            if previous == "cat":
+                following.append("dog")
+            words.append(rng.choice(following))
+            is_next = words[-1] == "dog" and previous == "cat"
+            kind = _TAGS.get(words[-1])
+            tag = "O" if kind is None else f"{'B' if is_next else 'I'}-{kind}"
+            lines.append(f"{words[-1]} NN {tag}" if with_tags else words[-1])
+        sentences.append(words)
+        lines.append("")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return sentences
+
+
+class FinetuneTaggerTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.model = _write_model(str(self.folder / "pretrained"))
+        self.output = self.folder / "output"
+        _write(self.folder / "eng.train", 120, 0)
+        self.dev = _write(self.folder / "eng.testa", 21, 1)
+        self.test = _write(self.folder / "eng.testb", 9, 2, with_tags=False)
+
+    def _run(self, **flags):
+        flags = {
+            "data_dir": str(self.folder),
+            "pretrained_model_dir": self.model,
+            "output_dir": str(self.output),
+            "max_seq_length": 12,
+            "train_batch_size": "4",
+            "learning_rate": "0.01",
+            "num_train_epochs": "6",
+            "num_length_buckets": 1,
+            "do_eval": True,
+        } | flags
+        finetune_tagger.main(TaggerConfig(**flags))
+        return json.loads((self.output / "eval_results.json").read_text())
+
+    def _lines(self, path):
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def _predict(self, path):
+        output = str(self.folder / "predictions.jsonl")
+        predict.run(
+            PredictConfig(
+                model_dir=str(self.output / "model"),
+                input_file=str(path),
+                output_file=output,
+            )
+        )
+        return self._lines(output)
+
+    def test_learns_documents_of_iob1(self):
+        results = self._run(do_train=True, do_predict=True)
+        self.assertGreater(results["dev"]["f1"], 0.8)
+        self.assertNotIn("test", results)
+        text = (self.output / "eval_results.txt").read_text()
+        self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
+        # As many steps as if sentences were rows: 120 of them, 4 a step.
+        self.assertAllClose(results["global_step"], 180, rtol=0.2)
+        self.assertTrue((self.output / "entity_scores.png").exists())
+        self.assertIn("PET ", (self.output / "entity_scores.txt").read_text())
+        dev = self._lines(self.output / "dev_predictions.jsonl")
+        self.assertEqual([x["words"] for x in dev], self.dev)
+        test = self._lines(self.output / "test_predictions.jsonl")
+        self.assertEqual([x["words"] for x in test], self.test)
+        self.assertFalse((self.output / "test_entity_scores.txt").exists())
+
+        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
+        self.assertEqual(self._predict(self.folder / "eng.testb"), test)
+        self._check_raw_text()
+        # Nothing is trained: the model that is there says the same.
+        again = self._run(do_predict=True, pretrained_model_dir=None)
+        self.assertAllClose(again["dev"], results["dev"], atol=1e-6)
+
+    def _check_raw_text(self):
+        path = self.folder / "raw.txt"
+        path.write_text("The dog, the mat.\n\n東\n", encoding="utf-8")
+        first, second, third = self._predict(path)
+        self.assertEqual(first["words"], ["The", "dog", ",", "the", "mat", "."])
+        self.assertEqual(first["offsets"][4], [13, 16])
+        self.assertEqual(first["tags"][1], "B-PET")
+        self.assertEqual(second, {"words": [], "tags": [], "offsets": []})
+        self.assertEqual(third["tags"], ["B-THING"])
+
+    @pytest.mark.thorough
+    def test_feature_based(self):
+        arguments = {
+            "approach": "feature_based",
+            "layer_combination": "weighted_sum_all_layers",
+            "lstm_size": 16,
+        }
+        results = self._run(do_train=True, learning_rate="0.02", **arguments)
+        self.assertGreater(results["dev"]["f1"], 0.7)
+        task = json.loads((self.output / "model" / "task.json").read_text())
+        for name, value in arguments.items():
+            self.assertEqual(task[name], value)
+        model = bert_tf.load_model(str(self.output / "model"))
+        before = bert_tf.load_model(self.model)
+        for ours, theirs in zip(
+            model.bert.weights, before.weights, strict=True
+        ):
+            self.assertAllEqual(ours, theirs)
+        self.assertNotAllClose(model.combination.layer_weights, [0.0, 0.0])
+        dev = self._lines(self.output / "dev_predictions.jsonl")
+        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
+
+    def test_bilstm_under_the_head_of_a_left_to_right_model(self):
+        results = self._run(
+            do_train=True,
+            head="bilstm",
+            lstm_size=16,
+            left_to_right=True,
+            train_batch_size="7",
+        )
+        # That of a guess by frequency is 1.1.
+        self.assertLess(results["dev"]["loss"], 0.9)
+        dev = self._lines(self.output / "dev_predictions.jsonl")
+        self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
+
+    def test_bad_files(self):
+        path = self.folder / "eng.train"
+        path.write_text("the DT O\ncat NN\n", encoding="utf-8")
+        with self.assertRaisesRegex(UserError, "eng.train, line 2 has 2 col"):
+            self._run(do_train=True)
+        path.write_text("the DT O\ncat NN PET\n", encoding="utf-8")
+        with self.assertRaisesRegex(UserError, "line 2: expected a tag O, B-"):
+            self._run(do_train=True)
+        path.write_text("the DT O\n", encoding="utf-8")
+        with self.assertRaisesRegex(UserError, "no tag but O"):
+            self._run(do_train=True)
+        self.assertFalse(self.output.exists())
+
+
+if __name__ == "__main__":
+    tf.test.main()

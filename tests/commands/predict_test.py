@@ -1,0 +1,82 @@
+"""Tests for run/predict.py on what run/finetune_classifier.py leaves."""
+
+import json
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.commands import predict
+from bert_tf.flags.predict import PredictConfig
+from tests.support import classifier_script
+from tests.support import tiny_model
+
+_TRAIN = (
+    ("id", "label", "first", "second"),
+    (1, "cat", "the cat", "sat, on the mat"),
+    (2, "dog", "a dog", 'said "mats"'),
+    (3, "both; dog", "dogs", "cats"),
+)
+_TEST = (
+    # Other columns in another order, and labels that nobody has heard of.
+    ("second", "label", "first", "note"),
+    ("cats on\na mat", "bird", "the dog", ""),
+    ("sat", "", "the cats, the dogs", "東"),
+    ("the mat . the mat . the mat . the mat .", "dog", "on", "too long"),
+)
+
+
+class PredictTest(
+    classifier_script.ClassifierScript,
+    tf.test.TestCase,
+    parameterized.TestCase,
+):
+    @parameterized.parameters(
+        ({"problem_type": "multi_label", "label_separator": ";"}, "labels"),
+        ({"doc_stride": 3, "head": "bilstm"}, "label"),
+    )
+    def test_says_what_fine_tuning_said_of_its_test_set(self, flags, key):
+        test_file = self.write_csv("test.csv", *_TEST)
+        unlabelled = [[row[i] for i in (0, 2, 3)] for row in _TEST]
+        self.run_script(
+            task_name="custom",
+            train_file=self.write_csv("train.csv", *_TRAIN),
+            test_file=self.write_csv("unlabelled.csv", *unlabelled),
+            text_column="first",
+            text_pair_column="second",
+            pretrained_model_dir=tiny_model.write(str(self.folder / "start")),
+            learning_rate="1e-2",
+            train_batch_size="2",
+            num_train_epochs="2",
+            do_train=True,
+            do_predict=True,
+            **flags,
+        )
+        output = self.folder / "predictions.jsonl"
+        model = str(self.output / "model")
+        predict.main(
+            PredictConfig(
+                model_dir=model,
+                input_file=test_file,
+                output_file=str(output),
+            )
+        )
+        rows = [
+            json.loads(line)
+            for line in output.read_text(encoding="utf-8").splitlines()
+        ]
+        expected = self.predictions("test")
+        self.assertLen(rows, 3)
+        for row, other in zip(rows, expected, strict=True):
+            self.assertEqual(row[key], other[key])
+            self.assertAllClose(
+                row["probabilities"], other["probabilities"], atol=1e-5
+            )
+        pairs = [(row[2], row[0]) for row in _TEST[1:]]
+        self.assertEqual(
+            bert_tf.load_model(model).predict(pairs, verbose=0), rows
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,129 @@
+"""Tests for run/serve.py as a process."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from absl.testing import absltest
+
+from tests.support import toy_models
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ECHO = {"signature_name": "echo", "instances": ["é"]}
+
+
+class ServeTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    @contextlib.contextmanager
+    def serve(self, *flags):
+        """Yields the process and its REST port; ends it in any case."""
+        port = toy_models.free_port()
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "run/serve.py"),
+                *(
+                    f"--port={toy_models.free_port()}",
+                    f"--rest_api_port={port}",
+                ),
+                *flags,
+            ],
+            cwd=_ROOT,
+            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process, port
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def wait_until(self, condition, process):
+        """Waits for something to become true of a running process."""
+        deadline = time.monotonic() + toy_models.TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                self.fail(process.communicate()[0])
+            with contextlib.suppress(OSError):
+                if condition():
+                    return
+            time.sleep(0.02)
+        self.fail("It did not become true in time.")
+
+    def is_ready(self, port):
+        return toy_models.ask(port, "GET", "/readyz")[0] == 200
+
+    def test_reloads_under_load_and_ends_when_its_work_is_done(self):
+        base_path = f"{self.folder}/toy"
+        first = toy_models.write(base_path, 1, factor=1.0)
+        toy_models.write(self.folder, 2, factor=2.0)
+        flags = ("--file_system_poll_wait_seconds=0.05",)
+        path = "/v1/models/toy:predict"
+        ask = {"signature_name": "regress", "examples": [{"x": 1.5}]}
+        answers = []
+        stopping = threading.Event()
+        with self.serve(f"--model_base_path={base_path}", *flags) as (
+            process,
+            port,
+        ):
+            self.wait_until(lambda: self.is_ready(port), process)
+
+            def client():
+                while not stopping.is_set():
+                    answers.append(
+                        toy_models.ask(
+                            port, "POST", "/v1/models/toy:regress", ask
+                        )
+                    )
+
+            clients = [threading.Thread(target=client) for _ in range(8)]
+            for thread in clients:
+                thread.start()
+            # Half a version, then a whole one.
+            os.mkdir(f"{base_path}/3")
+            os.rename(f"{self.folder}/2", f"{base_path}/2")
+            self.wait_until(
+                lambda: answers[-1:] == [(200, {"results": [3.0]})], process
+            )
+            stopping.set()
+            for thread in clients:
+                thread.join()
+            self.assertEqual({status for status, _ in answers}, {200})
+            values = [answer["results"][0] for _, answer in answers]
+            self.assertEqual(set(values), {1.5, 3.0})
+            self.assertTrue(os.path.isdir(first))
+            status, answer = toy_models.ask(port, "POST", path, _ECHO)
+            self.assertEqual((status, answer), (200, {"predictions": ["é"]}))
+            process.send_signal(signal.SIGTERM)
+            log, _ = process.communicate(timeout=toy_models.TIMEOUT_SECONDS)
+        self.assertEqual(process.returncode, 0, log)
+        self.assertIn("3 has no saved_model.pb", log)
+        self.assertNotIn("Traceback", log)
+
+    def test_says_in_one_sentence_why_it_cannot_start(self):
+        flag = f"--model_base_path={self.folder}/nowhere"
+        with self.serve(flag) as (process, _):
+            log, _ = process.communicate(timeout=toy_models.TIMEOUT_SECONDS)
+        self.assertEqual(process.returncode, 1, log)
+        self.assertNotIn("Traceback", log)
+        self.assertIn(
+            "ERROR: The base path of model nowhere must be a folder of "
+            f"versions. Received: '{self.folder}/nowhere' (No such file or "
+            "directory).",
+            log.splitlines(),
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,47 @@
+"""Tests for run/tokenize_file.py, as a program."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import tensorflow as tf
+
+from bert_tf.io import files
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class TokenizeFileTest(tf.test.TestCase):
+    def test_writes_pieces_or_says_what_is_wrong(self):
+        folder = self.create_tempdir().full_path
+        vocab_file = os.path.join(folder, "vocab.txt")
+        input_file = os.path.join(folder, "in.txt")
+        output_file = os.path.join(folder, "new", "out.jsonl")
+        command = [
+            sys.executable,
+            str(_ROOT / "run" / "tokenize_file.py"),
+            f"--vocab_file={vocab_file}",
+            f"--input_file={input_file}",
+            f"--output_file={output_file}",
+        ]
+        files.write_text(input_file, "he!")
+        files.write_text(vocab_file, "\n".join([*_SPECIAL, "!", "he"]) + "\n")
+        subprocess.run(command, check=True, cwd=folder)
+        with open(output_file, encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["ids"], [6, 5])
+        files.write_text(vocab_file, "[PAD]\n[UNK]\nhe\n\n")
+        failed = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True
+        )
+        self.assertEqual(failed.returncode, 1)
+        self.assertRegex(
+            failed.stderr.splitlines()[-1],
+            r"ERROR: .*vocab\.txt, line 4: empty",
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,442 @@
+import errno
+import os
+import subprocess
+import sys
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import create as pretraining_data
+from bert_tf.data.records import manifest
+from bert_tf.data.records import report as data_report
+from bert_tf.data.records import tfrecords
+from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.text.vocabulary import Vocabulary
+
+_WORDS = "the cat sat on a mat dog ran home and ate fish ##s ##ed . ,".split()
+_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+def _make_text(num_documents: int, seed: int = 1) -> str:
+    """Returns documents of unequal lengths, one sentence a line."""
+    rng = np.random.default_rng(seed)
+    words = [word for word in _WORDS if word.isalpha()]
+    documents = []
+    for _ in range(num_documents):
+        lines = [
+            " ".join(rng.choice(words, rng.integers(2, 9))) + "."
+            for _ in range(rng.integers(3, 12))
+        ]
+        documents.append("\n".join(lines))
+    return "\n\n".join(documents) + "\n"
+
+
+class PretrainingDataTestCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.vocab_file = self._path("words.txt")
+        Vocabulary(_TOKENS).write(self.vocab_file)
+        self.text_file = self._write_text("text.txt", _make_text(30))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def _write_text(self, name: str, text: str | bytes) -> str:
+        path = self._path(name)
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def _config(self, **flags) -> CreatePretrainingDataConfig:
+        return CreatePretrainingDataConfig(
+            **{
+                "input_file": self.text_file,
+                "output_file": self._path("out/x.tfrecord"),
+                "vocab_file": self.vocab_file,
+                "generator": "original",
+                "max_seq_length": 32,
+                "max_predictions_per_seq": 5,
+                "dupe_factor": 3,
+                **flags,
+            }
+        )
+
+    def _contents(self, folder: str = "out") -> dict[str, bytes]:
+        contents = {}
+        for name in os.listdir(self._path(folder)):
+            with open(self._path(f"{folder}/{name}"), "rb") as file:
+                contents[name] = file.read()
+        return contents
+
+
+class CreateTest(PretrainingDataTestCase):
+    @parameterized.parameters(
+        ({"generator": "original"},),
+        ({"generator": "streaming", "num_processes": 1},),
+    )
+    def test_everything_is_named_after_the_output_file(self, flags):
+        made = pretraining_data.create(self._config(**flags))
+
+        self.assertCountEqual(
+            os.listdir(self._path("out")),
+            [
+                "x.tfrecord",
+                "x.tfrecord.manifest.json",
+                "x.tfrecord.vocab.txt",
+                "x.tfrecord.report.json",
+                "x.tfrecord.report.png",
+            ],
+        )
+        path = self._path("out/x.tfrecord")
+        (examples,) = tfrecords.read_examples(path, batch_size=10**6)
+        found = manifest.find([path])
+        self.assertEqual(found.vocabulary_hash, Vocabulary(_TOKENS).hash)
+        self.assertEqual(
+            Vocabulary.from_file(found.vocab_file).hash, found.vocabulary_hash
+        )
+        self.assertEqual(
+            found.files[path],
+            {
+                "records": len(examples["input_ids"]),
+                "bytes": os.path.getsize(path),
+            },
+        )
+        self.assertEqual(found.num_documents, 30)
+        self.assertAlmostEqual(
+            found.random_next_share, examples["next_sentence_labels"].mean()
+        )
+        self.assertEqual(
+            found.counts["num_pieces"], examples["input_mask"].sum()
+        )
+        self.assertEqual(
+            found.counts["num_predicted"], examples["masked_lm_weights"].sum()
+        )
+        self.assertEqual(found.flags["dupe_factor"], 3)
+        self.assertEqual(found.seed, 12345)
+        self.assertEqual(made.fingerprint, found.fingerprint)
+
+    def test_files_take_turns(self):
+        names = ["a.tfrecord", "b.tfrecord", "c.tfrecord"]
+        outputs = ",".join(self._path(f"out/{name}") for name in names)
+        pretraining_data.create(self._config())
+        (whole,) = tfrecords.read_examples(
+            self._path("out/x.tfrecord"), batch_size=10**6
+        )
+
+        pretraining_data.create(self._config(output_file=outputs))
+
+        for index, path in enumerate(outputs.split(",")):
+            (part,) = tfrecords.read_examples(path, batch_size=10**6)
+            for name in whole:
+                self.assertAllEqual(part[name], whole[name][index::3])
+        found = manifest.find(outputs.split(","))
+        self.assertLen(found.files, 3)
+        self.assertEqual(found.counts["num_instances"], len(whole["input_ids"]))
+
+    def test_shards(self):
+        pretraining_data.create(
+            self._config(
+                generator="streaming",
+                num_processes=1,
+                num_shards=3,
+                output_file=self._path("out/wiki.tfrecord"),
+            )
+        )
+
+        shards = [
+            self._path(f"out/wiki-0000{i}-of-00003.tfrecord") for i in range(3)
+        ]
+        found = manifest.find(shards)
+        self.assertEqual(
+            found.source, self._path("out/wiki.tfrecord.manifest.json")
+        )
+        for shard in shards:
+            self.assertEqual(
+                found.files[shard]["records"], tfrecords.count_records(shard)
+            )
+
+    def test_finished_data_set_is_left_alone(self):
+        made = pretraining_data.create(self._config())
+        before = self._contents()
+        times = [
+            entry.stat().st_mtime_ns for entry in os.scandir(self._path("out"))
+        ]
+
+        again = pretraining_data.create(self._config(num_processes=0))
+
+        self.assertEqual(again, made)
+        self.assertEqual(self._contents(), before)
+        self.assertEqual(
+            times,
+            [
+                entry.stat().st_mtime_ns
+                for entry in os.scandir(self._path("out"))
+            ],
+        )
+
+    def test_copies_of_text_and_vocabulary_are_as_good(self):
+        made = pretraining_data.create(self._config())
+        os.mkdir(self._path("copies"))
+        for path in (self.text_file, self.vocab_file):
+            copy = self._path(f"copies/{os.path.basename(path)}")
+            with open(path, "rb") as source, open(copy, "wb") as target:
+                target.write(source.read())
+
+        again = pretraining_data.create(
+            self._config(
+                input_file=self._path("copies/text.txt"),
+                vocab_file=self._path("copies/words.txt"),
+            )
+        )
+
+        self.assertEqual(again, made)
+
+    @parameterized.parameters(
+        ({"dupe_factor": 2}, "--dupe_factor=3 instead of 2"),
+        ({"do_lower_case": False}, "--do_lower_case=True instead of False"),
+        (
+            {"generator": "streaming"},
+            "--generator=original instead of streaming",
+        ),
+        ({"input_file": "other.txt"}, "other text"),
+        ({"vocab_file": "other_words.txt"}, "another vocabulary"),
+    )
+    def test_other_data_set_in_place_is_refused(self, flags, message):
+        self._write_text("other.txt", _make_text(30, seed=2))
+        Vocabulary([*_TOKENS, "more"]).write(self._path("other_words.txt"))
+        pretraining_data.create(self._config())
+        before = self._contents()
+        flags = {
+            flag: self._path(value) if flag.endswith("_file") else value
+            for flag, value in flags.items()
+        }
+
+        with self.assertRaisesRegex(
+            UserError, f"x.tfrecord is there already, made with .*{message}"
+        ):
+            pretraining_data.create(self._config(**flags))
+
+        self.assertEqual(self._contents(), before)
+
+    def test_missing_file_of_a_finished_data_set_is_made_again(self):
+        pretraining_data.create(self._config())
+        before = self._contents()
+        os.remove(self._path("out/x.tfrecord"))
+
+        pretraining_data.create(self._config())
+
+        self.assertEqual(self._contents(), before)
+
+    def test_file_that_was_cut_short_is_made_again(self):
+        pretraining_data.create(self._config())
+        before = self._contents()
+        os.truncate(self._path("out/x.tfrecord"), 1000)
+
+        pretraining_data.create(self._config())
+
+        self.assertEqual(self._contents(), before)
+
+
+class InterruptedRunTest(PretrainingDataTestCase):
+    def _interrupt(self, config, where="write"):
+        """Ends a run without a chance to tidy up, as a kill would."""
+        with mock.patch.object(
+            data_report, where, side_effect=KeyboardInterrupt
+        ):
+            with self.assertRaises(KeyboardInterrupt):
+                pretraining_data.create(config)
+
+    def test_a_worker_that_is_ended_leaves_what_is_done(self):
+        config = self._config(generator="streaming", num_processes=1)
+        with (
+            mock.patch.object(
+                futures.ProcessPoolExecutor,
+                "submit",
+                side_effect=BrokenProcessPool,
+            ),
+            self.assertRaisesRegex(UserError, "the same command again to go"),
+        ):
+            pretraining_data.create(config)
+        self.assertTrue(os.path.isdir(f"{config.output_file}.work"))
+
+    @parameterized.parameters("original", "streaming")
+    def test_goes_on_after_a_kill(self, generator):
+        flags = {"generator": generator, "num_processes": 0}
+        if generator == "streaming":
+            flags |= {"num_processes": 1, "num_shards": 2}
+        pretraining_data.create(self._config(**flags))
+        expected = self._contents()
+        killed = self._config(
+            **flags, output_file=self._path("killed/x.tfrecord")
+        )
+        self._interrupt(killed)
+        self.assertIn("x.tfrecord.work", os.listdir(self._path("killed")))
+        shard = "-00000-of-00002" if generator == "streaming" else ""
+        self._write_text(f"killed/x{shard}.tfrecord.tmp-17-2f", "half a reco")
+
+        pretraining_data.create(killed)
+
+        made = self._contents("killed")
+        # The manifests name their own output file.
+        del (
+            made["x.tfrecord.manifest.json"],
+            expected["x.tfrecord.manifest.json"],
+        )
+        self.assertEqual(made, expected)
+
+    def test_other_flags_do_not_mix_with_an_unfinished_run(self):
+        self._interrupt(self._config())
+        before = os.listdir(self._path("out"))
+
+        with self.assertRaisesRegex(
+            UserError,
+            "x.tfrecord.work is left of a run that was not finished, with "
+            "--random_seed=12345 instead of 6;",
+        ):
+            pretraining_data.create(self._config(random_seed=6))
+
+        self.assertEqual(os.listdir(self._path("out")), before)
+
+    @parameterized.parameters(
+        OSError(errno.ENOSPC, "No space left on device"),
+        tf.errors.ResourceExhaustedError(
+            None, None, "x.tfrecord; No space left on device"
+        ),
+    )
+    def test_full_disk_is_told_in_a_sentence(self, full):
+        with mock.patch.object(
+            tfrecords.RecordWriter, "write", side_effect=full
+        ):
+            with self.assertRaisesRegex(UserError, "disk is full"):
+                pretraining_data.create(self._config())
+
+        self.assertEqual(os.listdir(self._path("out")), ["x.tfrecord.work"])
+        pretraining_data.create(self._config())
+        self.assertNotIn("x.tfrecord.work", os.listdir(self._path("out")))
+
+    def test_other_failures_are_not_blamed_on_the_disk(self):
+        for failure in (
+            OSError(errno.EIO, "Input/output error"),
+            tf.errors.ResourceExhaustedError(None, None, "out of memory"),
+        ):
+            with mock.patch.object(
+                tfrecords.RecordWriter, "write", side_effect=failure
+            ):
+                with self.assertRaises(type(failure)):
+                    pretraining_data.create(self._config())
+
+
+class BadInputTest(PretrainingDataTestCase):
+    def _assert_refused(self, message, **flags):
+        before = sorted(os.listdir(self.folder))
+        with self.assertRaisesRegex(UserError, message):
+            pretraining_data.create(self._config(**flags))
+        # An empty folder is no result.
+        if os.path.exists(self._path("out")):
+            self.assertEqual(os.listdir(self._path("out")), [])
+            os.rmdir(self._path("out"))
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_glob_without_files(self):
+        self._assert_refused(
+            "--input_file matches no file.*nothing_", input_file="nothing_*"
+        )
+
+    def test_missing_vocabulary(self):
+        self._assert_refused("--vocab_file names", vocab_file="nowhere.txt")
+
+    @parameterized.parameters("original", "streaming")
+    def test_empty_corpus(self, generator):
+        self._write_text("text.txt", "\n \n\t\n")
+        self._assert_refused(
+            "corpus is empty", generator=generator, num_processes=0
+        )
+
+    @parameterized.parameters("original", "streaming")
+    def test_text_that_is_not_utf8(self, generator):
+        self._write_text("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
+        self._assert_refused(
+            "text.txt is not UTF-8 at byte 13.*--replace_invalid_utf8",
+            generator=generator,
+        )
+
+    def test_mended_text_is_read_after_an_error(self):
+        self._write_text("text.txt", b"the cat\nsat \xe9t\xe9\n")
+        with self.assertRaisesRegex(UserError, "not UTF-8"):
+            pretraining_data.create(self._config())
+
+        made = pretraining_data.create(self._config(replace_invalid_utf8=True))
+
+        self.assertEqual(made.num_sentences, 2)
+
+    def test_folder_in_place_of_the_output(self):
+        os.mkdir(self._path("results"))
+        self._assert_refused(
+            "must name a file.*results", output_file=self._path("results")
+        )
+
+    @parameterized.parameters("a,a", "a,,b", "")
+    def test_output_files_that_are_none(self, output_file):
+        self._assert_refused(
+            "--output_file must name different files", output_file=output_file
+        )
+
+    def test_two_names_of_shards(self):
+        self._assert_refused(
+            "must name one file",
+            output_file="a,b",
+            num_shards=2,
+            generator="streaming",
+        )
+
+    def test_file_of_unknown_origin_is_not_overwritten(self):
+        path = self._write_text("precious.tfrecord", "made by hand")
+
+        self._assert_refused(
+            "precious.tfrecord is there already, without a manifest",
+            output_file=path,
+        )
+
+        with open(path) as file:
+            self.assertEqual(file.read(), "made by hand")
+
+    def test_more_predictions_than_pieces(self):
+        with self.assertRaisesRegex(
+            UserError, "must be at most --max_seq_length=32. Received: 33"
+        ):
+            self._config(max_predictions_per_seq=33)
+
+    def test_too_short_sequences(self):
+        with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):
+            self._config(max_seq_length=4)
+
+    def test_script_ends_with_one_sentence(self):
+        process = subprocess.run(
+            [
+                sys.executable,
+                os.path.join(_ROOT, "run", "create_pretraining_data.py"),
+                f"--input_file={self._path('nothing_*')}",
+                f"--output_file={self._path('x.tfrecord')}",
+                f"--vocab_file={self.vocab_file}",
+            ],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": _ROOT},
+        )
+
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(
+            process.stderr.splitlines()[-1], "^ERROR: --input_file matches no"
+        )
+        self.assertNotIn("Traceback", process.stderr)
+
+
+if __name__ == "__main__":
+    tf.test.main()

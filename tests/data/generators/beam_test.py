@@ -1,0 +1,274 @@
+"""Tests for the modules bert_tf.data.beam_*.
+
+Apache Beam is in an environment of its own; what is compared with its results
+is made here, without it.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import gzip
+import importlib.util
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import create as pretraining_data
+from bert_tf.data import vocabulary_building
+from bert_tf.data.generators import streaming as streaming_generator
+from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.flags.data import LearnVocabularyConfig
+from tests.support import environments
+
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+_PROGRAM = str(_ROOT / "tests" / "data" / "beam_program.py")
+_TWO_PROCESSES = {
+    "runner": "DirectRunner",
+    "beam_options": "--direct_running_mode=multi_processing "
+    "--direct_num_workers=2",
+}
+_WORDS = "the cat sat on a mat and dogs ran home to eat fish caf\u00e9 "
+_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split(), "."]
+_DATA = {
+    "input_file": "text-*",
+    "vocab_file": "vocab.txt",
+    "max_seq_length": 24,
+    "max_predictions_per_seq": 4,
+    "dupe_factor": 6,
+    "num_shards": 2,
+    "strip_accents": False,
+}
+
+
+def _text(num_documents, seed):
+    rng = np.random.default_rng(seed)
+    words = _WORDS.split()
+    documents = []
+    for _ in range(num_documents):
+        lines = []
+        for _ in range(rng.integers(1, 6)):
+            sentences = [
+                " ".join(rng.choice(words, rng.integers(2, 9))).capitalize()
+                for _ in range(rng.integers(1, 4))
+            ]
+            lines.append(". ".join(sentences) + ".")
+        documents.append("\n".join(lines))
+    return "\n\n".join(documents) + "\n"
+
+
+def _write_input(folder):
+    """Writes several files: one compressed, one blank, two without an end."""
+    texts = {
+        "text-0": _text(40, 1),
+        "text-1": "\n \n",
+        "text-2": _text(30, 2).rstrip(),
+        "text-3": "\n\n" + _text(20, 3).rstrip(),
+        "vocab.txt": "\n".join(_TOKENS) + "\n",
+        "blank.txt": "\n",
+        "flags.json": json.dumps(_DATA),
+    }
+    for name, text in texts.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    with gzip.open(os.path.join(folder, "text-4.gz"), "wt") as file:
+        file.write(_text(20, 4))
+    with open(os.path.join(folder, "latin.txt"), "wb") as file:
+        file.write(b"Ab cd.\nGh \xe9.\n")
+
+
+def _contents(folder):
+    return {
+        path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()
+    }
+
+
+def _wait_for(port, server):
+    while server.poll() is None:
+        try:
+            socket.create_connection(("localhost", port)).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    raise RuntimeError(f"The job server ended with {server.returncode}.")
+
+
+@contextlib.contextmanager
+def _threads(num_processes):
+    with concurrent.futures.ThreadPoolExecutor(num_processes) as pool:
+        yield pool
+
+
+class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (pretraining_data.create, CreatePretrainingDataConfig),
+        (vocabulary_building.run, LearnVocabularyConfig),
+    )
+    def test_says_how_to_get_it(self, run, config_cls):
+        folder = self.create_tempdir().full_path
+        flags = {"input_file": "x", "output_file": f"{folder}/out/x"}
+        if config_cls is CreatePretrainingDataConfig:
+            flags["vocab_file"] = "x"
+        with self.assertRaisesRegex(
+            UserError, "SparkRunner needs Apache Beam, .* -r requirements-beam"
+        ):
+            run(config_cls(runner="SparkRunner", **flags))
+        self.assertEmpty(os.listdir(folder))
+        # Else the sentence would not have been tested here.
+        self.assertIsNone(importlib.util.find_spec("apache_beam"))
+
+    @parameterized.parameters(
+        ({"runner": "DirectRunner", "num_processes": 2}, "--num_processes"),
+        ({"beam_options": "--x"}, "--beam_options has no effect without"),
+        ({"runner": "DirectRunner", "generator": "original"}, "--runner has"),
+    )
+    def test_refuses_what_would_have_no_effect(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            CreatePretrainingDataConfig(
+                input_file="x", output_file="x", vocab_file="x", **flags
+            )
+
+
+@pytest.mark.environment
+class BeamTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.python = environments.make(
+            "beam", "-r", "requirements.in", "-r", "requirements-beam.txt"
+        )
+        self.folders = {}
+        for name in ("ours", "beams"):
+            self.folders[name] = self.create_tempdir(name).full_path
+            _write_input(self.folders[name])
+
+    def run_beam(self, *words):
+        """Returns what the program writes to standard output."""
+        return environments.run(
+            self.python,
+            *words,
+            cwd=self.folders["beams"],
+            env=environments.clean_environment()
+            | {"PYTHONPATH": str(_ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        )
+
+    def run_script(self, name, config, **flags):
+        config = dataclasses.replace(config, **(flags or _TWO_PROCESSES))
+        words = [
+            f"--{field.name}={getattr(config, field.name)}"
+            for field in dataclasses.fields(config)
+            if getattr(config, field.name) != field.default
+        ]
+        self.run_beam(str(_ROOT / "run" / name), *words)
+
+    def create_here(self, output_file):
+        with (
+            contextlib.chdir(self.folders["ours"]),
+            mock.patch.object(streaming_generator, "_worker_pool", _threads),
+        ):
+            pretraining_data.create(
+                CreatePretrainingDataConfig(output_file=output_file, **_DATA)
+            )
+
+    def assert_same_files(self, folder):
+        ours = _contents(os.path.join(self.folders["ours"], folder))
+        beams = _contents(os.path.join(self.folders["beams"], folder))
+        self.assertEqual(ours.keys(), beams.keys())
+        for name, contents in ours.items():
+            # Not assertEqual, whose message would be the contents.
+            self.assertTrue(contents == beams[name], name)
+
+    def test_processes_make_the_records_of_the_local_generator(self):
+        self.create_here("out/x.tfrecord")
+        config = CreatePretrainingDataConfig(
+            output_file="out/x.tfrecord", **_DATA
+        )
+        self.run_script("create_pretraining_data.py", config)
+        self.assertIn(
+            "x-00001-of-00002.tfrecord",
+            os.listdir(os.path.join(self.folders["beams"], "out")),
+        )
+        self.assert_same_files("out")
+
+    def test_a_job_server_makes_them_too(self):
+        """Beam's own one stands in for that of Flink, which is asked alike."""
+        self.create_here("out/x.tfrecord")
+        with socket.create_server(("localhost", 0)) as free:
+            port = free.getsockname()[1]
+        module = "apache_beam.runners.portability.local_job_service_main"
+        server = subprocess.Popen(
+            [self.python, "-m", module, f"--port={port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environments.clean_environment(),
+        )
+        try:
+            config = CreatePretrainingDataConfig(
+                output_file="out/x.tfrecord", **_DATA
+            )
+            _wait_for(port, server)
+            self.run_script(
+                "create_pretraining_data.py",
+                config,
+                runner="FlinkRunner",
+                beam_options=f"--job_endpoint=localhost:{port} "
+                "--environment_type=LOOPBACK",
+            )
+        finally:
+            server.kill()
+            server.wait()
+        self.assert_same_files("out")
+
+    def test_processes_learn_the_local_vocabulary(self):
+        config = LearnVocabularyConfig(
+            input_file="text-*",
+            output_file="out/vocab.txt",
+            vocab_size=160,
+            num_unused=99,
+            heldout_fraction=0.07,
+        )
+        with contextlib.chdir(self.folders["ours"]):
+            vocabulary_building.run(config)
+        self.run_script("learn_vocabulary.py", config)
+        self.assertLen(
+            os.listdir(os.path.join(self.folders["beams"], "out")), 2
+        )
+        self.assert_same_files("out")
+
+    def test_other_disks_errors_and_a_run_that_goes_on_without_beam(self):
+        self.create_here("out/x.tfrecord")
+        output = self.run_beam(_PROGRAM).splitlines()[-1]
+        found = json.loads(output)
+        ours = _contents(os.path.join(self.folders["ours"], "out"))
+        for where in ("elsewhere", "copied"):
+            made = found[where]
+            self.assertEqual(made.keys(), ours.keys())
+            for name, contents in ours.items():
+                # Which names the output file.
+                if not name.endswith(".manifest.json"):
+                    self.assertTrue(bytes.fromhex(made[name]) == contents, name)
+        self.assertIn("Stopped.", found["stopped"])
+        begun = os.path.join(self.folders["beams"], "begun")
+        self.assertEqual(os.listdir(begun), ["x.tfrecord.work"])
+        self.assertIn("latin.txt is not UTF-8 at byte", found["not_utf8"])
+        self.assertIn("corpus is empty: no line of text", found["empty"])
+        self.assertIn("not know: direct_num_worker.", found["unknown"])
+        self.assertIn("written as for a shell", found["unbalanced"])
+        self.assertIn("DataflowRunner cannot be used: ", found["missing"])
+        self.folders["ours"] = self.folders["beams"]
+        self.create_here("begun/x.tfrecord")
+        for name, contents in _contents(begun).items():
+            if not name.endswith(".manifest.json"):
+                self.assertTrue(contents == ours[name], name)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,140 @@
+import concurrent.futures
+import contextlib
+import gzip
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import corpus
+from bert_tf.data.generators import original as original_generator
+from bert_tf.data.generators import streaming as streaming_generator
+from bert_tf.flags.data import CreatePretrainingDataConfig
+from bert_tf.text.tokenizer import BertTokenizer
+from tests.support.shared_data import data
+
+_SEEDS = range(1, 13)
+_LENGTH = 64
+_PREDICTIONS = 10
+
+
+def read(path):
+    """Returns integer features of all records of a file, stacked."""
+    lengths = {
+        "input_ids": _LENGTH,
+        "input_mask": _LENGTH,
+        "segment_ids": _LENGTH,
+        "masked_lm_positions": _PREDICTIONS,
+        "masked_lm_ids": _PREDICTIONS,
+        "next_sentence_labels": 1,
+    }
+    spec = {
+        name: tf.io.FixedLenFeature([length], tf.int64)
+        for name, length in lengths.items()
+    }
+    spec["masked_lm_weights"] = tf.io.FixedLenFeature(
+        [_PREDICTIONS], tf.float32
+    )
+    records = tf.data.TFRecordDataset(path).batch(100000)
+    batch = tf.io.parse_example(next(iter(records)), spec)
+    return {name: values.numpy() for name, values in batch.items()}
+
+
+def statistics(records, mask_id):
+    """Returns what the two generators have to agree in."""
+    ids = records["input_ids"]
+    second = records["segment_ids"].sum(axis=1)
+    lengths = records["input_mask"].sum(axis=1)
+    first = lengths - second
+    predicted = records["masked_lm_weights"] > 0
+    seen = np.take_along_axis(ids, records["masked_lm_positions"], axis=1)
+    seen = seen[predicted]
+    true = records["masked_lm_ids"][predicted]
+    share_of_room = records["masked_lm_positions"][predicted] / np.repeat(
+        lengths, predicted.sum(axis=1)
+    )
+    return {
+        "records": len(ids),
+        "random next share": records["next_sentence_labels"].mean(),
+        "length of A": first.mean(),
+        "length of B": second.mean(),
+        "deviation of A": first.std(),
+        "deviation of B": second.std(),
+        "A where B follows": first[
+            records["next_sentence_labels"][:, 0] == 0
+        ].mean(),
+        "predicted pieces": predicted.sum(axis=1).mean(),
+        "place of predicted pieces": share_of_room.mean(),
+        "[MASK] share": np.mean(seen == mask_id),
+        "kept share": np.mean(seen == true),
+        "random share": np.mean((seen != mask_id) & (seen != true)),
+    }
+
+
+@pytest.mark.thorough
+class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(False, True)
+    def test_within_three_standard_errors(self, do_whole_word_mask):
+        # Over 100,000 records in all. Records of one pass over a document are
+        # not independent of each other, but runs with different seeds are: the
+        # standard errors come from the differences between runs.
+        paragraphs = data("corpus/wiki_heldout.txt.gz")
+        vocab_file = data("vocab/bert-base-uncased-vocab.txt")
+        folder = self.create_tempdir().full_path
+        with open(folder + "/in.txt", "w", encoding="utf-8") as file:
+            with gzip.open(paragraphs, "rt", encoding="utf-8") as source:
+                for line in source:
+                    sentences = corpus.split_sentences(line.strip())
+                    file.write("\n".join(sentences) + "\n")
+        tokenizer = BertTokenizer.from_vocab_file(vocab_file)
+        found = {}
+        for generator in (original_generator, streaming_generator):
+            rows = found.setdefault(generator, [])
+            for seed in _SEEDS:
+                path = os.path.join(folder, "out.tfrecord")
+                config = CreatePretrainingDataConfig(
+                    input_file=folder + "/in.txt",
+                    output_file=path,
+                    vocab_file=vocab_file,
+                    max_seq_length=_LENGTH,
+                    max_predictions_per_seq=_PREDICTIONS,
+                    dupe_factor=1,
+                    random_seed=seed,
+                    do_whole_word_mask=do_whole_word_mask,
+                    split_sentences=False,
+                    num_processes=1,
+                )
+                with mock.patch.object(
+                    streaming_generator, "_worker_pool", _threads
+                ):
+                    generator.generate(
+                        config,
+                        [config.input_file],
+                        tokenizer,
+                        [path],
+                        f"{folder}/{len(rows)}.work",
+                    )
+                mask_id = tokenizer.vocabulary.mask_id
+                rows.append(statistics(read(path), mask_id))
+        original, streaming = found.values()
+        num_records = sum(row["records"] for row in original + streaming)
+        self.assertGreater(num_records, 100_000)
+        for name in original[0]:
+            ours = np.array([row[name] for row in streaming])
+            theirs = np.array([row[name] for row in original])
+            error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / len(ours))
+            with self.subTest(name):
+                self.assertNear(ours.mean(), theirs.mean(), 3 * error)
+
+
+@contextlib.contextmanager
+def _threads(num_processes):
+    with concurrent.futures.ThreadPoolExecutor(num_processes) as pool:
+        yield pool
+
+
+if __name__ == "__main__":
+    tf.test.main()

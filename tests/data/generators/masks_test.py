@@ -1,0 +1,300 @@
+import collections
+import itertools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data.generators import masks
+from bert_tf.data.generators.masks import MaskingOptions
+
+_MASK = 103
+_VOCAB_SIZE = 500
+
+
+def options(**changes) -> MaskingOptions:
+    values = {
+        "masked_lm_prob": 0.15,
+        "max_predictions_per_seq": 5,
+        "whole_words": False,
+        "max_ngram": 1,
+        "left_to_right": False,
+        "mask_rate": 0.8,
+        "same_rate": 0.1,
+        "random_rate": 0.1,
+        "mask_id": _MASK,
+        "vocab_size": _VOCAB_SIZE,
+    }
+    return MaskingOptions(**(values | changes))
+
+
+def random_batch(rng, batch_size=300, seq_length=40):
+    """Sequences [CLS] A [SEP] B [SEP] of unequal lengths."""
+    column = np.arange(seq_length)
+    a = rng.integers(1, 17, (batch_size, 1))
+    b = rng.integers(1, 17, (batch_size, 1))
+    candidates = (column >= 1) & (column <= a)
+    second = (column >= a + 2) & (column < a + b + 2)
+    ids = rng.integers(200, _VOCAB_SIZE, (batch_size, seq_length))
+    lengths = (a + b + 3)[:, 0]
+    return (
+        np.where(column < lengths[:, np.newaxis], ids, 0),
+        ((column >= a + 2) & (column <= a + b + 2)).astype(np.int64),
+        candidates | second,
+        lengths,
+    )
+
+
+class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(0.15, 0.1, 0.25, 0.5, 1.0, 0.0)
+    def test_rounds_as_python_does(self, prob):
+        lengths = np.arange(3, 513)
+        expected = [
+            min(77, max(1, int(round(int(length) * prob))))
+            for length in lengths
+        ]
+        actual = masks.num_predictions(lengths, prob, 77)
+        self.assertAllEqual(actual, expected)
+
+    def test_half_rounds_to_even(self):
+        actual = masks.num_predictions(np.array([30, 50]), 0.15, 20)
+        self.assertAllEqual(actual, [4, 8])
+
+
+class ChoosePiecesTest(tf.test.TestCase):
+    def test_chooses_as_many_candidates_as_wanted(self):
+        rng = np.random.default_rng(1)
+        candidates = rng.random((400, 37)) < 0.6
+        wanted = rng.integers(0, 30, 400)
+        chosen = masks.choose_pieces(candidates, wanted, rng)
+        self.assertFalse((chosen & ~candidates).any())
+        self.assertAllEqual(
+            chosen.sum(axis=1), np.minimum(wanted, candidates.sum(axis=1))
+        )
+
+    def test_all_subsets_are_equally_likely(self):
+        rows = 60000
+        candidates = np.tile([False, True, True, True, False, True], (rows, 1))
+        chosen = masks.choose_pieces(
+            candidates, np.full(rows, 2), np.random.default_rng(2)
+        )
+        counts = collections.Counter(map(tuple, np.argwhere(chosen)[:, 1:]))
+        self.assertLen(counts, 4)
+        subsets = collections.Counter(
+            tuple(np.flatnonzero(row)) for row in chosen
+        )
+        self.assertLen(subsets, 6)
+        error = np.sqrt(rows * (1 / 6) * (5 / 6))
+        self.assertAllClose(
+            list(subsets.values()), [rows / 6] * 6, 0, 4 * error
+        )
+
+
+class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
+    def choose(self, starts, segments, wanted, max_ngram=1, rows=1, seed=1):
+        """`starts`: 1 starts a word, 0 goes on, None is no candidate."""
+        candidates = np.tile([mark is not None for mark in starts], (rows, 1))
+        return masks.choose_words(
+            candidates,
+            np.tile([mark != 0 for mark in starts], (rows, 1)),
+            np.tile(segments, (rows, 1)),
+            np.full(rows, wanted),
+            max_ngram,
+            np.random.default_rng(seed),
+        )
+
+    def test_has_the_distribution_of_the_original(self):
+        # Words of 1, 3, 2, 1 and 1 pieces; the last is in the other segment.
+        words = [(1,), (2, 3, 4), (5, 6), (7,), (9,)]
+        starts = [None, 1, 1, 0, 0, 1, 0, 1, None, 1, None]
+        segments = [0] * 9 + [1] * 2
+        expected = collections.Counter()
+        for order in itertools.permutations(words):
+            taken = []
+            for word in order:
+                if len(taken) + len(word) <= 3:
+                    taken.extend(word)
+            expected[tuple(sorted(taken))] += 1
+        rows = 40000
+        chosen = self.choose(starts, segments, 3, rows=rows)
+        actual = collections.Counter(
+            tuple(np.flatnonzero(row).tolist()) for row in chosen
+        )
+        self.assertEqual(set(actual), set(expected))
+        for pieces, count in expected.items():
+            share = count / 120
+            error = np.sqrt(rows * share * (1 - share))
+            self.assertNear(actual[pieces], rows * share, 4 * error)
+
+    def test_continuation_joins_the_word_before_the_separator(self):
+        # Truncation can leave B with a "##" piece in front; the first piece of
+        # all is a word whatever it is.
+        chosen = self.choose([None, 0, 1, None, 0, None], [0] * 6, 2, rows=500)
+        found = {tuple(np.flatnonzero(row).tolist()) for row in chosen}
+        self.assertEqual(found, {(1,), (2, 4)})
+
+    @parameterized.parameters(1, 2, 4)
+    def test_words_are_whole_and_none_that_fits_is_left(self, max_ngram):
+        rng = np.random.default_rng(3)
+        _, segments, candidates, _ = random_batch(rng)
+        starts = rng.random(candidates.shape) < 0.6
+        wanted = rng.integers(1, 12, len(candidates))
+        chosen = masks.choose_words(
+            candidates, starts, segments, wanted, max_ngram, rng
+        )
+        for row in range(len(chosen)):
+            words = []
+            for place in np.flatnonzero(candidates[row]):
+                if starts[row, place] or not words:
+                    words.append([])
+                words[-1].append(place)
+            left = wanted[row] - chosen[row].sum()
+            self.assertGreaterEqual(left, 0)
+            for word in words:
+                taken = chosen[row, word]
+                self.assertEqual(taken.all(), taken.any())
+                if not taken.any():
+                    self.assertGreater(len(word), left)
+        self.assertFalse((chosen & ~candidates).any())
+
+    def test_runs_stay_within_a_segment(self):
+        starts = [None] + [1] * 4 + [None] + [1] * 4 + [None]
+        segments = [0] * 6 + [1] * 5
+        chosen = self.choose(starts, segments, 2, max_ngram=2, rows=20000)
+        found = collections.Counter(
+            tuple(np.flatnonzero(row).tolist()) for row in chosen
+        )
+        # (4, 6) stand on two sides of a [SEP] and are no run.
+        neighbours = sum(count for (a, b), count in found.items() if b == a + 1)
+        expected = 0.0
+        for first in (1, 2, 3, 4, 6, 7, 8, 9):
+            # A run of two has p = 1/3 where there is a word to go on with.
+            run = 0 if first in (4, 9) else 1 / 3
+            beside = sum(
+                abs(other - first) == 1 for other in (1, 2, 3, 4, 6, 7, 8, 9)
+            )
+            expected += (run + (1 - run) * beside / 7) / 8
+        error = np.sqrt(expected * (1 - expected) / 20000)
+        self.assertNear(neighbours / 20000, expected, 4 * error)
+
+    def test_everything_can_be_chosen(self):
+        starts = [None] + [1, 0, 1, 1, 1, 0] + [None]
+        chosen = self.choose(starts, [0] * 8, 6, max_ngram=3, rows=50)
+        self.assertAllEqual(chosen, np.tile([0] + [1] * 6 + [0], (50, 1)))
+
+
+class NgramLengthsTest(tf.test.TestCase):
+    def test_weights_are_one_over_k(self):
+        lengths = masks.ngram_lengths((100, 500), 3, np.random.default_rng(4))
+        shares = np.bincount(lengths.ravel(), minlength=4)[1:] / 50000
+        self.assertAllClose(shares, [6 / 11, 3 / 11, 2 / 11], 0, 0.01)
+        ones = masks.ngram_lengths((7,), 1, np.random.default_rng(5))
+        self.assertAllEqual(ones, [1] * 7)
+
+
+class ReplacePiecesTest(tf.test.TestCase):
+    def replace(self, pieces, mask, same, random):
+        return masks.replace_pieces(
+            pieces,
+            options(mask_rate=mask, same_rate=same, random_rate=random),
+            np.random.default_rng(6),
+        )
+
+    def test_rates_of_one(self):
+        pieces = np.arange(200, 400)
+        self.assertAllEqual(self.replace(pieces, 1, 0, 0), [_MASK] * 200)
+        self.assertAllEqual(self.replace(pieces, 0, 1, 0), pieces)
+        # Rates may add up to a little less than 1.
+        self.assertAllEqual(self.replace(pieces, 0, 1 - 1e-7, 0), pieces)
+
+    def test_random_pieces_come_from_the_whole_vocabulary(self):
+        replaced = self.replace(np.full(50000, 7), 0, 0, 1)
+        counts = np.bincount(replaced, minlength=_VOCAB_SIZE)
+        self.assertLen(counts, _VOCAB_SIZE)
+        self.assertAllClose(counts, [100] * _VOCAB_SIZE, 0, 50)
+
+    def test_rates(self):
+        replaced = self.replace(np.full(100000, 7), 0.5, 0.3, 0.2)
+        self.assertNear(np.mean(replaced == _MASK), 0.5 + 0.2 / 500, 0.005)
+        self.assertNear(np.mean(replaced == 7), 0.3 + 0.2 / 500, 0.005)
+
+
+class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
+    def mask(self, ids, segments, candidates, lengths, **changes):
+        starts_word = np.arange(_VOCAB_SIZE) % 3 > 0
+        return masks.mask_batch(
+            ids,
+            segments,
+            candidates,
+            starts_word,
+            lengths,
+            options(**changes),
+            np.random.default_rng(7),
+        )
+
+    @parameterized.parameters(
+        {"whole_words": False, "max_ngram": 1},
+        {"whole_words": True, "max_ngram": 1},
+        {"whole_words": True, "max_ngram": 3},
+    )
+    def test_masks_what_it_says(self, **changes):
+        batch = random_batch(np.random.default_rng(8))
+        before = batch[0].copy()
+        masked = self.mask(
+            *batch, mask_rate=1, same_rate=0, random_rate=0, **changes
+        )
+        after, _, candidates, lengths = batch
+        wanted = masks.num_predictions(lengths, 0.15, 5)
+        restored = after.copy()
+        for row in range(len(after)):
+            weights = masked["masked_lm_weights"][row]
+            count = int(weights.sum())
+            self.assertAllEqual(weights, np.arange(5) < count)
+            if changes["whole_words"]:
+                self.assertLessEqual(count, wanted[row])
+            else:
+                self.assertEqual(count, wanted[row])
+            places = masked["masked_lm_positions"][row]
+            self.assertTrue((np.diff(places[:count]) > 0).all())
+            self.assertTrue(candidates[row, places[:count]].all())
+            self.assertAllEqual(after[row, places[:count]], [_MASK] * count)
+            labels = masked["masked_lm_ids"][row]
+            restored[row, places[:count]] = labels[:count]
+            self.assertFalse(places[count:].any() or labels[count:].any())
+        self.assertAllEqual(restored, before)
+        self.assertEqual(
+            np.sum(after == _MASK), masked["masked_lm_weights"].sum()
+        )
+
+    def test_left_to_right_predicts_each_piece_from_those_before(self):
+        ids = np.array([[101, 11, 12, 102, 13, 102, 0]])
+        segments = np.array([[0, 0, 0, 0, 1, 1, 0]])
+        candidates = np.isin(ids, [11, 12, 13])
+        masked = self.mask(
+            ids, segments, candidates, np.array([6]), left_to_right=True
+        )
+        self.assertAllEqual(ids, [[101, 11, 12, 102, 13, 102, 0]])
+        self.assertAllEqual(masked["masked_lm_positions"], [[0, 1, 3, 0, 0]])
+        self.assertAllEqual(masked["masked_lm_ids"], [[11, 12, 13, 0, 0]])
+        self.assertAllEqual(masked["masked_lm_weights"], [[1, 1, 1, 0, 0]])
+
+    def test_left_to_right_takes_as_many_as_there_is_room_for(self):
+        rows = 20000
+        ids = np.tile([101, 11, 12, 13, 14, 15, 16, 17, 102], (rows, 1))
+        candidates = (ids != 101) & (ids != 102)
+        masked = self.mask(
+            ids,
+            np.zeros_like(ids),
+            candidates,
+            np.full(rows, 9),
+            left_to_right=True,
+        )
+        self.assertAllEqual(
+            masked["masked_lm_ids"], masked["masked_lm_positions"] + 11
+        )
+        shares = np.bincount(masked["masked_lm_ids"].ravel())[11:] / rows
+        self.assertAllClose(shares, [5 / 7] * 7, 0, 0.015)
+
+
+if __name__ == "__main__":
+    tf.test.main()

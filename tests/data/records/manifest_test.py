@@ -1,0 +1,215 @@
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data.generators.counts import RecordCounts
+from bert_tf.data.records import manifest
+from bert_tf.data.records.manifest import Manifest
+from bert_tf.errors import UserError
+
+
+def _make(files, fingerprint="f1", **changes) -> Manifest:
+    counts = RecordCounts(num_instances=8, num_random_next=4, num_pieces=77)
+    made = Manifest(
+        version=1,
+        flags={"dupe_factor": 3, "random_seed": 17, "max_seq_length": 64},
+        num_output_files=1,
+        vocabulary_hash="abcd",
+        inputs=[{"name": "a.txt", "bytes": 12, "sha256": "12ab"}],
+        fingerprint=fingerprint,
+        generator="streaming",
+        seed=17,
+        vocab_size=30522,
+        do_lower_case=True,
+        strip_accents=False,
+        max_seq_length=64,
+        max_predictions_per_seq=10,
+        files=files,
+        num_documents=5,
+        num_sentences=60,
+        counts=counts.to_dict(),
+        random_next_share=0.5,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+class ManifestTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def _write(self, output_file, names, **changes) -> list[str]:
+        paths = [self._path(name) for name in names]
+        files = {
+            path: {"records": number + 3, "bytes": 100 + number}
+            for number, path in enumerate(paths)
+        }
+        _make(files, **changes).write(self._path(output_file))
+        return paths
+
+    def test_single_file_finds_its_manifest(self):
+        paths = self._write("x.tfrecord", ["x.tfrecord"])
+
+        found = manifest.find(paths)
+
+        self.assertEqual(found.files, {paths[0]: {"records": 3, "bytes": 100}})
+        self.assertEqual(found.vocabulary_hash, "abcd")
+        self.assertEqual(found.seed, 17)
+        self.assertIs(found.strip_accents, False)
+        self.assertEqual(found.vocab_file, self._path("x.tfrecord.vocab.txt"))
+
+    def test_some_shards_find_the_manifest_they_share(self):
+        names = [f"wiki-{index:05d}-of-00004.tfrecord" for index in range(4)]
+        paths = self._write("wiki.tfrecord", names)
+
+        found = manifest.find([paths[2], paths[0]])
+
+        self.assertEqual(
+            found.files,
+            {
+                paths[2]: {"records": 5, "bytes": 102},
+                paths[0]: {"records": 3, "bytes": 100},
+            },
+        )
+        self.assertEqual(
+            found.vocab_file, self._path("wiki.tfrecord.vocab.txt")
+        )
+
+    def test_folder_can_be_moved(self):
+        self._write("wiki", ["wiki-00000-of-00001"])
+        moved = self.folder + "_moved"
+        os.rename(self.folder, moved)
+
+        found = manifest.find([f"{moved}/wiki-00000-of-00001"])
+
+        self.assertEqual(found.vocab_file, f"{moved}/wiki.vocab.txt")
+        self.assertLen(found.files, 1)
+
+    def test_relative_paths(self):
+        self._write("wiki", ["wiki-00000-of-00001"])
+        previous = os.getcwd()
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, previous)
+
+        for path in ("wiki-00000-of-00001", "./wiki-00000-of-00001"):
+            self.assertIn(path, manifest.find([path]).files)
+
+    def test_files_of_one_command_count_once(self):
+        names = ["a.tfrecord", "b.tfrecord"]
+        self._write("a.tfrecord", names)
+        paths = self._write("b.tfrecord", names)
+
+        found = manifest.find(paths)
+
+        self.assertEqual(found.counts["num_instances"], 8)
+        self.assertLen(found.files, 2)
+
+    def test_data_sets_that_fit_are_added_up(self):
+        more = RecordCounts(
+            num_instances=2, num_random_next=2, num_pieces=3
+        ).to_dict()
+        paths = self._write("a.tfrecord", ["a.tfrecord"])
+        paths += self._write(
+            "b.tfrecord",
+            ["b.tfrecord"],
+            fingerprint="f2",
+            flags={"dupe_factor": 4, "random_seed": 17, "max_seq_length": 64},
+            counts=more,
+            num_documents=2,
+        )
+
+        found = manifest.find(paths)
+
+        self.assertEqual(found.counts["num_instances"], 10)
+        self.assertAlmostEqual(found.random_next_share, 0.6)
+        self.assertEqual(found.num_documents, 7)
+        self.assertEqual(found.flags, {"random_seed": 17, "max_seq_length": 64})
+        self.assertCountEqual(found.files, paths)
+
+    @parameterized.parameters(
+        ("vocabulary_hash", "ef01"),
+        ("do_lower_case", False),
+        ("strip_accents", True),
+        ("max_seq_length", 128),
+        ("max_predictions_per_seq", 20),
+    )
+    def test_data_sets_that_do_not_fit_are_refused(self, field, value):
+        paths = self._write("a.tfrecord", ["a.tfrecord"])
+        paths += self._write(
+            "b.tfrecord", ["b.tfrecord"], fingerprint="f2", **{field: value}
+        )
+        mine = getattr(_make({}), field)
+
+        with self.assertRaisesRegex(
+            UserError,
+            f"{field} is {mine} in .*a.tfrecord.manifest.json but {value} in "
+            ".*b.tfrecord.manifest.json",
+        ):
+            manifest.find(paths)
+
+    def test_files_of_the_original_have_none(self):
+        self.assertIsNone(manifest.find([self._path("theirs.tfrecord")]))
+
+    def test_files_without_manifest_beside_others_are_told(self):
+        paths = self._write("a.tfrecord", ["a.tfrecord"])
+
+        with self.assertLogs(level="WARNING") as logs:
+            found = manifest.find([*paths, self._path("theirs.tfrecord")])
+
+        self.assertIn("1 of 2 record files have no manifest", logs.output[0])
+        self.assertEqual(list(found.files), paths)
+
+    def test_shard_of_an_earlier_data_set_is_refused(self):
+        self._write("wiki", ["wiki-00000-of-00001"])
+
+        with self.assertRaisesRegex(
+            UserError, "wiki-00000-of-00007 is not one of the files that"
+        ):
+            manifest.find([self._path("wiki-00000-of-00007")])
+
+    @parameterized.named_parameters(
+        ("no_json", "{", "is not valid JSON"),
+        ("foreign", '{"name": "a web page"}', "is not the manifest of"),
+        ("list", "[1]", "is not the manifest of"),
+    )
+    def test_damaged_manifest_is_refused(self, text, message):
+        with open(self._path("x.tfrecord.manifest.json"), "w") as file:
+            file.write(text)
+
+        with self.assertRaisesRegex(UserError, f"x.tfrecord.*{message}"):
+            manifest.find([self._path("x.tfrecord")])
+
+    def test_manifest_with_missing_and_unknown_keys_is_refused(self):
+        self._write("x.tfrecord", ["x.tfrecord"])
+        path = self._path("x.tfrecord.manifest.json")
+        with open(path) as file:
+            values = json.load(file)
+        del values["seed"]
+        values["colour"] = "blue"
+        with open(path, "w") as file:
+            json.dump(values, file)
+
+        with self.assertRaisesRegex(UserError, "unknown: colour, seed"):
+            manifest.find([self._path("x.tfrecord")])
+
+    def test_other_vocabulary_is_refused_naming_both(self):
+        (path,) = self._write("x.tfrecord", ["x.tfrecord"])
+        found = manifest.find([path])
+
+        found.check_vocabulary("abcd", "mine.txt")
+        with self.assertRaisesRegex(
+            UserError,
+            "x.tfrecord.manifest.json names vocabulary hash abcd, mine.txt has "
+            "99ff.*x.tfrecord.vocab.txt",
+        ):
+            found.check_vocabulary("99ff", "mine.txt")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,112 @@
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf import features
+from bert_tf.data.records import tfrecords
+from bert_tf.errors import UserError
+from tests.data.records.serializer_test import make_batch
+
+
+class RecordWriterTest(tf.test.TestCase):
+    def test_what_is_written_is_read_back(self):
+        path = f"{self.create_tempdir().full_path}/new/folder/x.tfrecord"
+        first, second = make_batch(700), make_batch(5)
+
+        with tfrecords.open_writers([path]) as (writer,):
+            writer.write(first)
+            writer.write(second)
+
+        batches = list(tfrecords.read_examples(path, batch_size=500))
+        self.assertLen(batches, 2)
+        for feature in features.PRETRAINING:
+            name = feature.name
+            read = np.concatenate([batch[name] for batch in batches])
+            expected = np.concatenate([first[name], second[name]])
+            self.assertAllEqual(read, expected)
+            self.assertEqual(read.dtype, feature.stored_dtype)
+        self.assertEqual(writer.written.records, 705)
+        self.assertEqual(writer.written.bytes, os.path.getsize(path))
+
+    def test_no_file_appears_before_all_are_whole(self):
+        folder = self.create_tempdir().full_path
+        paths = [f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"]
+
+        with tfrecords.open_writers(paths) as writers:
+            for writer in writers:
+                writer.write(make_batch(3))
+            self.assertFalse(any(map(os.path.exists, paths)))
+
+        self.assertTrue(all(map(os.path.exists, paths)))
+
+    def test_failure_leaves_nothing_and_keeps_what_was_there(self):
+        folder = self.create_tempdir().full_path
+        old, new = f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"
+        with open(old, "wb") as file:
+            file.write(b"earlier result")
+
+        with self.assertRaisesRegex(RuntimeError, "half way"):
+            with tfrecords.open_writers([old, new]) as writers:
+                writers[0].write(make_batch(3))
+                raise RuntimeError("half way")
+
+        self.assertEqual(os.listdir(folder), ["a.tfrecord"])
+        with open(old, "rb") as file:
+            self.assertEqual(file.read(), b"earlier result")
+
+
+class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, *sizes: int) -> str:
+        path = f"{self.create_tempdir().full_path}/x.tfrecord"
+        with tf.io.TFRecordWriter(path) as writer:
+            for size in sizes:
+                writer.write(os.urandom(size))
+        return path
+
+    @parameterized.parameters(0, 1, 3, 20000)
+    def test_counts_what_tensorflow_wrote(self, number):
+        sizes = [20 + index % 301 for index in range(number)]
+
+        self.assertEqual(tfrecords.count_records(self._write(*sizes)), number)
+
+    def test_record_longer_than_what_is_read_at_once(self):
+        path = self._write(10, 5 << 20, 30, 9 << 20, 7)
+
+        self.assertEqual(tfrecords.count_records(path), 5)
+
+    # Two records, of 16 + 20 and of 16 + 30 bytes.
+    @parameterized.parameters((82 - 1, 1, 36), (36 + 5, 1, 36), (35, 0, 0))
+    def test_file_that_is_cut_short_is_refused(self, size, record, offset):
+        path = self._write(20, 30)
+        os.truncate(path, size)
+
+        with self.assertRaisesRegex(
+            UserError,
+            f"x.tfrecord is cut short: record {record}, at byte {offset},",
+        ):
+            tfrecords.count_records(path)
+
+    def test_corrupt_length_is_refused(self):
+        path = self._write(20, 30)
+        with open(path, "r+b") as file:
+            file.seek(36)
+            file.write(b"\xff")
+
+        with self.assertRaisesRegex(
+            UserError, r"x.tfrecord is no record file.*byte 36 \(record 1\)"
+        ):
+            tfrecords.count_records(path)
+
+    def test_text_is_refused(self):
+        path = f"{self.create_tempdir().full_path}/x.txt"
+        with open(path, "w") as file:
+            file.write("This is text, which nobody should take for records.")
+
+        with self.assertRaisesRegex(UserError, "is no record file"):
+            tfrecords.count_records(path)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,337 @@
+"""Tests for bert_tf.distillation.run."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.distillation import run as distillation
+from bert_tf.distillation import student as students
+from bert_tf.distillation import task as distilled_task
+from bert_tf.distribute import devices
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.finetuning import run as finetuning
+from bert_tf.finetuning import task_model
+from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.flags.distill import DistillConfig
+from bert_tf.inference import load
+from bert_tf.tasks import registry
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.multiple_choice.files import OFFICIAL
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import finetuning_case
+from tests.support import glue_layouts
+from tests.support import tiny_finetuning
+from tests.support import tiny_model
+
+_TASK = ClassificationTask(
+    name="custom", labels=("feline", "other"), metric_names=("accuracy",)
+)
+
+
+class DistillTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.teacher = tiny_model.write_task(self.out("teacher"), _TASK)
+        # Compiling takes most of the time, and makes no difference here.
+        self.enter_context(mock.patch.object(Devices, "fuse", False))
+
+    def out(self, name):
+        return os.path.join(self.folder, name)
+
+    def flags(self, **values):
+        flags = tiny_finetuning.flags(self.folder, num_train_epochs="1")
+        del flags["task_name"], flags["pretrained_model_dir"]
+        flags |= {"teacher_dir": self.teacher, "num_hidden_layers": 1}
+        return flags | values
+
+    def _run(self, **values):
+        return distillation.run(DistillConfig(**self.flags(**values)))
+
+    def _lines(self, name):
+        return finetuning_case.metrics(self.out(name))
+
+    def _assert_same_state(self, one, other):
+        expected = tf1_checkpoint.read(self.out(one))
+        received = tf1_checkpoint.read(self.out(other))
+        self.assertEqual(set(received), set(expected))
+        for name, value in expected.items():
+            self.assertAllEqual(received[name], value, name)
+
+    @pytest.mark.thorough
+    def test_interrupted_equals_uninterrupted(self):
+        """With a matrix between the widths, unlabeled rows, and the best."""
+        unlabeled = pathlib.Path(self.out("unlabeled.csv"))
+        unlabeled.write_text("text\nthe cat sat\ndog\n東 on the mat\n", "utf-8")
+        flags = {
+            "num_hidden_layers": 1,
+            "hidden_size": 8,
+            "num_attention_heads": 2,
+            "unlabeled_file": str(unlabeled),
+            "keep_best": True,
+            "evaluate_every_steps": 5,
+            "save_checkpoints_steps": 3,
+        }
+        before = self._hash_of_teacher()
+        results = self._run(output_dir=self.out("through"), **flags)
+        with (
+            finetuning_case.die_at(7),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
+            self._run(output_dir=self.out("twice"), **flags)
+        with self.assertLogs(level="INFO") as logs:
+            again = self._run(output_dir=self.out("twice"), **flags)
+        self.assertRegex("\n".join(logs.output), "Resumed at step [1-9]")
+        self.assertEqual(again, results)
+        self.assertEqual(self._lines("twice"), self._lines("through"))
+        self._assert_same_state("through", "twice")
+        self.assertEqual(self._hash_of_teacher(), before)
+        # Fifty rows with labels and three without, four a step.
+        self.assertLen(self._lines("through"), 13)
+        self._check_what_is_left(results)
+
+    def _check_what_is_left(self, results):
+        matrix = "distillation/hidden_projection/kernel"
+        state = tf1_checkpoint.read(self.out("twice"))
+        self.assertEqual(state[matrix].shape, (8, 16))
+        self.assertIn(f"{matrix}/adam_m", state)
+        model = os.path.join(self.out("twice"), "model")
+        stored = model_directory.read_model(model)
+        self.assertNotIn(matrix, stored.weights)
+        self.assertEqual(stored.config.hidden_size, 8)
+        self.assertEqual(stored.task["labels"], ["feline", "other"])
+        card = pathlib.Path(model, "README.md").read_text("utf-8")
+        self.assertIn("## Teacher", card)
+        self.assertIn("| dev teacher_accuracy |", card)
+        dev = results["dev"]
+        self.assertContainsSubset({"accuracy", "teacher_accuracy"}, dev)
+        with self.subTest("another teacher, other unlabeled rows"):
+            other = tiny_model.write_task(
+                self.out("other"),
+                _TASK,
+                {
+                    name: value * 1.5
+                    for name, value in formats.read(
+                        self.teacher
+                    ).weights.items()
+                },
+            )
+            pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
+            with self.assertRaisesRegex(
+                UserError, "cannot go on like this: .*the teacher was"
+            ):
+                self._run(
+                    output_dir=self.out("twice"),
+                    hidden_size=8,
+                    num_attention_heads=2,
+                    keep_best=True,
+                    evaluate_every_steps=5,
+                    teacher_dir=other,
+                    unlabeled_file=self.out("more.csv"),
+                )
+
+    def test_a_run_is_known_by_its_weights_and_rows_wherever_they_lie(self):
+        def identity(name, rows, factor=1.0):
+            pathlib.Path(self.out(name)).write_text(rows)
+            flags = self.flags(unlabeled_file=self.out(name))
+            teacher = object.__new__(distillation.Teacher)
+            teacher._config = DistillConfig(**flags)
+            stored = formats.read(self.teacher)
+            weights = {x: value * factor for x, value in stored.weights.items()}
+            teacher._stored = dataclasses.replace(stored, weights=weights)
+            return teacher.identity
+
+        before = identity("rows.csv", "text\ncat\n")
+        self.assertEqual(identity("other.csv", "text\ncat\n"), before)
+        rows = identity("rows.csv", "text\ndog\n")
+        weights = identity("other.csv", "text\ncat\n", 1.5)
+        for name, other in zip(before, (weights, rows), strict=True):
+            self.assertNotEqual(other[name], before[name])
+            self.assertLen([x for x in before if other[x] != before[x]], 1)
+
+    def test_a_student_keeps_what_was_chosen_when_it_was_trained(self):
+        stored = {"null_score_diff_threshold": -1.5, "doc_stride": 7}
+        restored = distillation._restore(SquadTask(), stored)
+        self.assertEqual(restored.null_score_diff_threshold, -1.5)
+        self.assertEqual(restored.doc_stride, SquadTask().doc_stride)
+        self.assertEqual(distillation._restore(_TASK, stored), _TASK)
+
+    def _hash_of_teacher(self):
+        path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
+        return json.loads(pathlib.Path(path).read_text("utf-8"))
+
+    def test_without_weights_it_is_fine_tuning(self):
+        flags = self.flags(
+            pretrained_model_dir=self.teacher,
+            num_hidden_layers=None,
+            distillation_weight=0.0,
+            hidden_weight=0.0,
+            num_train_epochs="0.3",
+            output_dir=self.out("distilled"),
+        )
+        with self.assertLogs(level="WARNING") as logs:
+            results = distillation.run(DistillConfig(**flags))
+        self.assertIn("from the labels alone", "\n".join(logs.output))
+        config = tiny_finetuning.config(
+            self.folder,
+            pretrained_model_dir=self.teacher,
+            num_train_epochs="0.3",
+            output_dir=self.out("finetuned"),
+        )
+        expected = finetuning.run(config, classification_flags.build_task)
+        self._assert_same_state("finetuned", "distilled")
+        for name in ("accuracy", "loss"):
+            self.assertEqual(results["dev"][name], expected["dev"][name])
+
+    @parameterized.parameters(
+        (
+            lambda path: tiny_model.write(path),
+            "--teacher_dir must name a model that was fine-tuned",
+        ),
+        (
+            lambda path: tiny_model.write_task(
+                path,
+                ClassificationTask(
+                    name="custom", labels=("x", "y"), metric_names=("accuracy",)
+                ),
+            ),
+            "'(feline|other)'",
+        ),
+        (
+            lambda path: tiny_model.write_task(path, _TASK, max_seq_length=64),
+            None,
+        ),
+        (lambda path: path, "wrong"),
+        (
+            lambda path: tiny_model.write_task(
+                path, SquadTask(name="squad", max_seq_length=12)
+            ),
+            "--head_dropout_prob has no effect",
+        ),
+    )
+    def test_wrong_teachers(self, write, message):
+        teacher = write(self.out("wrong"))
+        if message is None:
+            message = "--max_seq_length must be at most 12, .*: 13"
+            values = {"max_seq_length": 13}
+        else:
+            values = {}
+        if "dropout" in message:
+            values = {"head_dropout_prob": 0.3}
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self._run(teacher_dir=teacher, **values)
+        self.assertNotIn("\n", str(caught.exception))
+        self.assertFalse(os.path.exists(self.out("output")))
+
+
+def _write_csv(path, *rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
+    """One batch of each kind of task, without a run."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def _write_choices(self):
+        header = ("sent1", "sent2", *(f"ending{i}" for i in range(4)), "label")
+        rows = [
+            ("the cat sat", "the", "sat", "on", "mat", "dog", 0),
+            ("dog", "the", "cat", "dog", "東", "mat", 3),
+        ]
+        _write_csv(self.folder / "train.csv", header, *rows)
+        return MultipleChoiceTask(name="swag", columns=OFFICIAL["swag"].columns)
+
+    def _write_scores(self):
+        rows = [("the cat", "sat", 0.0), ("dog", "dog on", 5.0)]
+        glue_layouts.write(str(self.folder), "sts-b", "train", rows)
+        official = glue_tasks.get_task("sts-b")
+        return ClassificationTask(
+            name=official.name,
+            labels=None,
+            problem_type="regression",
+            metric_names=official.metrics,
+            official=official,
+        )
+
+    def _write_tags(self):
+        (self.folder / "train.txt").write_text("the O\ncats B-X\n\nmat O\n")
+        return TaggingTask(
+            name="tagging",
+            labels=("O", "B-X"),
+            approach="feature_based",
+            layer_combination="last_hidden",
+            lstm_size=3,
+        )
+
+    @parameterized.parameters(_write_choices, _write_scores, _write_tags)
+    def test_a_student_of_itself_and_another(self, write):
+        """The first has learnt it all, as its teacher has no dropout."""
+        task = write(self)
+        path = str(self.folder / "teacher")
+        tiny_model.write_task(path, task, max_seq_length=12)
+        config = DistillConfig(
+            teacher_dir=path,
+            output_dir="output",
+            data_dir=str(self.folder),
+            do_train=True,
+            num_hidden_layers=1,
+            max_seq_length=12,
+            attention_weight=1.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        stored = formats.read(path)
+        task = distilled_task.with_files(registry.from_stored(stored), config)
+        own = distilled_task.of_student(task, config)
+        reader = SplitReader(own, stored.build_tokenizer())
+        computing = devices.prepare(config)
+        teacher = distillation.Teacher(
+            config, stored, task, own, reader, computing
+        )
+        same = load.build_model(stored, **teacher.model_arguments)
+        other = task_model.build_model(
+            students.read(config, stored),
+            own,
+            computing,
+            **teacher.model_arguments,
+        )
+        _, features = teacher.read()
+        batch = features.batch(np.arange(len(features)), 12)
+        values = [self._losses(teacher, x, batch) for x in (same, other)]
+        for name in ("soft_target_loss", "hidden_loss", "attention_loss"):
+            self.assertAllClose(values[0][name], 0.0, atol=1e-5)
+            self.assertGreater(values[1][name], 1e-4)
+        self.assertContainsSubset(
+            {f"teacher_{own.metric}", "teacher_loss"}, teacher.compare("train")
+        )
+
+    def _losses(self, teacher, model, batch):
+        objective = teacher.build_objective(model)
+        rows = {name: tf.constant(value) for name, value in batch.items()}
+        rows = objective.add_targets(rows)
+        outputs = model({name: rows[name] for name in objective.inputs})
+        sums = objective.compute_sums(outputs, rows)
+        return objective.normalize(sums, objective.count(rows))
+
+
+if __name__ == "__main__":
+    tf.test.main()

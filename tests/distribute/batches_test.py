@@ -1,0 +1,136 @@
+"""Tests for bert_tf.distribute.batches."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute.batches import StepPlan
+from tests.support import logical_devices
+
+logical_devices.make()
+
+
+def _numbers(batch_size):
+    """Batches of the numbers from 1 on, each with a mask that is not blank."""
+    dataset = tf.data.Dataset.range(1, 100).batch(
+        batch_size, drop_remainder=True
+    )
+    return dataset.map(
+        lambda row: {
+            "row": row,
+            "input_mask": tf.ones([batch_size, 3], tf.int32),
+        }
+    )
+
+
+class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ((24,), 24, 1),
+        ((24, 2, 4), 4, 3),
+        # 9 rows for two: 5 and 4; 32 for three: 11 and less.
+        ((9, 2), 5, 1),
+        ((32, 3, 4), 4, 3),
+        # 10 rows, at most 8 at once: not 8 and 2.
+        ((10, 1, 8), 5, 2),
+        ((2, 4), 1, 1),
+    )
+    def test_spreads_as_evenly_as_can_be(self, sizes, at_once, times):
+        plan = StepPlan(*sizes)
+        self.assertEqual(plan.micro_batch_size, at_once)
+        self.assertEqual(plan.num_micro_batches, times)
+        self.assertEqual(plan.per_replica, at_once * times)
+
+
+class _Worker:
+    """In place of a strategy: one worker's side of it, one replica a time."""
+
+    def __init__(self, context):
+        self._context = context
+
+    def distribute_datasets_from_function(self, function):
+        return function(self._context)
+
+
+class DealTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        devices=(1, 2, 3, 4), batch_size=(2, 6, 7), most_at_once=(0, 2)
+    )
+    def test_each_row_of_a_batch_is_dealt_out_once(
+        self, devices, batch_size, most_at_once
+    ):
+        strategy = strategies.build("mirrored", devices)
+        plan = StepPlan(batch_size, devices, most_at_once)
+        iterator = batches_lib.deal(strategy, _numbers(batch_size), plan)
+        for step in range(3):
+            parts = next(iterator)
+            rows = strategy.experimental_local_results(parts["row"])
+            masks = strategy.experimental_local_results(parts["input_mask"])
+            weights = [
+                batches_lib.example_weights({"input_mask": mask})
+                for mask in masks
+            ]
+            self.assertLen(rows, devices)
+            for part in rows:
+                self.assertEqual(part.shape, [plan.per_replica])
+            first = 1 + step * batch_size
+            numbers = np.zeros(devices * plan.per_replica)
+            numbers[:batch_size] = np.arange(first, first + batch_size)
+            self.assertAllEqual(np.concatenate(rows), numbers)
+            self.assertAllEqual(np.concatenate(weights), numbers > 0)
+
+    @parameterized.product(
+        workers=(2, 3, 5), replicas=(1, 2), batch_size=(2, 7)
+    )
+    def test_each_row_is_dealt_to_one_worker(
+        self, workers, replicas, batch_size
+    ):
+        num_replicas = workers * replicas
+        plan = StepPlan(batch_size, num_replicas)
+        numbers = []
+        for worker in range(workers):
+            context = tf.distribute.InputContext(workers, worker, num_replicas)
+            iterator = batches_lib.deal(
+                _Worker(context), _numbers(batch_size), plan
+            )
+            for _ in range(replicas):
+                part = next(iterator)
+                self.assertEqual(part["row"].shape, [plan.per_replica])
+                weights = batches_lib.example_weights(part)
+                self.assertAllEqual(weights, part["row"] > 0)
+                numbers += part["row"].numpy().tolist()
+        blanks = [0] * (num_replicas * plan.per_replica - batch_size)
+        self.assertEqual(numbers, [*range(1, batch_size + 1), *blanks])
+
+    def test_a_worker_is_asked_for_its_rows_alone(self):
+        strategy = strategies.build("one_device")
+        asked = []
+
+        def read(first, count):
+            asked.append((first, count))
+            return _numbers(count)
+
+        iterator = batches_lib.deal(strategy, read, StepPlan(6))
+        self.assertAllEqual(next(iterator)["row"], np.arange(1, 7))
+        self.assertEqual(asked, [(0, 6)])
+
+    def test_what_is_finite_ends(self):
+        strategy = strategies.build("mirrored", 2)
+        dataset = _numbers(6).take(2)
+        dealt = batches_lib.deal(strategy, dataset, StepPlan(6, 2), True)
+        self.assertLen(list(dealt), 2)
+
+
+class ExampleWeightsTest(tf.test.TestCase):
+    def test_a_row_is_blank_when_all_of_its_mask_is_0(self):
+        mask = np.zeros([3, 2, 4], np.int32)
+        mask[0, 1, 2] = 1
+        mask[2] = 1
+        self.assertAllEqual(
+            batches_lib.example_weights({"input_mask": mask}), [1, 0, 1]
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,76 @@
+"""Tests for bert_tf.distribute.coordinator with one worker."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute.cluster import Cluster
+from bert_tf.distribute.coordinator import Coordinator
+from bert_tf.errors import UserError
+from tests.support import logical_devices
+
+logical_devices.make()
+
+_CLUSTER = Cluster(("a:1", "b:2", "c:3"), 0)
+
+
+class AloneTest(tf.test.TestCase):
+    def test_nothing_is_to_be_agreed_on(self):
+        coordinator = Coordinator(strategies.build("one_device"))
+        self.assertTrue(coordinator.is_chief)
+        self.assertEqual(coordinator.index, 0)
+        self.assertEqual(coordinator.num_workers, 1)
+        coordinator.agree({"seed": 1}, "flags")
+        coordinator.barrier("the end")
+        self.assertEqual(coordinator.from_chief([1, "a"]), [1, "a"])
+        self.assertEqual(coordinator.next_call(7, True), (7, True))
+
+
+class _AmongOthers(Coordinator):
+    """The chief of three, where the others' values are given."""
+
+    def __init__(self, others):
+        super().__init__(tf.distribute.get_strategy(), _CLUSTER)
+        self._others = others
+
+    def _exchange(self, value):
+        return [value, *self._others]
+
+
+class AgreeTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ([{"a": 1, "b": [2]}] * 2, None),
+        (
+            [{"a": 1, "b": [2]}, {"a": 5, "b": [2]}],
+            r"same flags, but worker 2 \(at c:3\).*: a is 5 there, and 1 on "
+            "the chief; give",
+        ),
+        (
+            [{"a": 1}, {"a": 1, "b": [2]}],
+            r"worker 1 .*: b is nothing there, and \[2\] on the chief; give",
+        ),
+    )
+    def test_names_who_and_what_differs(self, others, message):
+        coordinator = _AmongOthers(others)
+        values = {"a": 1, "b": [2]}
+        if message is None:
+            coordinator.agree(values, "flags")
+            return
+        with self.assertRaisesRegex(UserError, message):
+            coordinator.agree(values, "flags")
+
+
+class ReduceTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(1, 2)
+    def test_a_worker_counts_once_whatever_its_replicas(self, per_worker):
+        # All are of this process here, so each sees the same values.
+        strategy = strategies.build("mirrored", 2 * per_worker)
+        cluster = Cluster(("a:1", "b:2"), 0)
+        coordinator = Coordinator(strategy, cluster)
+        values = np.array([1.0, 5.0], np.float32)
+        self.assertAllEqual(coordinator._add_up(values), 2 * values)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,88 @@
+"""Tests for bert_tf.distribute.devices."""
+
+import faulthandler
+import signal
+from unittest import mock
+
+import tensorflow as tf
+
+from bert_tf.distribute import devices
+from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute.cluster import Cluster
+from bert_tf.distribute.coordinator import Coordinator
+from bert_tf.errors import UserError
+from bert_tf.flags.devices import DeviceConfig
+from tests.support import worker_processes
+
+
+class DevicesTest(tf.test.TestCase):
+    def test_workers_must_compute_alike(self):
+        prepared = devices.prepare(DeviceConfig())
+        coordinator = mock.create_autospec(Coordinator, instance=True)
+        computing = devices.Devices(
+            prepared.strategy, "CPU", prepared.precision, coordinator
+        )
+        with computing.together():
+            (values, *_), _ = coordinator.agree.call_args
+        # What --mixed_precision=auto became, not what it was called.
+        self.assertEqual(
+            values, {"the device": "CPU", "the precision": "float32"}
+        )
+        coordinator.agree.side_effect = UserError("All workers must have")
+        with self.assertRaisesRegex(UserError, "All workers must have"):
+            with computing.together():
+                self.fail("It went on.")
+
+    def test_what_means_nothing_is_said(self):
+        with self.assertLogs(level="WARNING") as logs:
+            devices.prepare(DeviceConfig(tpu_name="mine"))
+        self.assertIn("--tpu_name has no effect", logs.output[0])
+
+    def test_what_a_worker_lacks_is_said_before_others_wait_for_it(self):
+        hosts = worker_processes.free_hosts(2)
+        flags = DeviceConfig(
+            distribution_strategy="multi_worker_mirrored",
+            worker_hosts=",".join(hosts),
+            task_index=1,
+            num_gpus=64,
+        )
+        with self.assertRaisesRegex(UserError, "--num_gpus=64 .*worker 1"):
+            devices.prepare(flags)
+
+    def test_does_not_connect_for_ever(self):
+        before = signal.getsignal(signal.SIGTERM)
+        seen = []
+
+        def connect(*_):
+            seen.append(signal.getsignal(signal.SIGTERM))
+            raise UserError("Enough.")
+
+        with (
+            mock.patch.object(devices.rendezvous, "wait_for_all"),
+            mock.patch.object(devices.clusters, "export"),
+            mock.patch.object(devices, "_sign_log"),
+            mock.patch.object(
+                devices.clusters,
+                "find",
+                return_value=Cluster(("a:1", "b:1"), 1),
+            ),
+            mock.patch.object(strategies, "build", connect),
+            mock.patch.object(
+                faulthandler, "dump_traceback_later"
+            ) as ends_later,
+            mock.patch.object(
+                faulthandler, "cancel_dump_traceback_later"
+            ) as cancel,
+        ):
+            with self.assertRaisesRegex(UserError, "Enough"):
+                devices.prepare(DeviceConfig())
+        ends_later.assert_called_once_with(
+            devices._SECONDS_TO_CONNECT, exit=True, file=mock.ANY
+        )
+        cancel.assert_called_once_with()
+        self.assertEqual(seen, [signal.SIG_DFL])
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+if __name__ == "__main__":
+    tf.test.main()

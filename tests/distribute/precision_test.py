@@ -1,0 +1,71 @@
+"""Tests for bert_tf.distribute.precision."""
+
+import os
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.distribute import precision
+
+
+class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
+    def _with_cpu(self, flags):
+        path = os.path.join(self.create_tempdir().full_path, "cpuinfo")
+        with open(path, "w") as file:
+            file.write(f"model name\t: X\nflags\t\t: fpu {flags}\n" * 2)
+        self.enter_context(
+            mock.patch.object(precision, "_CPU_FLAGS_FILE", path)
+        )
+
+    @parameterized.parameters(
+        ("float32", "avx512_bf16", "float32", "--mixed_precision=float32"),
+        ("auto", "avx512f", "float32", "none of avx512_bf16, amx_bf16"),
+        ("auto", "avx512_bf16", "bfloat16", "has avx512_bf16"),
+        ("auto", "amx_tile amx_bf16", "bfloat16", "has amx_bf16"),
+        ("bfloat16", "amx_bf16", "bfloat16", "--mixed_precision=bfloat16"),
+        # Never emulated, even if asked for.
+        ("bfloat16", "avx512f", "float32", "would only emulate"),
+        ("float16", "avx512f", "float16", "--mixed_precision=float16"),
+    )
+    def test_on_a_cpu(self, asked, flags, name, reason):
+        self._with_cpu(flags)
+        chosen = precision.resolve(asked, "CPU")
+        self.assertEqual(chosen.name, name)
+        self.assertIn(reason, chosen.reason)
+
+    def test_without_cpu_flags_auto_is_float32(self):
+        with mock.patch.object(precision, "_CPU_FLAGS_FILE", "/nowhere"):
+            self.assertEqual(precision.resolve("auto", "CPU").name, "float32")
+
+    @parameterized.parameters(
+        ((9, 0), "bfloat16"), ((7, 5), "float16"), ((6, 1), "float32")
+    )
+    def test_on_a_gpu(self, capability, name):
+        with mock.patch.object(
+            precision, "_gpu_capability", return_value=capability
+        ):
+            self.assertEqual(precision.resolve("auto", "GPU").name, name)
+
+    def test_on_a_tpu(self):
+        self.assertEqual(precision.resolve("auto", "TPU").name, "bfloat16")
+
+    def test_policies(self):
+        policies = {
+            name: precision.Precision(name, "").policy
+            for name in ("float32", "bfloat16", "float16")
+        }
+        self.assertEqual(
+            policies,
+            {
+                "float32": "float32",
+                "bfloat16": "mixed_bfloat16",
+                "float16": "mixed_float16",
+            },
+        )
+        self.assertTrue(precision.Precision("float16", "").needs_loss_scale)
+        self.assertFalse(precision.Precision("bfloat16", "").needs_loss_scale)
+
+
+if __name__ == "__main__":
+    tf.test.main()

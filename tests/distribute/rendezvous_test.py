@@ -1,0 +1,186 @@
+"""Tests for bert_tf.distribute.rendezvous, with threads as workers."""
+
+import json
+import socket
+import threading
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.distribute import rendezvous
+from bert_tf.distribute.cluster import Cluster
+from bert_tf.errors import Preempted
+from bert_tf.errors import UserError
+from tests.support import worker_processes
+
+
+class _Waiting:
+    """A worker that waits in a thread of its own.
+
+    Attributes:
+      error: What it ended with.
+    """
+
+    def __init__(self, hosts, index):
+        self.error = None
+        self._cluster = Cluster(tuple(hosts), index)
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self):
+        try:
+            rendezvous.wait_for_all(self._cluster, poll_seconds=0.01)
+        except BaseException as error:  # noqa: BLE001 `Preempted` is one.
+            self.error = error
+
+    def join(self):
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.error
+
+
+def _port(host):
+    return int(host.rpartition(":")[2])
+
+
+class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
+    def test_ends_once_all_are_there(self):
+        hosts = worker_processes.free_hosts(3)
+        with self.assertLogs(level="INFO") as logs:
+            others = [_Waiting(hosts, index) for index in (1, 2)]
+            rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+        self.assertEqual([other.join() for other in others], [None, None])
+        self.assertIn("All 3 workers are there", "\n".join(logs.output))
+        for host in hosts:  # TensorFlow listens there next.
+            socket.create_server(("", _port(host))).close()
+
+    @parameterized.parameters(
+        ("", "where nobody answers"),
+        ("a program", "where another program answers"),
+        ("a name", "whose name is not known"),
+    )
+    def test_says_for_whom_it_waits_and_why(self, there, reason):
+        hosts = [*worker_processes.free_hosts(2)]
+        if there == "a name":
+            # Without asking the network, which may take its time.
+            unknown = mock.patch.object(
+                socket, "create_connection", side_effect=socket.gaierror
+            )
+            self.enter_context(unknown)
+        cluster = Cluster(tuple(hosts), 0)
+        if there == "a program":
+            # It reads what it is told, and ends the connection.
+            program = socket.create_server(("", _port(hosts[1])))
+            self.addCleanup(program.close)
+
+            def answer():
+                caller = program.accept()[0]
+                caller.recv(1 << 16)
+                caller.sendall(b"HTTP/1.1 400 Bad request\r\n\r\n")
+                caller.close()
+
+            threading.Thread(target=answer, daemon=True).start()
+        enough = KeyboardInterrupt()
+        with self.assertLogs(level="INFO") as logs:
+            with mock.patch.object(
+                rendezvous.time, "sleep", side_effect=enough
+            ):
+                with self.assertRaises(KeyboardInterrupt):
+                    rendezvous.wait_for_all(cluster)
+        self.assertIn(
+            f"Waiting for 1 of 2 workers: worker 1 (at {hosts[1]}), {reason}",
+            logs.output[0],
+        )
+
+    def test_whoever_calls_without_a_greeting_is_no_worker(self):
+        hosts = worker_processes.free_hosts(2)
+        first = _Waiting(hosts, 0)
+        address = ("127.0.0.1", _port(hosts[0]))
+        said = [b"", b"GET / HTTP/1.1\n", b"[1]\n", b'{"index": 1}\n']
+        while said:
+            try:
+                caller = socket.create_connection(address)
+            except ConnectionRefusedError:
+                continue  # It does not listen yet.
+            with caller:
+                caller.sendall(said.pop())
+        self.assertTrue(first._thread.is_alive())
+        second = _Waiting(hosts, 1)
+        self.assertEqual([first.join(), second.join()], [None, None])
+
+    @parameterized.product(
+        # What the other one says that it is: the first one's command on the
+        # second host, two orders, another number of workers.
+        said=[(0, "ab"), (1, "ba"), (0, "ba"), (1, "abc")],
+        calls=[True, False],
+    )
+    def test_refuses_another_order_or_the_same_index(self, said, calls):
+        # So long it waits for an answer that does not come.
+        self.enter_context(
+            mock.patch.object(rendezvous, "_SECONDS_TO_ANSWER", 1.0)
+        )
+        hosts = worker_processes.free_hosts(2)
+        names = dict(zip("abc", [*hosts, "c:1"], strict=True))
+        greeting = {
+            "index": said[0],
+            "hosts": [names[letter] for letter in said[1]],
+            "stop": False,
+        }
+        line = json.dumps(greeting).encode() + b"\n"
+        # In place of the other worker.
+        listener = socket.create_server(("", _port(hosts[1])))
+        self.addCleanup(listener.close)
+        first = _Waiting(hosts, 0)
+        if calls:
+            # It asks first; the other one has not come to answering.
+            listener.accept()[0].close()
+            address = ("127.0.0.1", _port(hosts[0]))
+            other = socket.create_connection(address)
+        else:
+            other = listener.accept()[0]
+        with other:
+            other.sendall(line)
+            told = json.loads(other.makefile("rb").readline())
+        self.assertEqual(told, {"index": 0, "hosts": [*hosts], "stop": False})
+        error = first.join()
+        self.assertIsInstance(error, UserError)
+        self.assertIn("same --worker_hosts, in the same order", str(error))
+        self.assertIn(
+            f"it is worker {said[0]} of {','.join(greeting['hosts'])}",
+            str(error),
+        )
+
+    def test_whoever_is_to_stop_tells_the_others(self):
+        hosts = worker_processes.free_hosts(3)
+        other = _Waiting(hosts, 1)
+        greet_missing = rendezvous._Meeting.greet_missing
+
+        def stop_once_two_are_there(meeting):
+            missing = greet_missing(meeting)
+            if threading.current_thread() is threading.main_thread():
+                if missing.keys() == {2}:
+                    raise Preempted("Stopped as asked (SIGTERM).")
+            return missing
+
+        with mock.patch.object(
+            rendezvous._Meeting, "greet_missing", stop_once_two_are_there
+        ):
+            with self.assertRaisesRegex(Preempted, "as asked"):
+                # The third one never comes.
+                rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+        error = other.join()
+        self.assertIsInstance(error, Preempted)
+        self.assertIn("as another worker was asked to", str(error))
+
+    def test_a_port_in_use_is_one_sentence(self):
+        hosts = worker_processes.free_hosts(2)
+        with socket.create_server(("", _port(hosts[1]))):
+            with self.assertRaisesRegex(
+                UserError, f"Worker 1 cannot listen at {hosts[1]}"
+            ):
+                rendezvous.wait_for_all(Cluster(hosts, 1))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,65 @@
+"""Two processes that find each other, agree, share their input, and end."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import record_files
+from tests.support import worker_processes
+from tests.support import workers_program
+
+
+@pytest.mark.slow
+class WorkersTest(tf.test.TestCase):
+    def test_two_workers(self):
+        # One start for all of it, as each takes ten seconds.
+        path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
+        record_files.write(path, range(workers_program.NUM_RECORDS))
+        with worker_processes.started(
+            2, "tests/support/workers_program.py", f"--input_file={path}"
+        ) as workers:
+            for worker in workers:
+                self.assertEqual(worker.wait(), 1, worker.log)
+            logs = [worker.log for worker in workers]
+        results = [_results(log) for log in logs]
+
+        for index, result in enumerate(results):
+            self.assertRegex(
+                result["difference"],
+                r"same flags, but worker 1 \(at 127.0.0.1:\d+\) and the chief "
+                "have not: index is 1 there, and 0 on the chief; give",
+            )
+            self.assertEqual(result["from_chief"], {"token": 0})
+            # What the chief counts, and what anybody asks for.
+            self.assertEqual(result["next_calls"], [[3, False], [3, True]])
+            self.assertIn(f"[worker {index}] I", logs[index])
+            self.assertIn("All 2 workers are there", logs[index])
+
+        # Each worker has its rows of each batch; all have each record once.
+        dealt = np.array([result["rows"] for result in results])
+        self.assertEqual(dealt.shape, (2, 12))
+        self.assertAllEqual(dealt[0, :4], [0, 1, 2, 3])
+        self.assertAllEqual(dealt[1, :4], [4, 5, 6, -1])
+        self.assertAllEqual(
+            np.sort(dealt[dealt >= 0]), np.arange(workers_program.NUM_RECORDS)
+        )
+
+        # The second one failed, and the first one, waiting for it, knows why.
+        self.assertIn("ERROR: No space is left for me.", logs[1])
+        self.assertRegex(
+            logs[0], r"ERROR: Worker 1 \(at .*\) stopped: No space is left"
+        )
+
+
+def _results(log):
+    _, found, rest = log.partition("RESULTS ")
+    if not found:
+        raise AssertionError(f"No results:\n{log}")
+    return json.loads(rest.splitlines()[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,129 @@
+"""Runs the task that docs/adding_a_task.md shows."""
+
+import csv
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import re
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints import formats
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import predict
+from bert_tf.tasks import registry
+from tests.support import tiny_model
+
+_DOCUMENTS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+_WORDS = ("the", "dog", "on", "mat", "sitting", "東")
+
+
+def _write_reviews(path, count, seed):
+    """Writes reviews in which each cat is worth a star."""
+    rng = random.Random(seed)
+    stars = [rng.randint(1, 5) for _ in range(count)]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["review", "stars"])
+        for number in stars:
+            words = rng.choices(_WORDS, k=rng.randint(1, 4))
+            words += ["cat"] * (number - 1)
+            rng.shuffle(words)
+            writer.writerow([" ".join(words), number])
+    return stars
+
+
+class AddingATaskTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        text = (_DOCUMENTS / "adding_a_task.md").read_text(encoding="utf-8")
+        task, script = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        self.module = self._load("bert_tf.tasks.stars", task)
+        self.script = self._load("finetune_stars", script)
+        self.enter_context(
+            mock.patch.dict(registry.TASKS, stars=self.module.StarsTask)
+        )
+
+    def _load(self, name, source):
+        path = os.path.join(self.folder, f"{name}.py")
+        pathlib.Path(path).write_text(source, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        self.enter_context(mock.patch.dict(sys.modules, {name: module}))
+        spec.loader.exec_module(module)
+        return module
+
+    def _path(self, name):
+        return os.path.join(self.folder, name)
+
+    @pytest.mark.thorough
+    def test_trains_and_predicts(self):
+        _write_reviews(self._path("train.csv"), 96, 0)
+        stars = _write_reviews(self._path("dev.csv"), 37, 1)
+        config = self.script.StarsConfig(
+            train_file=self._path("train.csv"),
+            dev_file=self._path("dev.csv"),
+            pretrained_model_dir=tiny_model.write(
+                self._path("pretrained"), kind="encoder"
+            ),
+            output_dir=self._path("output"),
+            do_train=True,
+            do_eval=True,
+            max_seq_length=12,
+            train_batch_size="8",
+            learning_rate="0.001",
+            num_train_epochs="20",
+            num_length_buckets=1,
+        )
+        self.script.main(config)
+
+        text = pathlib.Path(self._path("output/eval_results.json")).read_text()
+        error = json.loads(text)["dev"]["mean_absolute_error"]
+        guesses = np.abs(np.mean(stars) - stars).mean()
+        self.assertLess(error, 0.7 * guesses)
+
+        predictions = self._predict()
+        received = [prediction["stars"] for prediction in predictions]
+        self.assertAllClose(np.abs(np.subtract(received, stars)).mean(), error)
+
+        task = registry.from_stored(formats.read(self._path("output/model")))
+        self.assertEqual(task, self.module.StarsTask(max_seq_length=12))
+        self.assertEqual(task.parse({"review": "the cat"}).text_a, "the cat")
+
+    def _predict(self):
+        predict.run(
+            PredictConfig(
+                model_dir=self._path("output/model"),
+                input_file=self._path("dev.csv"),
+                output_file=self._path("stars.jsonl"),
+            )
+        )
+        text = pathlib.Path(self._path("stars.jsonl")).read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def test_losses_and_wrong_files(self):
+        task = self.module.StarsTask(files={"dev": self._path("bad.csv")})
+        losses = task.losses(
+            {
+                "logits": tf.math.log(
+                    [[0.1, 0.2, 0.3, 0.2, 0.2], [0.5, 0, 0, 0, 0.5]]
+                )
+            },
+            {"label_ids": tf.constant([4, 0])},
+        )
+        self.assertAllClose(losses, [(5 - 3.2) ** 2, (1 - 3) ** 2], rtol=1e-5)
+        pathlib.Path(self._path("bad.csv")).write_text("review,stars\na,6\n")
+        with self.assertRaisesRegex(UserError, "line 2 has the label '6'"):
+            task.read("dev")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,111 @@
+"""The examples of docs/serving.md, run against models with such heads."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import urllib.request
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.serving import model_config
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import live_server
+from tests.support import tiny_exports
+
+_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/serving.md"
+_EXAMPLE = re.compile(r"(?m)^(curl -d .*)\n(.*)$")
+_PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```$")
+_GRPC, _REST = "localhost:8500", "localhost:8501"
+_LENGTH = tiny_exports.MAX_SEQ_LENGTH
+_TASKS = {
+    "topics": tiny_exports.classification(
+        labels=("economy", "sports", "weather")
+    ),
+    "names": TaggingTask(
+        name="tagging",
+        labels=("O", "B-PER", "I-PER", "B-LOC"),
+        max_seq_length=_LENGTH,
+        files={},
+    ),
+    "squad": SquadTask(
+        max_seq_length=_LENGTH,
+        doc_stride=3,
+        max_query_length=4,
+        version_2_with_negative=True,
+    ),
+}
+
+
+def _form(value):
+    """Returns what kind of JSON value it is, whatever its contents."""
+    if isinstance(value, dict):
+        return {name: _form(each) for name, each in value.items()}
+    if isinstance(value, list):
+        forms = [_form(each) for each in value]
+        # Of numbers of words and the like a random model has its own.
+        return [form for i, form in enumerate(forms) if form not in forms[:i]]
+    return type(value).__name__
+
+
+@pytest.mark.slow
+class ServingDocumentationTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = os.path.join(tf.compat.v1.test.get_temp_dir(), "documented")
+        cls.models = {}
+        for name, task in _TASKS.items():
+            model_dir = tiny_exports.write(os.path.join(folder, name), task)
+            cls.models[name] = os.path.join(folder, "served", name)
+            tiny_exports.export(model_dir, cls.models[name])
+        cls.folder = folder
+        cls.grpc, cls.rest = cls.enterClassContext(
+            live_server.serve(folder, cls.models)
+        )
+        cls.text = _PAGE.read_text(encoding="utf-8")
+
+    def test_requests_are_answered_in_the_form_that_is_shown(self):
+        examples = _EXAMPLE.findall(self.text)
+        self.assertLen(examples, 5)
+        for command, shown in examples:
+            _, _, body, url = shlex.split(command)
+            address = url.replace(_REST, f"http://{self.rest}")
+            self.assertNotEqual(address, url)
+            with (
+                self.subTest(command),
+                urllib.request.urlopen(address, body.encode()) as response,
+            ):
+                self.assertEqual(
+                    _form(json.load(response)), _form(json.loads(shown))
+                )
+
+    def test_programs(self):
+        programs = _PYTHON.findall(self.text)
+        self.assertLen(programs, 2)
+        found = {}
+        with contextlib.chdir(self.folder):
+            for program in programs:
+                self.assertIn("topics", program)
+                exec(program.replace(_GRPC, self.grpc), found)
+        expected = tf.saved_model.load(self.models["topics"] + "/1").signatures[
+            "serving_default"
+        ](text=tf.constant(["It rains.", "A draw."]))
+        self.assertAllClose(found["probabilities"], expected["probabilities"])
+        self.assertEqual(found["labels"], expected["label"].numpy().tolist())
+
+    def test_configuration_of_several_models(self):
+        (text,) = re.findall(r"(?ms)^model_config_list.*?^}$", self.text)
+        path = os.path.join(self.folder, "documented.config")
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+        topics, names = model_config.read(path)
+        self.assertEqual((topics.name, names.name), ("topics", "names"))
+        self.assertEqual(topics.labels, {"stable": 1})
+
+
+if __name__ == "__main__":
+    tf.test.main()

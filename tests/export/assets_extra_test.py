@@ -1,0 +1,252 @@
+"""Tests for what lies beside the graph of an export, and what is printed."""
+
+import ast
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import tempfile
+from unittest import mock
+
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.errors import UserError
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import assets_extra
+from bert_tf.export import model_card
+from bert_tf.export import usage
+from bert_tf.export import warmup
+from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import texts as text_expectations
+from bert_tf.io import files
+from bert_tf.serving import batching_parameters
+from tests.support import in_process
+from tests.support import tiny_exports
+
+_BUCKETS = (5, 8, tiny_exports.MAX_SEQ_LENGTH)
+_NAME = "tiny pairs"
+
+
+def _artifact(**changes):
+    return artifacts.Artifact(
+        **{
+            "model_name": _NAME,
+            "version": 1,
+            "head": "classification",
+            "precision": "float32",
+            "ids_only": False,
+            "max_seq_length": tiny_exports.MAX_SEQ_LENGTH,
+            "buckets": _BUCKETS,
+            "settings": {"pair": True},
+            "command": "python export/savedmodel.py --model_dir=m",
+        }
+        | changes
+    )
+
+
+class ExtrasTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        task = tiny_exports.classification(pair=True)
+        cls.model = tiny_exports.write(cls.folder, task)
+        cls.output_dir = os.path.join(cls.folder, _NAME)
+        cls.version = tiny_exports.export(cls.model, cls.output_dir)
+        cls.stored = checkpoint_loading.read(cls.model)
+        with (
+            in_process.verifying(),
+            # What the export says has tests of its own.
+            mock.patch.object(replay_plan, "plan", lambda *_: []),
+        ):
+            assets_extra.complete(cls.version, _artifact(), cls.stored)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assets_extra.publish(cls.version, _artifact(), cls.stored)
+        cls.printed = printed.getvalue()
+
+    def _read(self, name):
+        with open(os.path.join(self.version, name), encoding="utf-8") as file:
+            return file.read()
+
+    def test_vocabulary_and_labels_are_those_of_the_model(self):
+        with open(
+            os.path.join(self.model, "vocab.txt"), encoding="utf-8"
+        ) as file:
+            self.assertEqual(self._read(artifacts.VOCAB_FILE), file.read())
+        labels = self._read(artifacts.LABELS_FILE).splitlines()
+        self.assertEqual(tuple(labels), tiny_exports.LABELS)
+
+    def test_each_bucket_has_warm_up_requests_that_fill_it(self):
+        path = os.path.join(self.version, artifacts.WARMUP_FILE)
+        lengths, counts = [], []
+        tokenizer = self.stored.build_tokenizer()
+        for call in warmup.read(path):
+            self.assertEqual(call.signature, "serving_default")
+            self.assertEqual(set(call.inputs), {"text", "text_pair"})
+            pieces = [tokenizer.tokenize(x) for x in call.inputs.values()]
+            of_rows = sum(x.row_lengths().numpy() for x in pieces) + 3
+            self.assertLen(set(of_rows), 1)
+            lengths.append(of_rows[0])
+            counts.append(len(of_rows))
+        self.assertEqual(lengths, [5, 5, 8, 8, 12, 12])
+        self.assertEqual(counts, [1, 4] * 3)
+
+    def test_card_says_what_the_export_is(self):
+        card = json.loads(self._read(artifacts.CARD_FILE))
+        found = artifacts.read(self.version)
+        self.assertEqual(found, _artifact())
+        self.assertEqual(card["labels"], list(tiny_exports.LABELS))
+        self.assertEqual(card["model"]["config"]["hidden_size"], 16)
+        self.assertEqual(card["model"]["task"]["kind"], "classification")
+        self.assertEqual(card["tensorflow_serving"], "2.12 and later")
+        self.assertIn("FastWordpieceTokenizeWithOffsets", card["operators"])
+        self.assertEqual(
+            card["signatures"]["serving_default"]["inputs"],
+            {"text": "<string>[None]", "text_pair": "<string>[None]"},
+        )
+        timed = card["latency"]["p50_ms"]
+        self.assertEqual([row["length"] for row in timed], list(_BUCKETS))
+        self.assertGreater(min(row["milliseconds"] for row in timed), 0)
+
+    def test_card_has_a_checksum_of_every_other_file(self):
+        card = json.loads(self._read(artifacts.CARD_FILE))
+        names = set()
+        for folder, _, found in os.walk(self.version):
+            for name in found:
+                path = os.path.join(folder, name)
+                names.add(os.path.relpath(path, self.version))
+        names -= {artifacts.CARD_FILE, model_card.MARKDOWN_FILE}
+        self.assertEqual(set(card["sha256"]), names)
+        self.assertContainsSubset(
+            {"saved_model.pb", "batching_params.pbtxt"}, names
+        )
+        for name, digest in card["sha256"].items():
+            path = os.path.join(self.version, name)
+            self.assertEqual(files.sha256(path), digest)
+            self.assertEqual(os.path.getsize(path), card["bytes"][name])
+
+    def test_card_for_people_says_the_same(self):
+        text = self._read(model_card.MARKDOWN_FILE)
+        self.assertStartsWith(text, f"# {_NAME}, version 1\n")
+        card = json.loads(self._read(artifacts.CARD_FILE))
+        for value in (*card["sha256"].values(), *card["operators"]):
+            self.assertIn(value, text)
+        for heading in ("Labels", "Signatures", "Verification", "Bytes"):
+            self.assertIn(f"\n## {heading}\n", text)
+
+    def test_batching_files_are_what_servers_read(self):
+        for path in (
+            os.path.join(self.version, "batching_params.pbtxt"),
+            os.path.join(self.output_dir, usage.BATCHING_FILE),
+        ):
+            options = batching_parameters.read(path)
+            self.assertEqual(options.max_batch_size, 64)
+            self.assertEqual(options.batch_timeout_micros, 0)
+            self.assertNotIn(b"\npad_variable", files.read_bytes(path))
+
+    def test_configuration_names_the_model_and_its_place(self):
+        config = text_format.Parse(
+            files.read_bytes(os.path.join(self.output_dir, "models.config")),
+            model_server_config_pb2.ModelServerConfig(),
+        )
+        (model,) = config.model_config_list.config
+        self.assertEqual(model.name, _NAME)
+        self.assertEqual(model.base_path, f"/models/{_NAME}")
+        self.assertEqual(model.model_platform, "tensorflow")
+        self.assertEqual(model.model_version_policy.latest.num_versions, 1)
+
+    def test_what_a_user_has_edited_stays(self):
+        path = os.path.join(self.output_dir, usage.CONFIG_FILE)
+        written = files.read_bytes(path)
+
+        def publish():
+            with contextlib.redirect_stdout(io.StringIO()):
+                assets_extra.publish(self.version, _artifact(), self.stored)
+
+        with self.assertNoLogs(level="WARNING"):
+            publish()
+        edited = written.replace(b"latest", b"specific")
+        self.addCleanup(files.write_bytes, path, written)
+        files.write_bytes(path, edited)
+        with self.assertLogs(level="WARNING") as logs:
+            publish()
+        self.assertIn("models.config stays as it is", logs.output[0])
+        self.assertEqual(files.read_bytes(path), edited)
+
+    def test_prints_lines_that_a_shell_understands(self):
+        (docker,) = re.findall(r"(?m)^ +(docker run .*)$", self.printed)
+        words = shlex.split(docker)
+        mount = words[words.index("-v") + 1]
+        self.assertEqual(mount, f"{self.output_dir}:/models/{_NAME}:ro")
+        for name in (usage.CONFIG_FILE, usage.BATCHING_FILE):
+            self.assertTrue(any(w.endswith(f"/{name}") for w in words))
+            self.assertTrue(os.path.exists(os.path.join(self.output_dir, name)))
+        (curl,) = re.findall(r"(?m)^ +(curl .*)$", self.printed)
+        words = shlex.split(curl)
+        body = json.loads(words[words.index("-d") + 1])
+        (row,) = body["instances"]
+        self.assertEqual(set(row), {"text", "text_pair"})
+        self.assertEndsWith(words[-1], "/v1/models/tiny%20pairs:predict")
+        (serve,) = re.findall(r"(?m)^ +(python run/serve.*)$", self.printed)
+        base_path = f"--model_base_path={self.output_dir}"
+        self.assertIn(base_path, shlex.split(serve))
+
+    def test_prints_a_program_that_sets_each_input(self):
+        snippet = self.printed.partition("from Python:\n")[2]
+        tree = ast.parse("\n".join(x[4:] for x in snippet.splitlines()))
+        names = [
+            node.slice.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Subscript)
+        ]
+        self.assertEqual(names, ["text", "text_pair"])
+
+
+class PartsTest(tf.test.TestCase):
+    def test_artifact_survives_json(self):
+        made = _artifact(settings={"layer": -2, "pooling": "cls"})
+        values = json.loads(json.dumps(made.to_json()))
+        self.assertEqual(artifacts.Artifact.from_json(values, "card"), made)
+        del values["head"]
+        with self.assertRaisesRegex(UserError, "card must hold under"):
+            artifacts.Artifact.from_json(values, "card")
+
+    def test_the_name_that_servers_use_is_told_to_the_embedded_one(self):
+        for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
+            line = usage.embedded_line(output_dir, _artifact())
+            found = [w for w in shlex.split(line) if "model_name" in w]
+            self.assertEqual(found, [f"--model_name={_NAME}"] * count)
+
+    def test_reads_the_tables_of_a_card(self):
+        readme = (
+            "# Title\n\ntext | with | bars\n\n## Metrics\n\n| | |\n|---|---|\n"
+            "| dev f1 | 0.5 |\n| a | b \\| c |\n\n## Versions\n\n| | |\n"
+            "|---|---|\n| python | 3 |\n"
+        )
+        found = model_card.read_sections(readme)
+        self.assertEqual(found, {"Metrics": {"dev f1": "0.5", "a": "b | c"}})
+
+    def test_texts_fill_rows_and_cover_the_vocabulary(self):
+        folder = self.create_tempdir().full_path
+        model = tiny_exports.write(folder, tiny_exports.classification())
+        tokenizer = checkpoint_loading.read(model).build_tokenizer()
+        made = text_expectations.of_length(tokenizer, [1, 4, 9])
+        lengths = tokenizer.tokenize(made).row_lengths()
+        self.assertAllEqual(lengths, [1, 4, 9])
+        ids = tokenizer.tokenize(text_expectations.of_vocabulary(tokenizer, 3))
+        special = {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}
+        tokens = set(tokenizer.vocabulary.tokens) - special
+        seen = {tokenizer.vocabulary.tokens[x] for x in ids.flat_values}
+        # "##s" and its like need a word that goes on so.
+        whole = {token for token in tokens if not token.startswith("##")}
+        self.assertContainsSubset(whole, seen)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,41 @@
+"""Tests for export.on_device.build."""
+
+import types
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import build as builds
+from bert_tf.flags.export import TfliteConfig
+
+
+class BuildTest(tf.test.TestCase, parameterized.TestCase):
+    def _require(self, model, **flags):
+        config = TfliteConfig(
+            model_dir="output/recurrent", output_file="a", **flags
+        )
+        builds._require_form(config, model)
+
+    @parameterized.parameters(
+        ({}, "None and None"),
+        ({"batch_size": 1}, "1 and None"),
+        ({"max_seq_length": 8}, "None and 8"),
+        ({"input": "text"}, "None and None"),
+    )
+    def test_recurrent_heads_have_no_form_of_free_shapes(self, flags, given):
+        recurrent = types.SimpleNamespace(lstms=["one"])
+        with self.assertRaisesRegex(
+            UserError, f"Received: {given} for the model in output/recurrent"
+        ):
+            self._require(recurrent, **flags)
+        self._require(recurrent, batch_size=1, max_seq_length=8)
+        self._require(recurrent, batch_size=1, input="text")
+
+    def test_other_heads_have_one(self):
+        self._require(types.SimpleNamespace(lstms=[]))
+        self._require(types.SimpleNamespace())  # Of a bare encoder.
+
+
+if __name__ == "__main__":
+    tf.test.main()

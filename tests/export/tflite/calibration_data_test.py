@@ -1,0 +1,80 @@
+"""Tests for export.on_device.samples: rows by which int8 sets its scales."""
+
+import os
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import calibration_data
+from bert_tf.export.tflite import eval_set
+from tests.support import eval_files
+
+
+class SamplesTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, text, ending=".tsv"):
+        path = os.path.join(self.create_tempdir().full_path, f"rows{ending}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def _build(self, name, path, **flags):
+        return eval_files.prepare(
+            name, quantization="full_int8", representative_file=path, **flags
+        )
+
+    @parameterized.parameters(
+        "pair", "question_answering", "multiple_choice", "tagging"
+    )
+    def test_each_row_has_its_own_length(self, name):
+        build = self._build(name, eval_files.write(name))
+        found = list(calibration_data.read(build)())
+        features = eval_set.read(build).features
+        lengths = [x["input_ids"].shape[-1] for x in found]
+        self.assertEqual(lengths, features.lengths.tolist())
+        for inputs in found:
+            self.assertEqual(inputs["input_ids"].shape[0], 1)
+            self.assertEqual(
+                sorted(inputs), ["input_ids", "input_mask", "segment_ids"]
+            )
+
+    def test_rows_of_one_shape(self):
+        path = eval_files.write("classification")
+        build = self._build(
+            "classification", path, batch_size=4, max_seq_length=11
+        )
+        found = list(calibration_data.read(build)())
+        self.assertEqual([x["input_ids"].shape for x in found], [(4, 11)] * 3)
+
+    def test_rows_are_from_all_over_the_file(self):
+        rows = ["the " * (1 + i // 100) for i in range(900)]
+        path = self._write("\n".join(rows) + "\n", ".txt")
+        found = list(calibration_data.read(self._build("fill_mask", path))())
+        self.assertLen(found, calibration_data.MAX_ROWS)
+        lengths = {x["input_ids"].shape[-1] for x in found}
+        self.assertEqual(lengths, set(range(3, 12)))
+
+    @parameterized.parameters(
+        ("classification", "", "is empty|has no rows"),
+        ("classification", "text\n", "has no rows"),
+        ("classification", "words\nthe cat\n", "no column 'text'"),
+        ("pair", "text\nthe cat\n", "no column 'text_pair'"),
+        ("next_sentence", "text\nthe cat\n", "no column 'text_pair'"),
+        ("question_answering", "text\nthe cat\n", "no column 'question'"),
+        ("multiple_choice", "text\nthe cat\n", "no column"),
+    )
+    def test_what_is_empty_or_of_another_task_is_refused(
+        self, name, text, message
+    ):
+        build = self._build(name, self._write(text), eval_file=None)
+        with self.assertRaisesRegex(UserError, message):
+            calibration_data.read(build)
+
+    def test_a_file_that_is_not_there_is_refused(self):
+        build = self._build("pair", "/nowhere.tsv", eval_file=None)
+        with self.assertRaisesRegex(UserError, "--representative_file.*not th"):
+            calibration_data.read(build)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,69 @@
+"""Tests for export.on_device.client_texts."""
+
+import types
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import ASCII_LOWER
+from bert_tf.export.tflite import client_texts
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.squad.examples import SquadExample
+from bert_tf.text.tokenizer import BertTokenizer
+from tests.support import client_models
+
+
+def _build(head="classification", pair=False, reads="ids", **settings):
+    """Returns as much of a `Build` as is read."""
+    tokenizer = BertTokenizer(client_models.VOCABULARY, **settings)
+    return types.SimpleNamespace(
+        name=head,
+        config=types.SimpleNamespace(input=reads),
+        head=types.SimpleNamespace(tokenizer=tokenizer, pair=pair),
+    )
+
+
+class ClientTextsTest(tf.test.TestCase, parameterized.TestCase):
+    def test_counts_texts_of_which_other_pieces_are_read(self):
+        uncased = BertTokenizer(client_models.VOCABULARY)
+        texts = ["The FILM!", "Café", "cafe", "a\u00a0b", "中文", "É", ""]
+        self.assertEqual(client_texts.count_changed(uncased, texts), 3)
+        cased = BertTokenizer(client_models.VOCABULARY, lower_case=False)
+        self.assertEqual(client_texts.count_changed(cased, texts), 3)
+        theirs = BertTokenizer(
+            client_models.VOCABULARY, normalization=ASCII_LOWER
+        )
+        self.assertEqual(client_texts.count_changed(theirs, texts), 0)
+
+    def test_says_how_many_examples_are_concerned(self):
+        examples = [
+            InputExample("1", "The film"),
+            InputExample("2", "the", "Café"),
+            InputExample("3", "É"),
+        ]
+        said = client_texts.note(_build(), examples)
+        self.assertRegex(said, "ASCII alone.* concerns 2 of the 3 .*ascii_l")
+        of_squad = [
+            SquadExample("1", "who?", ("É", "the"), (0, 2)),
+            SquadExample("2", "was?", ("the",), (0,)),
+        ]
+        said = client_texts.note(_build("question_answering"), of_squad)
+        self.assertIn("concerns 1 of the 2 examples of --eval_file.", said)
+        self.assertNotIn("examples", client_texts.note(_build()))
+
+    def test_says_more_of_cased_models(self):
+        said = client_texts.note(_build(lower_case=False))
+        self.assertRegex(said, "lower-case all ASCII.*as it stands")
+
+    @parameterized.parameters(
+        {"normalization": ASCII_LOWER},
+        {"reads": "text"},
+        {"pair": True},
+        {"head": "tagging"},
+    )
+    def test_says_nothing_where_nothing_differs(self, **values):
+        self.assertIsNone(client_texts.note(_build(**values)))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,201 @@
+"""Clients of phones and browsers open .tflite files as they are."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import model_directory
+from bert_tf.config import ASCII_LOWER
+from bert_tf.config import ORIGINAL
+from bert_tf.inference.lite_model import LiteModel
+from bert_tf.text import packing
+from tests.support import client_files
+from tests.support import client_models
+from tests.support.client_models import ASCII_TEXTS
+
+
+def _classify(program, packages, cases):
+    """Returns case to the scores of each text."""
+    requests = [
+        {
+            "ask": "classify",
+            "path": client_files.path_of(case),
+            "texts": client_files.texts(case),
+        }
+        for case in cases
+    ]
+    answers = client_files.ask(program, packages, requests)
+    return dict(zip(cases, answers, strict=True))
+
+
+@pytest.mark.environment
+class RulesTest(tf.test.TestCase):
+    def test_texts_tell_rules_apart(self):
+        """Shows that it matters by which rule the other tests compute."""
+        ours = client_files.compute("fixed")
+        path = client_files.models()[ORIGINAL]
+        differs = np.abs(
+            client_files.probabilities(path, client_files.texts("fixed")) - ours
+        ).max(-1)
+        self.assertAllLess(differs[: len(ASCII_TEXTS)], 1e-6)
+        others = differs[len(ASCII_TEXTS) :]
+        self.assertGreater(np.sum(others > 1e-3), 0.6 * len(others))
+
+
+@pytest.mark.environment
+class MediaPipeTest(tf.test.TestCase, parameterized.TestCase):
+    packages = client_files.MEDIAPIPE
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.answers = _classify(
+            "mediapipe_program.py", cls.packages, client_files.NEW_CASES
+        )
+
+    @parameterized.parameters(*client_files.NEW_CASES)
+    def test_classifies(self, case):
+        client_files.check(self, case, self.answers[case])
+
+
+@pytest.mark.environment
+class OldMediaPipeTest(MediaPipeTest):
+    packages = client_files.OLD_MEDIAPIPE
+
+
+@pytest.mark.environment
+class TaskLibraryTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.answers = _classify(
+            "task_library_program.py",
+            client_files.TASK_LIBRARY,
+            client_files.OLD_CASES,
+        )
+
+    @parameterized.parameters(*client_files.OLD_CASES)
+    def test_classifies(self, case):
+        client_files.check(self, case, self.answers[case])
+
+
+@pytest.mark.environment
+class MetadataTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        request = {
+            "ask": "describe",
+            "path": client_files.path_of("fixed"),
+            "texts": [],
+        }
+        (cls.found,) = client_files.ask(
+            "task_library_program.py", client_files.TASK_LIBRARY, [request]
+        )
+
+    def test_is_read_as_written(self):
+        values = self.found["json"]
+        self.assertEqual(values["name"], "fixed")
+        self.assertRegex(
+            values["description"], "2 layers of 32.*ASCII in lower"
+        )
+        (graph,) = values["subgraph_metadata"]
+        self.assertCountEqual(
+            [tensor["name"] for tensor in graph["input_tensor_metadata"]],
+            ["ids", "mask", "segment_ids"],
+        )
+        (output,) = graph["output_tensor_metadata"]
+        self.assertEqual(output["name"], "probability")
+        self.assertEqual(output["stats"], {"max": [1.0], "min": [0.0]})
+        (labels,) = output["associated_files"]
+        self.assertEqual(labels["type"], "TENSOR_AXIS_LABELS")
+        (unit,) = graph["input_process_units"]
+        self.assertEqual(unit["options_type"], "BertTokenizerOptions")
+        (vocabulary,) = unit["options"]["vocab_file"]
+        self.assertEqual(vocabulary["type"], "VOCABULARY")
+        self.assertEqual(
+            self.found["files"],
+            {
+                "vocab.txt": client_models.VOCABULARY.to_text(),
+                "labels.txt": "".join(f"{x}\n" for x in client_models.LABELS),
+            },
+        )
+
+
+@pytest.mark.environment
+class EmbedderTest(tf.test.TestCase):
+    def test_embeds(self):
+        path = os.path.join(client_files.folder(), "embeddings.tflite")
+        model_dir = client_files.models()[ASCII_LOWER]
+        client_models.export(
+            model_dir, path, head="embeddings", **client_files.FIXED
+        )
+        texts = client_files.texts("fixed")
+        request = {"ask": "embed", "path": path, "texts": texts}
+        (given,) = client_files.ask(
+            "mediapipe_program.py", client_files.MEDIAPIPE, [request]
+        )
+        stored = model_directory.read_model(model_dir)
+        tokenizer = stored.build_tokenizer()
+        packed = packing.pack(
+            tokenizer.tokenize(texts),
+            None,
+            client_models.LENGTH,
+            tokenizer.vocabulary,
+        )
+        encoder = bert_tf.load_model(model_dir, "encoder")
+        states = encoder(packed)["sequence_output"].numpy()
+        mask = packed["input_mask"].numpy()[..., np.newaxis]
+        wanted = (states * mask).sum(1) / mask.sum(1)
+        self.assertAllClose(given, wanted, rtol=0, atol=client_files.TOLERANCE)
+
+
+@pytest.mark.environment
+class OldRuntimeTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        rng = np.random.default_rng(2)
+        shape = (1, client_models.LENGTH)
+        cls.rows = {
+            "input_ids": rng.integers(0, 60, shape).astype(np.int32),
+            "input_mask": (np.arange(shape[1])[np.newaxis] < 20).astype(
+                np.int32
+            ),
+            "segment_ids": rng.integers(0, 2, shape).astype(np.int32),
+        }
+        rows = {name: x.tolist() for name, x in cls.rows.items()}
+        requests = [
+            {"path": client_files.path_of(case), "rows": [rows]}
+            for case in client_files.NEW_CASES
+        ]
+        answers = client_files.ask(
+            "tflite_runtime_program.py", client_files.OLD_RUNTIME, requests
+        )
+        cls.answers = dict(zip(client_files.NEW_CASES, answers, strict=True))
+
+    @parameterized.parameters(*client_files.OLD_CASES)
+    def test_says_what_litert_says(self, case):
+        with open(client_files.path_of(case), "rb") as file:
+            wanted = LiteModel(file.read()).run(self.rows)
+        (given,) = self.answers[case]
+        self.assertEqual(given.keys(), wanted.keys())
+        for name, values in wanted.items():
+            self.assertAllClose(
+                given[name],
+                values,
+                rtol=0,
+                atol=1e-3 if case == "old int8" else client_files.TOLERANCE,
+            )
+
+    def test_refuses_what_is_not_for_it(self):
+        # Else nobody needs --compatibility.
+        self.assertIn("FULLY_CONNECTED", self.answers["int8"])
+
+
+if __name__ == "__main__":
+    tf.test.main()

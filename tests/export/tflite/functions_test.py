@@ -1,0 +1,257 @@
+"""Tests for export.on_device.text_function: .tflite files that take strings."""
+
+import contextlib
+import io
+import itertools
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export import serving_module
+from bert_tf.export.tflite import build as builds
+from bert_tf.export.tflite import convert as conversion
+from bert_tf.export.tflite import tflite_file
+from bert_tf.export.tflite import usage
+from bert_tf.inference.lite_model import LiteModel
+from bert_tf.text import dense_packing
+from bert_tf.text import packing
+from bert_tf.text.lite_tokenizer import LiteTokenizer
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_builds
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+_LENGTH = tiny_exports.MAX_SEQ_LENGTH
+_TEXTS = (
+    *tiny_exports.TEXTS,
+    "",
+    " \t",
+    b"the \xff cat \xe6\x9d",
+    "cat " * 9000,
+)
+_PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
+_FILE = "topics_text.tflite"
+# Heads that answer strings as the SavedModel does.
+_AS_SAVED = (
+    "classification",
+    "pair",
+    "multi_label",
+    "regression",
+    "next_sentence",
+    "embeddings",
+)
+# Those whose conversion differs; the others are for `make test-slow`.
+_SOME = ("pair", "multi_label")
+
+
+def _strings(texts):
+    encoded = [x if isinstance(x, bytes) else x.encode() for x in texts]
+    return np.array(encoded, object)
+
+
+def _make(name, **flags):
+    return tiny_builds.make(name, input="text", **flags)
+
+
+def _run(program):
+    """Returns what a program prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(program, {})
+    return printed.getvalue()
+
+
+def _run_what_is_printed(test, built):
+    """Runs the program that users are shown; returns what it prints."""
+    path = test.create_tempfile(content=built.content, mode="wb").full_path
+    return _run(usage.python_snippet(built.build, path))
+
+
+class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*_SOME)
+    def test_says_what_the_saved_model_says(self, name):
+        self._test_says_what_the_saved_model_says(name)
+
+    @parameterized.parameters(*[x for x in _AS_SAVED if x not in _SOME])
+    @pytest.mark.slow
+    def test_others_say_what_the_saved_model_says(self, name):
+        self._test_says_what_the_saved_model_says(name)
+
+    def _test_says_what_the_saved_model_says(self, name):
+        built = _make(name)
+        build = builds.prepare(tiny_builds.config(name))
+        custom = tflite_file.custom_operators(built.content)
+        self.assertContainsSubset(custom, tflite_file.TEXT_OPERATORS)
+        model = LiteModel(built.content, text_operators=True)
+        self.assertEqual(set(model.inputs), set(build.head.inputs))
+        for numbers in ([0], [2], range(len(_TEXTS))):
+            strings = {
+                column: _strings([_TEXTS[n - shift] for n in numbers])
+                for shift, column in enumerate(build.head.inputs)
+            }
+            rows = build.head.pack(
+                {x: tf.constant(column) for x, column in strings.items()}
+            )
+            outputs = build.model(rows.inputs, training=False)
+            wanted = serving_module.for_predict(
+                build.head, build.head.answer(outputs, rows)
+            )
+            answer = model.run(strings)
+            self.assertEqual(set(answer), set(wanted))
+            for key, values in wanted.items():
+                if values.dtype == tf.string:
+                    self.assertAllEqual(answer[key], values)
+                else:
+                    self.assertAllClose(answer[key], values, 1e-4, 1e-4)
+
+    @pytest.mark.slow
+    def test_the_documented_program_runs(self):
+        (program,) = re.findall(
+            r"(?m)^```python\n([^`]*WithCustomOps[^`]*)^```$",
+            _PAGE.read_text(encoding="utf-8"),
+        )
+        built = _make("classification")
+        path = self.create_tempfile(content=built.content, mode="wb").full_path
+        self.assertIn(_FILE, program)
+        printed = _run(program.replace(_FILE, path))
+        self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
+
+    def test_texts_that_differ_in_number_fail(self):
+        built = _make("pair")
+        self.assertIn("label [b'", _run_what_is_printed(self, built))
+        model = LiteModel(built.content, text_operators=True)
+        with self.assertRaisesRegex(RuntimeError, "num_.*elements"):
+            model.run({"text": _strings("ab"), "text_pair": _strings("c")})
+
+    @parameterized.product(
+        name=_AS_SAVED, quantization=("none", "float16", "dynamic")
+    )
+    @pytest.mark.slow
+    def test_static_shapes(self, name, quantization):
+        built = _make(
+            name, quantization=quantization, batch_size=1, max_seq_length=8
+        )
+        model = LiteModel(built.content, text_operators=True)
+        for _, shape in model.inputs.values():
+            self.assertEqual(shape, (1,))
+
+    def test_what_has_no_form_is_refused(self):
+        with self.assertRaisesRegex(UserError, "finds .MASK.*--input=ids"):
+            _make("fill_mask")
+        with self.assertRaisesRegex(UserError, "full_int8 .* --input=ids"):
+            _make("pair", quantization="full_int8", representative_file="a.tsv")
+
+
+class PiecesTest(tf.test.TestCase, parameterized.TestCase):
+    """Heads that point into texts say of each piece where it is."""
+
+    def test_tags_of_pieces(self):
+        built = _make("tagging")
+        model = LiteModel(built.content, text_operators=True)
+        text = "The cafe\u0301s, cat \u6771 " + "dog " * 9
+        answer = model.run({"text": _strings([text, ""])})
+        self.assertEqual(set(answer), {"probabilities", "starts", "ends"})
+        self.assertEqual(answer["probabilities"].shape[:2], (2, _LENGTH))
+        spans = list(zip(answer["starts"][0], answer["ends"][0], strict=True))
+        self.assertEqual(spans[0], (-1, -1))
+        self.assertEqual(
+            [text.encode()[start:end].decode() for start, end in spans[1:-1]],
+            "The cafe\u0301s , cat \u6771 dog dog dog dog dog".split(),
+        )
+        self.assertEqual(spans[-1], (-1, -1))
+        self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
+
+    def test_scores_of_pieces(self):
+        built = _make("question_answering")
+        model = LiteModel(built.content, text_operators=True)
+        context = "\u00a0The cats sat " + "on " * 9
+        answer = model.run(
+            {
+                "question": _strings(["the the the the dog", ""]),
+                "context": _strings([context, "mat"]),
+            }
+        )
+        self.assertEqual(
+            set(answer), {"start_logits", "end_logits", "starts", "ends"}
+        )
+        # [CLS], four pieces of the question, [SEP].
+        nowhere = [-1] * 6
+        self.assertAllEqual(
+            answer["starts"],
+            [
+                [*nowhere, 2, 6, 9, 11, 15, -1],
+                [-1, -1, 0, *nowhere, -1, -1, -1],
+            ],
+        )
+        self.assertAllEqual(
+            answer["ends"],
+            [
+                [*nowhere, 5, 9, 10, 14, 17, -1],
+                [-1, -1, 3, *nowhere, -1, -1, -1],
+            ],
+        )
+
+    def test_choices(self):
+        built = _make("multiple_choice")
+        build = builds.prepare(tiny_builds.config("multiple_choice"))
+        model = LiteModel(built.content, text_operators=True)
+        choices = _strings(["the cat", "dog " * 20, "", "mat", "sat", "on"])
+        strings = {
+            "text": _strings(["cat sat on the mat", ""]),
+            "choices": choices.reshape(2, 3),
+        }
+        rows = build.head.pack({x: tf.constant(v) for x, v in strings.items()})
+        outputs = build.model(rows.inputs, training=False)
+        wanted = build.head.answer(outputs, rows)
+        answer = model.run(strings)
+        self.assertAllEqual(answer["index"], wanted["index"])
+        self.assertIn("index [", _run_what_is_printed(self, built))
+        self.assertAllClose(
+            answer["probabilities"], wanted["probabilities"], 1e-4, 1e-4
+        )
+
+
+class RowsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(5, 11, 12)
+    def test_rows_are_those_of_ids(self, length):
+        """All pairs of lengths, of which the longer is cut first."""
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        tokenizer = BertTokenizer(vocabulary)
+        lite = LiteTokenizer(tokenizer)
+
+        def pack(text, text_pair):
+            tokens = [lite.tokenize(x) for x in (text, text_pair)]
+            return dense_packing.pack(*tokens, (length,), vocabulary)
+
+        spec = tf.TensorSpec([None], tf.string)
+        content = conversion.convert(
+            pack, {"text": spec, "text_pair": spec}, text_operators=True
+        )
+        words = "the cat dog sat on mat . ,".split()
+        pairs = [
+            (
+                " ".join((words * 2)[:first]),
+                " ".join((words[::-1] * 2)[:second]),
+            )
+            for first, second in itertools.product(range(length + 2), repeat=2)
+        ]
+        columns = [_strings(column) for column in zip(*pairs, strict=True)]
+        packed = LiteModel(content, text_operators=True).run(
+            dict(zip(("text", "text_pair"), columns, strict=True))
+        )
+        wanted = packing.pack(
+            *[tokenizer.tokenize(column) for column in columns],
+            length,
+            vocabulary,
+        )
+        for name, values in wanted.items():
+            self.assertAllEqual(packed[name], values)
+
+
+if __name__ == "__main__":
+    tf.test.main()

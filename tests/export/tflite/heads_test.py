@@ -1,0 +1,142 @@
+"""Tests of the .tflite files of every head, by several runtimes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.export import serving_module
+from bert_tf.export.tflite import ids_function
+from bert_tf.export.tflite import tflite_file
+from bert_tf.inference.lite_model import LiteModel
+from tests.support import every_head
+from tests.support import rows_of_ids
+from tests.support import tiny_builds
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_LENGTH = every_head.MAX_SEQ_LENGTH
+# Those that need something else of TensorFlow Lite than others.
+_DIFFERENT = (
+    "classification",
+    "question_answering",
+    "multiple_choice",
+    "tagging",
+    "fill_mask",
+    "embeddings",
+)
+_OTHERS = sorted(set(every_head.NAMES) - set(_DIFFERENT))
+_ROUNDED = ("float16", "dynamic")
+
+
+def _expect(built, rows):
+    """Returns what the SavedModel of ids computes, by name."""
+    outputs = serving_module.answer_ids_in_numbers(
+        built.build.head,
+        built.build.model,
+        {name: tf.constant(x) for name, x in rows.items()},
+    )
+    return {
+        name: x.numpy()
+        for name, x in outputs.items()
+        if name not in ids_function.LEFT_OUT
+    }
+
+
+def _run_with_tensorflow(content, rows):
+    runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    return runner(**rows)
+
+
+class HeadsTest(tf.test.TestCase, parameterized.TestCase):
+    def _assert_same(self, given, wanted, tolerance):
+        self.assertEqual(set(given), set(wanted))
+        for name, values in wanted.items():
+            self.assertEqual(given[name].dtype, values.dtype)
+            self.assertAllClose(given[name], values, tolerance, tolerance)
+
+    @parameterized.parameters(*_DIFFERENT)
+    def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
+        self._test_free_shapes(name)
+
+    @parameterized.parameters(*_OTHERS)
+    @pytest.mark.slow
+    def test_any_number_of_rows_of_other_heads(self, name):
+        self._test_free_shapes(name)
+
+    def _test_free_shapes(self, name):
+        built = tiny_builds.make(name)
+        model = LiteModel(built.content)
+        self.assertEqual(set(model.inputs), set(_INPUTS))
+        for dtype, shape in model.inputs.values():
+            self.assertEqual(dtype, np.int32)
+            self.assertEqual(set(shape), {-1})
+        for batch, length in ((1, 5), (4, _LENGTH), (3, 7), (1, 5)):
+            rows = rows_of_ids.make(built, batch, length)
+            wanted = _expect(built, rows)
+            self._assert_same(model.run(rows), wanted, 1e-4)
+        self._assert_same(
+            _run_with_tensorflow(built.content, rows), wanted, 1e-4
+        )
+        self.assertEmpty(tflite_file.custom_operators(built.content))
+
+    def test_rows_without_a_mask_have_no_candidates(self):
+        built = tiny_builds.make("fill_mask")
+        model = LiteModel(built.content)
+        rows = rows_of_ids.make(built, 2, 6)
+        mask_id = built.build.head.tokenizer.vocabulary.mask_id
+        is_mask = rows["input_ids"] == mask_id
+        self.assertTrue(is_mask.any())
+        without = rows | {"input_ids": np.where(is_mask, 5, rows["input_ids"])}
+        # One after the other, as tensors change their sizes.
+        for one in (rows, without, rows):
+            self._assert_same(model.run(one), _expect(built, one), 1e-4)
+
+    @parameterized.parameters(
+        ("classification", "float16"), ("fill_mask", "none")
+    )
+    def test_static_shapes(self, name, quantization):
+        self._test_static_shapes(name, quantization)
+
+    def _test_static_shapes(self, name, quantization):
+        built = tiny_builds.make(
+            name, quantization=quantization, batch_size=1, max_seq_length=8
+        )
+        model = LiteModel(built.content)
+        for _, (first, *_, last) in model.inputs.values():
+            self.assertEqual((first, last), (1, 8))
+        rows = rows_of_ids.make(built, 1, 8)
+        wanted = _expect(built, rows)
+        answer = model.run(rows)
+        if quantization == "dynamic":
+            self.assertIsNone(built.verification.tolerance)
+            self.assertEqual(set(answer), set(wanted))
+            return
+        self._assert_same(
+            answer, wanted, 1e-4 if quantization == "none" else 5e-3
+        )
+
+    @parameterized.product(
+        name=every_head.NAMES, quantization=("none", *_ROUNDED)
+    )
+    @pytest.mark.slow
+    def test_static_shapes_of_all(self, name, quantization):
+        self._test_static_shapes(name, quantization)
+
+    @parameterized.product(name=every_head.NAMES, quantization=_ROUNDED)
+    @pytest.mark.slow
+    def test_free_shapes_of_all(self, name, quantization):
+        built = tiny_builds.make(name, quantization=quantization)
+        self.assertEmpty(tflite_file.custom_operators(built.content))
+        rows = rows_of_ids.make(built, 3, 7)
+        wanted = _expect(built, rows)
+        for answer in (
+            LiteModel(built.content).run(rows),
+            _run_with_tensorflow(built.content, rows),
+        ):
+            if quantization == "float16":
+                self._assert_same(answer, wanted, 5e-3)
+            self.assertEqual(set(answer), set(wanted))
+
+
+if __name__ == "__main__":
+    tf.test.main()

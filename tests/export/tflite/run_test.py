@@ -1,0 +1,163 @@
+"""Tests for export.on_device.building: from flags to a file."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export.tflite import accuracy
+from bert_tf.export.tflite import convert as conversion
+from bert_tf.export.tflite import costs
+from bert_tf.export.tflite import run as tflite_export
+from bert_tf.export.tflite import verify as verification
+from bert_tf.inference.lite_model import LiteModel
+from tests.support import tiny_builds
+
+
+def _latencies(contents, *_):
+    return {name: [costs.Latency(12, 1, 0.5)] for name in contents}
+
+
+class BuildingTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        # Times and memory have tests of their own.
+        for name, value in (
+            ("measure_latencies", _latencies),
+            ("measure_peak_memory", lambda *_: 3_000_000),
+        ):
+            self.enter_context(mock.patch.object(costs, name, value))
+
+    def _config(self, name="classification", **flags):
+        self.folder = self.create_tempdir().full_path
+        path = os.path.join(self.folder, "new", "tiny.tflite")
+        return dataclasses.replace(
+            tiny_builds.config(name), **{"output_file": path} | flags
+        )
+
+    def test_a_file_its_report_and_what_is_printed(self):
+        config = self._config(quantization="dynamic", max_seq_length=8)
+        with mock.patch.object(sys.stdout, "write") as write:
+            tflite_export.run(config)
+        with open(config.output_file, "rb") as file:
+            content = file.read()
+        with open(config.output_file + ".json", encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["bytes"], len(content))
+        self.assertEqual(report["sha256"], hashlib.sha256(content).hexdigest())
+        self.assertEqual(report["head"], "classification")
+        self.assertEqual(report["labels"], ["no", "yes", "ümlaut"])
+        self.assertEqual(report["quantization"], "dynamic")
+        self.assertEqual(report["max_seq_length"], 8)
+        self.assertIsNone(report["batch_size"])
+        self.assertGreater(report["operators"]["FULLY_CONNECTED"], 4)
+        self.assertEqual(report["verification"]["num_values"], 18)
+        self.assertIn("agreement", report["verification"])
+        self.assertStartsWith(report["command"], "python export/tflite.py --m")
+        self.assertCountEqual(
+            os.listdir(os.path.dirname(config.output_file)),
+            ["tiny.tflite", "tiny.tflite.json"],
+        )
+        (told,) = [call.args[0] for call in write.call_args_list]
+        self.assertIn("0.50 ms for 12 pieces", told)
+        self.assertIn("FULLY_CONNECTED", told)
+        self._assert_snippet_runs(told)
+
+    def _assert_snippet_runs(self, told):
+        """Runs the program that is printed, in a process of its own."""
+        program = "\n".join(
+            line.removeprefix("    ")
+            for line in told.split("\n")
+            if line.startswith("    ")
+        )
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        self.assertRegex(said, r"probabilities \[\[0\.")
+        self.assertNotIn("logits", said)
+
+    @parameterized.parameters(
+        ({"max_seq_length": 13}, "must not exceed `max_position_embeddings`"),
+        ({"top_k": 7}, "--top_k is for --head=fill_mask.*with the head class"),
+        ({"head": "fill_mask"}, "can be exported with --head=classification"),
+        ({"model_dir": "nowhere"}, "Received: 'nowhere', where there is"),
+        ({"output_file": "/tmp"}, "--output_file must name a file.*director"),
+    )
+    def test_what_cannot_be_is_one_sentence(self, flags, message):
+        config = self._config(**flags)
+        with self.assertRaisesRegex(UserError, message):
+            tflite_export.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_what_the_converter_refuses_leaves_nothing(self):
+        config = self._config()
+        error = conversion.convert_phase.ConverterError(
+            "a b <unknown>:0: error: failed while converting: 'main'\n"
+        )
+        with (
+            mock.patch.object(
+                tf.lite.TFLiteConverter, "from_saved_model"
+            ) as converter,
+            self.assertRaisesRegex(UserError, "must accept the model.*main"),
+        ):
+            converter.return_value.convert.side_effect = error
+            tflite_export.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_what_says_something_else_than_the_model_leaves_nothing(self):
+        config = self._config()
+        run = LiteModel.run
+
+        def wrong(self, inputs):
+            # Of the last row of many only.
+            answer = run(self, inputs)
+            return {
+                name: x + 2e-4 * (np.arange(len(x)) > 2)[:, np.newaxis]
+                for name, x in answer.items()
+            }
+
+        content = tiny_builds.make("classification").content
+        with (
+            mock.patch.object(conversion, "convert", lambda *_, **__: content),
+            mock.patch.object(verification.LiteModel, "run", wrong),
+            self.assertRaisesRegex(
+                UserError, "to within 0.0001. Received: .*is .*should be"
+            ),
+        ):
+            tflite_export.run(config)
+        self.assertEmpty(os.listdir(self.folder))
+
+    def test_a_killed_write_leaves_the_old_file(self):
+        built = tiny_builds.make("classification")
+        path = os.path.join(self.create_tempdir().full_path, "a.tflite")
+        measured = accuracy.Report("none", 7, [], None, None)
+        tflite_export.publish(built, path, measured)
+        with (
+            mock.patch.object(
+                tflite_export.files, "write_json", side_effect=OSError("full")
+            ),
+            self.assertRaisesRegex(OSError, "full"),
+        ):
+            tflite_export.publish(
+                built, path, dataclasses.replace(measured, num_bytes=8)
+            )
+        self.assertCountEqual(
+            os.listdir(os.path.dirname(path)), ["a.tflite", "a.tflite.json"]
+        )
+        with open(path + ".json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["measured"]["num_bytes"], 7)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,113 @@
+"""Tests for export.on_device.usage."""
+
+import contextlib
+import io
+import sys
+import types
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.export.tflite import usage
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+
+_CLS, _SEP, _MASK = 2, 3, 4
+
+
+def _build(name="classification", takes="ids", longest=64, **values):
+    """Returns what there is to know of a file."""
+    pair = values.pop("pair", False)
+    head = types.SimpleNamespace(
+        tokenizer=BertTokenizer(Vocabulary(tiny_model.TOKENS)),
+        max_seq_length=longest,
+        pair=pair,
+        input_specs=lambda: {
+            name: tf.TensorSpec([None], tf.string)
+            for name in ("text", "text_pair")[: 1 + pair]
+        },
+    )
+    shape = {"batch_size": None, "seq_length": None} | values
+    return types.SimpleNamespace(
+        name=name,
+        head=head,
+        config=types.SimpleNamespace(input=takes),
+        **shape,
+    )
+
+
+def _run(program):
+    """Runs a program without LiteRT; returns what it gives the file."""
+    given = {}
+
+    class Interpreter:
+        def __init__(self, first, **options):
+            # What registers operators stands before the path.
+            given.update(first=first, path=options.get("model_path", first))
+
+        def get_signature_runner(self):
+            def run(**inputs):
+                given["inputs"] = inputs
+                return {"probabilities": np.array([[0.25, 0.75]])}
+
+            return run
+
+    module = types.SimpleNamespace(
+        interpreter=types.SimpleNamespace(
+            Interpreter=Interpreter, InterpreterWithCustomOps=Interpreter
+        )
+    )
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(sys.modules, {"ai_edge_litert": module}),
+        contextlib.redirect_stdout(printed),
+    ):
+        exec(program, {})
+    given["printed"] = printed.getvalue()
+    return given
+
+
+class UsageTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_row_of_free_length_is_as_long_as_its_text(self):
+        given = _run(usage.python_snippet(_build(), "a b.tflite"))
+        self.assertEqual(given["path"], "a b.tflite")
+        self.assertEqual(given["printed"], "probabilities [[0.25 0.75]]\n")
+        (ids,) = given["inputs"]["input_ids"]
+        # The cat sat on the mat.
+        self.assertAllEqual(ids, [_CLS, 5, 6, 8, 9, 5, 10, 13, _SEP])
+        self.assertAllEqual(given["inputs"]["input_mask"], [[1] * 9])
+        self.assertAllEqual(given["inputs"]["segment_ids"], [[0] * 9])
+
+    def test_rows_of_a_fixed_shape_are_padded(self):
+        build = _build(batch_size=2, seq_length=11, pair=True, longest=11)
+        inputs = _run(usage.python_snippet(build, "a"))["inputs"]
+        for array in inputs.values():
+            self.assertEqual(array.dtype, np.int32)
+            self.assertEqual(array.shape, (2, 11))
+            self.assertAllEqual(array[0], array[1])
+        self.assertAllEqual(inputs["segment_ids"][0], [0] * 9 + [1] * 2)
+
+    def test_choices_have_an_axis_and_masks_a_piece(self):
+        inputs = _run(usage.python_snippet(_build("multiple_choice"), "a"))
+        self.assertEqual(inputs["inputs"]["input_ids"].shape[:2], (1, 2))
+        inputs = _run(usage.python_snippet(_build("fill_mask"), "a"))
+        self.assertEqual(inputs["inputs"]["input_ids"][0, 6], _MASK)
+
+    @parameterized.parameters((False, None, 1), (True, 3, 3))
+    def test_texts_are_bytes(self, pair, batch_size, count):
+        build = _build(takes="text", pair=pair, batch_size=batch_size)
+        given = _run(usage.python_snippet(build, "a"))
+        self.assertNotEmpty(given["first"])
+        self.assertNotEqual(given["first"], given["path"])
+        names = {"text", "text_pair"} if pair else {"text"}
+        self.assertEqual(set(given["inputs"]), names)
+        for texts in given["inputs"].values():
+            self.assertEqual(texts.shape, (count,))
+            self.assertIsInstance(texts[0], bytes)
+
+
+if __name__ == "__main__":
+    tf.test.main()

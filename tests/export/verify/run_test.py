@@ -1,0 +1,317 @@
+"""Tests for export.verification: what is wrong is found, what is right not."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_directory
+from bert_tf.errors import UserError
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import assets_extra
+from bert_tf.export import graph_file
+from bert_tf.export import savedmodel
+from bert_tf.export import warmup
+from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import classification as label_expectations
+from bert_tf.export.verify import clients
+from bert_tf.export.verify import live as live_clients
+from bert_tf.export.verify import run as verification
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.io import files
+from bert_tf.text import dense_packing
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import in_process
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+_EMBEDDINGS = "bert/embeddings/word_embeddings"
+_PAIRS = (
+    ("the cat", "東 DOG cafe\u0301 sitting."),
+    ("the mats on " * 9, ""),
+    ("", "dog , mats " * 9),
+)
+_ROWS = [{"text": first, "text_pair": second} for first, second in _PAIRS]
+
+
+def setUpModule():
+    # Enough to find what is broken here; the exporter sends all of them in the
+    # tests of what other programs read.
+    mock.patch.object(
+        label_expectations.Classification,
+        "batches",
+        lambda self: [_ROWS[:1], _ROWS],
+    ).start()
+
+
+def tearDownModule():
+    mock.patch.stopall()
+
+
+def _export(folder):
+    """Exports a classifier of pairs; returns model and version directory."""
+    model = tiny_exports.write(folder, tiny_exports.classification(pair=True))
+    version = tiny_exports.export(model, os.path.join(folder, "pairs"))
+    artifact = artifacts.Artifact(
+        model_name="pairs",
+        version=1,
+        head="classification",
+        precision="float32",
+        ids_only=False,
+        max_seq_length=tiny_exports.MAX_SEQ_LENGTH,
+        buckets=(5, 8, tiny_exports.MAX_SEQ_LENGTH),
+        settings={"pair": True},
+    )
+    stored = checkpoint_loading.read(model)
+    with in_process.verifying():
+        assets_extra.complete(version, artifact, stored)
+    return model, version
+
+
+class VerificationTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.model, cls.version = _export(os.path.join(cls.root, "right"))
+
+    def setUp(self):
+        super().setUp()
+        self.enterContext(in_process.verifying())
+        self.folder = self.create_tempdir().full_path
+
+    def _copy(self):
+        """Returns a version directory that may be broken."""
+        path = os.path.join(self.folder, "1")
+        shutil.copytree(self.version, path)
+        return path
+
+    def _faults(self, version, model=None):
+        """Returns the faults by check, the checksums apart."""
+        artifact = artifacts.read(version)
+        stored = checkpoint_loading.read(model or self.model)
+        report = verification.examine(version, artifact, stored)
+        with self.assertRaisesRegex(UserError, "is not what"):
+            report.require_right()
+        return {
+            check.name.partition(" by ")[0]: check.faults
+            for check in report.checks
+            if check.faults
+        }
+
+    def test_what_was_exported_is_right(self):
+        report = verification.verify(self.version, self.model)
+        self.assertEmpty(report.faults)
+        names = [check.name.partition(" by ")[0] for check in report.checks]
+        self.assertContainsSubset(
+            (
+                "operators",
+                "weights",
+                "vocabulary",
+                "serving_default",
+                "from_ids",
+                "from_examples",
+                "tokenize",
+                "classify",
+                "attention",
+                "warm-up",
+                "files",
+            ),
+            names,
+        )
+        numbers = [check.largest for check in report.checks if check.largest]
+        self.assertNotEmpty(numbers)
+        self.assertLess(max(numbers), verification.TOLERANCES["float32"])
+        self.assertNotIn("WRONG", report.text())
+
+    def test_a_changed_weight_is_found_though_no_text_reads_it(self):
+        version = self._copy()
+        _change_checkpoint(version, checkpoint_loading.read(self.model))
+        faults = self._faults(version)
+        self.assertIn("1 variables are no weights", faults["weights"][0])
+
+    def test_another_vocabulary_is_found(self):
+        # The same words, but two have each other's ids.
+        tokens = list(tiny_model.TOKENS)
+        first, second = tokens.index("cat"), tokens.index("mat")
+        tokens[first], tokens[second] = tokens[second], tokens[first]
+        stored = checkpoint_loading.read(self.model)
+        other = os.path.join(self.folder, "other")
+        vocabulary = Vocabulary(tokens)
+        model_directory.write(
+            other,
+            stored.config,
+            {name: stored.weights[name] for name in stored.weights},
+            vocabulary,
+            BertTokenizer(vocabulary).settings(),
+            stored.task,
+            "# Tiny\n",
+        )
+        faults = self._faults(self._copy(), other)
+        self.assertIn("not the vocabulary", faults["vocabulary"][0])
+        self.assertIn("input_ids is ", faults["tokenize"][0])
+        self.assertIn("serving_default", faults)
+        # Who sends ids does not see it.
+        self.assertNotIn("from_ids", faults)
+
+    def test_swapped_inputs_are_found(self):
+        names = {"input_mask": "segment_ids", "segment_ids": "input_mask"}
+        pack = dense_packing.pack
+
+        def swap(*arguments):
+            packed = pack(*arguments)
+            return {names.get(name, name): x for name, x in packed.items()}
+
+        output = os.path.join(self.folder, "swapped")
+        with mock.patch.object(dense_packing, "pack", swap):
+            version = tiny_exports.export(self.model, output)
+        shutil.copytree(
+            os.path.join(self.version, artifacts.EXTRAS),
+            os.path.join(version, artifacts.EXTRAS),
+        )
+        faults = self._faults(version)
+        self.assertIn("serving_default", faults)
+        self.assertIn("from_examples", faults)
+        # The weights are right.
+        self.assertNotIn("weights", faults)
+
+    def test_an_operator_that_servers_lack_is_found_before_it_is_called(self):
+        version = self._copy()
+        with _edited(version) as meta_graph:
+            function = meta_graph.graph_def.library.function[0]
+            function.node_def.add(name="trim", op="TFText>RoundRobinTrim")
+        faults = self._faults(version)
+        self.assertEqual(list(faults), ["operators"])
+        self.assertIn("RoundRobinTrim", faults["operators"][0])
+
+    def test_a_missing_signature_is_found(self):
+        version = self._copy()
+        with _edited(version) as meta_graph:
+            del meta_graph.signature_def["from_ids"]
+        faults = self._faults(version)
+        self.assertEqual(faults["signatures"], ("there is no from_ids",))
+
+    def test_a_warm_up_request_that_fails_is_found(self):
+        version = self._copy()
+        inputs = {"body": np.array([b"the cat"], object)}
+        call = clients.Call("serving_default", inputs)
+        path = os.path.join(version, artifacts.WARMUP_FILE)
+        warmup.write(path, "pairs", [call])
+        with mock.patch.object(replay_plan, "plan", lambda *_: []):
+            faults = self._faults(version)
+        self.assertIn("request 0 fails", faults["warm-up"][0])
+
+    def test_files_that_changed_are_named(self):
+        version = self._copy()
+        with open(os.path.join(version, "batching_params.pbtxt"), "a") as file:
+            file.write("# more\n")
+        os.remove(os.path.join(version, artifacts.LABELS_FILE))
+        check = verification._check_files(version)
+        self.assertCountEqual(
+            check.faults,
+            [
+                f"{artifacts.LABELS_FILE} is missing",
+                "batching_params.pbtxt is not what was exported",
+            ],
+        )
+
+    def test_says_in_one_sentence_what_is_no_export(self):
+        for path in (self.folder, os.path.join(self.folder, "nothing")):
+            with self.assertRaisesRegex(UserError, "--export_dir must be"):
+                verification.verify(path, self.model)
+        version = self._copy()
+        self.assertEqual(artifacts.find_version(self.folder), version)
+        os.remove(os.path.join(version, artifacts.CARD_FILE))
+        with self.assertRaisesRegex(UserError, "model_card.json"):
+            verification.verify(self.folder, self.model)
+
+    def test_the_exporter_publishes_nothing_wrong(self):
+        output = os.path.join(self.folder, "out")
+        config = SavedModelConfig(
+            model_dir=self.model, output_dir=output, buckets="8"
+        )
+
+        def plan(*arguments):
+            (first, *_) = replay_plan_plan(*arguments)
+            wrong = {n: x[::-1] for n, x in first.expected.values.items()}
+            expected = dataclasses.replace(first.expected, values=wrong)
+            # A batch of one row is the same from behind.
+            wrong["label"] = np.array([b"never"], object)
+            return [dataclasses.replace(first, expected=expected)]
+
+        replay_plan_plan = replay_plan.plan
+        with (
+            mock.patch.object(replay_plan, "plan", plan),
+            self.assertRaisesRegex(UserError, "label is .*should be 'never'"),
+        ):
+            savedmodel.run(config)
+        self.assertEmpty(os.listdir(output))
+
+
+class UrlTest(tf.test.TestCase):
+    def test_names_the_two_forms(self):
+        url = "http://host:8501/v1/models/bert/"
+        client = live_clients.to_url(url, "bert", {})
+        self.assertIsInstance(client, live_clients.Rest)
+        for url in ("host:8500", "grpc://host:8500"):
+            client = live_clients.to_url(url, "m", {})
+            self.assertIsInstance(client, live_clients.Grpc)
+        for url in ("http://host:8501", "host", ":8500", "host:http"):
+            with self.assertRaisesRegex(UserError, "--url must be"):
+                live_clients.to_url(url, "bert", {})
+
+    def test_a_server_that_is_not_there_is_one_sentence(self):
+        signatures = {"serving_default": graph_file.Signature({}, {})}
+        call = clients.Call("serving_default", {})
+        # Nobody listens at port 1.
+        for url in ("http://127.0.0.1:1/v1/models/m", "127.0.0.1:1"):
+            client = live_clients.to_url(url, "m", signatures)
+            with self.assertRaisesRegex(UserError, "does not answer"):
+                client.ask([call])
+
+
+def _change_checkpoint(version, stored):
+    """Changes the embedding of one piece, a little."""
+    prefix = os.path.join(version, "variables", "variables")
+    reader = tf.train.load_checkpoint(prefix)
+    names = sorted(reader.get_variable_to_shape_map())
+    values = {name: reader.get_tensor(name) for name in names}
+    (embeddings,) = (
+        name
+        for name, value in values.items()
+        if np.array_equal(value, stored.weights[_EMBEDDINGS])
+    )
+    values[embeddings] = values[embeddings].copy()
+    values[embeddings][tiny_model.TOKENS.index(","), 0] += 1e-6
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(values[name]) for name in names],
+    )
+
+
+class _edited:
+    """Gives the graph of a SavedModel, and writes it back at the end."""
+
+    def __init__(self, version):
+        self._path = os.path.join(version, graph_file.FILE)
+        self._saved_model = saved_model_pb2.SavedModel()
+
+    def __enter__(self):
+        self._saved_model.ParseFromString(files.read_bytes(self._path))
+        return self._saved_model.meta_graphs[0]
+
+    def __exit__(self, *_):
+        files.write_bytes(self._path, self._saved_model.SerializeToString())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,119 @@
+"""Tests for export.weights."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.errors import UserError
+from bert_tf.export.verify import weights
+from tests.support import tiny_model
+
+_SELF = "bert/encoder/layer_1/attention/self"
+
+
+class WeightsTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.values = tiny_model.random_weights()
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        path = tiny_model.write(os.path.join(self.folder, "model"))
+        self.stored = model_directory.read_model(path)
+
+    def _compare(self, values, **options):
+        """Compares variables that are called by numbers, as exports do."""
+        checkpoint = tf.train.Checkpoint(
+            weights=[tf.Variable(value) for value in values]
+        )
+        prefix = os.path.join(self.folder, "1", "variables", "variables")
+        checkpoint.write(prefix)
+        version = os.path.join(self.folder, "1")
+        return weights.compare(version, self.stored, **options)
+
+    def test_finds_all_weights_whatever_they_are_called(self):
+        found = self._compare(self.values.values())
+        self.assertEqual(found.faults, ())
+        self.assertEqual(found.num_variables, len(self.values))
+        self.assertEqual(
+            found.parameter_bytes, sum(x.nbytes for x in self.values.values())
+        )
+        self.assertGreater(found.file_bytes, found.parameter_bytes)
+
+    def test_takes_merged_and_shortened_weights_for_what_they_are(self):
+        values = dict(self.values)
+        for kind in ("kernel", "bias"):
+            parts = [
+                values.pop(f"{_SELF}/{name}/{kind}")
+                for name in ("query", "key", "value")
+            ]
+            values[f"merged {kind}"] = np.concatenate(parts, -1)
+        short = {
+            name: tf.cast(value, tf.bfloat16) if "kernel" in name else value
+            for name, value in values.items()
+        }
+        self.assertEqual(self._compare(short.values()).faults, ())
+
+    def test_heads_may_be_left_out_and_layers_only_if_told(self):
+        encoder = {
+            name: value
+            for name, value in self.values.items()
+            if name.startswith("bert/") and "pooler" not in name
+        }
+        self.assertEqual(self._compare(encoder.values()).faults, ())
+        first = {n: x for n, x in encoder.items() if "layer_1" not in n}
+        (fault,) = self._compare(first.values()).faults
+        self.assertIn("weights are not there: bert/encoder/layer_1/", fault)
+        found = self._compare(first.values(), num_layers=1)
+        self.assertEqual(found.faults, ())
+
+    def test_one_bit_more_is_no_weight_of_the_model(self):
+        name = f"{_SELF}/value/kernel"
+        changed = self.values[name].copy()
+        changed[-1, -1] = np.nextafter(changed[-1, -1], np.float32(9))
+        found = self._compare((self.values | {name: changed}).values())
+        self.assertLen(found.faults, 2)
+        self.assertIn("1 variables are no weights", found.faults[0])
+        self.assertIn(f"not there: {name}", found.faults[1])
+
+    def test_a_weight_is_stored_once(self):
+        values = list(self.values.values())
+        name = next(iter(self.values))
+        (fault,) = self._compare([*values, self.values[name]]).faults
+        self.assertEqual(fault, f"weights are stored twice: {name}")
+
+    def test_weights_that_hold_the_same_are_several(self):
+        zeros = {
+            name: np.zeros_like(value) if name.endswith("/bias") else value
+            for name, value in self.values.items()
+        }
+        path = os.path.join(self.folder, "zeros")
+        model_directory.write(
+            path,
+            tiny_model.CONFIG,
+            zeros,
+            None,
+            None,
+            {"kind": "pretraining"},
+            "# Tiny\n",
+        )
+        self.stored = model_directory.read_model(path)
+        self.assertEqual(self._compare(zeros.values()).faults, ())
+        # Zeros in half are those of which there are zeros in full, too.
+        short = [
+            tf.cast(value, tf.bfloat16) if "output/dense" in name else value
+            for name, value in zeros.items()
+        ]
+        self.assertEqual(self._compare(short).faults, ())
+
+    def test_refuses_what_cannot_be_read(self):
+        with self.assertRaisesRegex(UserError, "cannot be read"):
+            weights.compare(self.folder, self.stored)
+
+
+if __name__ == "__main__":
+    tf.test.main()

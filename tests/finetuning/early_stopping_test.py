@@ -1,0 +1,83 @@
+"""Tests for bert_tf.finetuning.early_stopping."""
+
+import types
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.finetuning.early_stopping import DevSelection
+from bert_tf.flags.classifier import ClassifierConfig
+
+
+def _selection(more_is_better=True, last_step=25, **flags):
+    config = ClassifierConfig(
+        task_name="custom",
+        train_file="train.csv",
+        dev_file="dev.csv",
+        pretrained_model_dir="model",
+        output_dir="output",
+        do_train=True,
+        do_eval=True,
+        **flags,
+    )
+    task = types.SimpleNamespace(metric="m", more_is_better=more_is_better)
+    return DevSelection(config, task, 12.5, last_step)
+
+
+def _stops(selection, last_step=25):
+    """Returns where a run stops that begins anew."""
+    stops = [0]
+    while stops[-1] < last_step:
+        stops.append(selection.next_stop(stops[-1]))
+    return stops[1:]
+
+
+class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, [25]),
+        ({"keep_best": True}, [12, 25]),
+        ({"keep_best": True, "evaluate_every_steps": 10}, [10, 20, 25]),
+        ({"early_stopping_patience": 3, "evaluate_every_steps": 30}, [25]),
+    )
+    def test_stops_to_evaluate(self, flags, stops):
+        selection = _selection(**flags)
+        self.assertEqual(_stops(selection), stops)
+        due = [step for step in range(26) if selection.is_due(step)]
+        self.assertEqual(due, stops if flags else [])
+
+    def test_what_was_evaluated_is_not_due(self):
+        # A run that was stopped while it evaluated goes on with that.
+        selection = _selection(keep_best=True, evaluate_every_steps=10)
+        selection.restore([{"step": 10, "m": 0.5}])
+        self.assertFalse(selection.is_due(10))
+        self.assertFalse(selection.is_due(15))
+        self.assertTrue(selection.is_due(20))
+
+    @parameterized.parameters(
+        (True, [0.5, 0.7, 0.7, 0.6, 0.9], [1, 1, 0, 0, 1], 5),
+        (False, [0.5, 0.7, 0.4, 0.4, 0.6], [1, 0, 1, 0, 0], 3),
+    )
+    def test_of_equals_the_first_is_best(self, more, scores, is_best, best):
+        selection = _selection(more, keep_best=True)
+        for step, (score, expected) in enumerate(
+            zip(scores, is_best, strict=True), start=1
+        ):
+            values = {"step": step, "m": score}
+            self.assertEqual(selection.is_best(values), bool(expected))
+            selection.evaluations.append(values)
+        self.assertEqual(selection.best_step, best)
+
+    def test_patience(self):
+        selection = _selection(early_stopping_patience=2)
+        hopeless = []
+        for step, score in enumerate([0.5, 0.6, 0.6, 0.4], start=1):
+            selection.evaluations.append({"step": step, "m": score})
+            hopeless.append(selection.is_hopeless())
+        self.assertEqual(hopeless, [False, False, False, True])
+        never = _selection(keep_best=True)
+        never.restore(selection.evaluations)
+        self.assertFalse(never.is_hopeless())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,307 @@
+"""Tests for bert_tf.finetuning.grid_search: a grid of short runs."""
+
+import dataclasses
+import json
+import os
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import NotFiniteError
+from bert_tf.errors import UserError
+from bert_tf.finetuning import grid_search
+from bert_tf.finetuning import run as finetuning
+from bert_tf.finetuning.trial import FinetuningRun
+from bert_tf.io import files
+from bert_tf.tasks.classification import flags as classification_flags
+from tests.support import finetuning_case
+from tests.support import tiny_finetuning
+
+
+class RunSelectionTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
+    @pytest.mark.thorough
+    def test_grid(self):
+        config = self.config(
+            learning_rate="0.003,1e-9",
+            num_restarts=2,
+            num_train_epochs="3",
+            do_predict=True,
+        )
+        # The process dies in the second run.
+        with (
+            finetuning_case.die_at(60),
+            self.assertRaises(finetuning_case.Interrupted),
+        ):
+            finetuning_case.run(config)
+        results = finetuning_case.run(config)
+        folders = sorted(os.listdir(self.out("output/runs")))
+        self.assertLen(folders, 4)
+        self.assertIn("rate_0.003_batch_4_epochs_3_seed_12346", folders)
+        scores = {}
+        for folder in folders:
+            path = self.out(f"output/runs/{folder}")
+            scores[folder] = json.loads(
+                finetuning_case.read_text(path, "eval_results.json")
+            )["dev"]["accuracy"]
+            # Gone, since each is three times the model.
+            self.assertFalse([n for n in os.listdir(path) if "ckpt" in n])
+        best = max(scores.values())
+        self.assertEqual(results["dev"]["accuracy"], best)
+        self.assertGreater(best, min(scores.values()))
+        winner = [
+            row.split()
+            for row in finetuning_case.read_text(
+                self.out("output"), "runs.txt"
+            ).splitlines()
+            if row.endswith("best")
+        ]
+        self.assertLen(winner, 1)
+        rate, size, epochs, seed, value, _ = winner[0]
+        folder = f"rate_{rate}_batch_{size}_epochs_{epochs}_seed_{seed}"
+        self.assertEqual(f"{scores[folder]:.4f}", value)
+        for name in ("eval_results.txt", "test_results.tsv"):
+            self.assertEqual(
+                finetuning_case.read_text(self.out("output"), name),
+                finetuning_case.read_text(
+                    self.out(f"output/runs/{folder}"), name
+                ),
+            )
+        for name, value in finetuning_case.weights(
+            self.out("output/model")
+        ).items():
+            self.assertAllEqual(
+                value,
+                finetuning_case.weights(
+                    self.out(f"output/runs/{folder}/model")
+                )[name],
+            )
+        # All is done.
+        with finetuning_case.die_at(0):
+            self.assertEqual(finetuning_case.run(config), results)
+
+    @pytest.mark.thorough
+    def test_runs_that_are_done_are_evaluated_on_other_data(self):
+        runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
+        first = finetuning_case.run(self.config(**runs))
+        folders = [
+            self.out(f"output/runs/{name}")
+            for name in os.listdir(self.out("output/runs"))
+        ]
+        weights = [
+            finetuning_case.weights(os.path.join(x, "model")) for x in folders
+        ]
+        # What a process leaves that is killed while it writes.
+        os.makedirs(os.path.join(folders[0], "model.tmp-123-0a1b2c3d"))
+        with finetuning_case.die_at(0):
+            again = finetuning_case.run(self.config(do_predict=True, **runs))
+        self.assertEqual(again["dev"], first["dev"])
+        for folder in (self.out("output"), *folders):
+            lines = finetuning_case.read_text(
+                folder, "test_predictions.jsonl"
+            ).splitlines()
+            self.assertLen(lines, 9)
+        self.assertNotIn(
+            "model.tmp-123-0a1b2c3d", os.listdir(self.out("output"))
+        )
+        tiny_finetuning.write_rows(self.out("dev.csv"), 17, seed=7)
+        with finetuning_case.die_at(0):
+            other = finetuning_case.run(self.config(**runs))
+        scores = []
+        for folder, before in zip(folders, weights, strict=True):
+            path = os.path.join(folder, "model")
+            for name, value in finetuning_case.weights(path).items():
+                self.assertAllEqual(value, before[name], name)
+            task = json.loads(finetuning_case.read_text(path, "task.json"))
+            scores.append(task["results"]["dev"])
+        best = max(scores, key=lambda values: values["accuracy"])
+        self.assertEqual(other["dev"]["accuracy"], best["accuracy"])
+        self.assertNotEqual(other["dev"]["loss"], first["dev"]["loss"])
+        alone = self.config(
+            do_train=False,
+            pretrained_model_dir=path,
+            output_dir=self.out("alone"),
+        )
+        self.assertEqual(finetuning_case.run(alone)["dev"], scores[-1])
+
+    @pytest.mark.thorough
+    def test_nothing_of_an_earlier_best_run_stays(self):
+        flags = {"num_train_epochs": "2"}
+        finetuning_case.run(
+            self.config(learning_rate="1e-9,1e-8", do_predict=True, **flags)
+        )
+        self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
+        own = self.out("output/notes.txt")
+        with open(own, "w", encoding="utf-8"):
+            pass
+        finetuning_case.run(
+            self.config(learning_rate="1e-9,1e-8,0.003", **flags)
+        )
+        best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
+        self.assertContainsSubset(
+            os.listdir(self.out("output")),
+            {"runs", "runs.txt", "notes.txt", *os.listdir(best)},
+        )
+
+    @pytest.mark.thorough
+    def test_files_that_are_not_asked_for_are_not_evaluated(self):
+        def build_task(config, stored_task):
+            task = classification_flags.build_task(config, stored_task)
+            every = {x: self.out(f"{x}.csv") for x in ("train", "dev", "test")}
+            return dataclasses.replace(task, files=every)
+
+        runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
+        finetuning.run(self.config(**runs), build_task)
+        self.assertNotIn("test_results.tsv", os.listdir(self.out("output")))
+        with finetuning_case.die_at(0):
+            finetuning.run(self.config(do_predict=True, **runs), build_task)
+        self.assertIn("test_results.tsv", os.listdir(self.out("output")))
+
+    @pytest.mark.thorough
+    def test_runs_that_are_done_began_with_the_same_model(self):
+        runs = {"num_train_epochs": "0.5", "num_restarts": 2}
+        config = self.config(**runs)
+        results = finetuning_case.run(config)
+        finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
+        # The runs that are new come first, and are not begun.
+        wider = self.config(
+            **runs | {"num_restarts": 1, "learning_rate": "0.001,0.003"}
+        )
+        with (
+            finetuning_case.die_at(0),
+            self.assertRaisesRegex(
+                UserError,
+                "runs/rate_0.003_.*_seed_12345 cannot go on like this: the "
+                "model of --pretrained_model_dir was",
+            ),
+        ):
+            finetuning_case.run(wider)
+        # Begun before models were hashed, runs stay what they were.
+        for folder in os.listdir(self.out("output/runs")):
+            path = self.out(f"output/runs/{folder}/run.json")
+            written = files.read_json(path)
+            finetuning_case.forget_model(written["identity"])
+            files.write_json(path, written)
+        with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
+            self.assertEqual(finetuning_case.run(config), results)
+
+    def test_a_run_that_is_not_finite_stops_no_other(self):
+        runs = {
+            "learning_rate": "1e38,0.003",
+            "num_train_epochs": "0.5",
+            "save_checkpoints_steps": 1,
+        }
+        released = []
+        release = FinetuningRun.release
+
+        def note(run):
+            released.append(run.step)
+            release(run)
+
+        with (
+            mock.patch.object(FinetuningRun, "release", note),
+            self.assertLogs(level="ERROR") as logs,
+        ):
+            results = finetuning_case.run(self.config(**runs))
+        self.assertEqual(released, [1, 6])
+        (message,) = logs.output
+        failed = "rate_1e+38_batch_4_epochs_0.5_seed_12345"
+        self.assertIn(f"{failed} has failed: Step 2 is not finite", message)
+        folder = self.out(f"output/runs/{failed}")
+        written = files.read_json(os.path.join(folder, "run.json"))
+        self.assertIn(written["failure"], message)
+        # What the message speaks of.
+        self.assertIn("not_finite_batch_2.npz", os.listdir(folder))
+        self.assertEqual(finetuning_case.state(folder)["global_step"], 1)
+        value = results["dev"]["accuracy"]
+        self.assertEqual(
+            finetuning_case.read_text(self.out("output"), "runs.txt"),
+            "learning_rate  batch  epochs   seed  accuracy\n"
+            "        1e+38      4     0.5  12345         -  failed\n"
+            f"        0.003      4     0.5  12345    {value:.4f}    best\n"
+            "\n"
+            "Mean and standard deviation:\n"
+            "learning_rate  batch  epochs         seed  accuracy\n"
+            "        1e+38      4     0.5   0 of 1 run         -\n"
+            f"        0.003      4     0.5        1 run    {value:.4f}\n"
+            f"          all    all     all  1 of 2 runs    {value:.4f}\n",
+        )
+        # It is neither repeated nor evaluated.
+        with finetuning_case.die_at(0), self.assertLogs(level="INFO") as logs:
+            again = finetuning_case.run(self.config(do_predict=True, **runs))
+        self.assertEqual(again["dev"], results["dev"])
+        text = "\n".join(logs.output)
+        self.assertIn(f"Run 1 of 2 has failed before: {failed}.", text)
+        self.assertIn("Run 2 of 2 is done, and is evaluated again", text)
+
+    @pytest.mark.thorough
+    def test_all_runs_are_not_finite(self):
+        config = self.config(learning_rate="1e38,1e37", num_train_epochs="0.5")
+        with self.assertRaisesRegex(
+            UserError, "All 2 runs in .*output/runs have failed.*try a smaller"
+        ):
+            finetuning_case.run(config)
+        table = finetuning_case.read_text(self.out("output"), "runs.txt")
+        self.assertEqual(table.count("failed"), 2)
+        with (
+            finetuning_case.die_at(0),
+            self.assertRaisesRegex(UserError, "All 2 runs"),
+        ):
+            finetuning_case.run(config)
+        # Of a single run it is the end.
+        with self.assertRaisesRegex(NotFiniteError, "Step 2 is not finite"):
+            finetuning_case.run(
+                dataclasses.replace(config, learning_rate="1e38")
+            )
+
+    def test_a_run_whose_scores_are_not_finite_has_failed_too(self):
+        # The only step is finite; what it makes of the weights is not.
+        finetuning_case.run(
+            self.config(learning_rate="1e38,0.003", num_train_epochs="0.084")
+        )
+        table = finetuning_case.read_text(self.out("output"), "runs.txt")
+        self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
+        self.assertRegex(table, r"(?m)^ *0\.003 .* best$")
+
+    def test_another_error_of_a_run_stops_all(self):
+        config = self.config(num_restarts=2)
+        error = UserError("Something else.")
+        with (
+            mock.patch.object(FinetuningRun, "train", side_effect=error),
+            self.assertRaisesRegex(UserError, "Something else"),
+        ):
+            finetuning_case.run(config)
+        self.assertFalse(os.path.exists(self.out("output/runs.txt")))
+        for folder in os.listdir(self.out("output/runs")):
+            self.assertEmpty(os.listdir(self.out(f"output/runs/{folder}")))
+
+    def test_table(self):
+        def finished(rate, seed, value):
+            settings = grid_search.RunSettings(rate, 16, 2.0, seed, "")
+            return grid_search.FinishedRun(settings, "", {"dev": {"f1": value}})
+
+        runs = [
+            finished(5e-5, 1, 0.5),
+            finished(5e-5, 2, 0.7),
+            finished(3e-5, 1, 0.65),
+        ]
+        self.assertEqual(
+            grid_search.format_table(runs, runs[1], "f1", "dev"),
+            "learning_rate  batch  epochs  seed      f1\n"
+            "        5e-05     16       2     1  0.5000\n"
+            "        5e-05     16       2     2  0.7000  best\n"
+            "        3e-05     16       2     1  0.6500\n"
+            "\n"
+            "Mean and standard deviation:\n"
+            "learning_rate  batch  epochs    seed      f1\n"
+            "        5e-05     16       2  2 runs  0.6000  +- 0.1414\n"
+            "        3e-05     16       2   1 run  0.6500\n"
+            "          all    all     all  3 runs  0.6167  +- 0.1041\n",
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

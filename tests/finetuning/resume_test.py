@@ -1,0 +1,227 @@
+"""Fine-tuning that is interrupted and started again."""
+
+import dataclasses
+import json
+import os
+import signal
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.errors import UserError
+from bert_tf.finetuning import experiment as experiments
+from bert_tf.finetuning import pretrained_model as pretrained_models
+from tests.support import finetuning_case
+from tests.support import killed_process
+from tests.support import logical_devices
+from tests.support import tiny_finetuning
+
+logical_devices.make()
+
+_SCRIPT = os.path.join("run", "finetune_classifier.py")
+_STEPS = 62
+
+
+class ResumeTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
+    @parameterized.parameters(
+        ({},),
+        ({"keep_best": True, "evaluate_every_steps": 6},),
+    )
+    def test_continues_bit_for_bit(self, values):
+        common = {"save_checkpoints_steps": 7} | values
+        through = self.config(output_dir=self.out("through"), **common)
+        finetuning_case.run(through)
+        config = self.config(**common)
+        for step in (10, 8):
+            with (
+                finetuning_case.die_at(step),
+                self.assertRaises(finetuning_case.Interrupted),
+            ):
+                finetuning_case.run(config)
+        if values:
+            with (
+                finetuning_case.die_evaluating(),
+                self.assertRaises(finetuning_case.Interrupted),
+            ):
+                finetuning_case.run(config)
+        results = finetuning_case.run(config)
+        self.assertEqual(
+            finetuning_case.metrics(config.output_dir),
+            finetuning_case.metrics(through.output_dir),
+        )
+        self.assertLen(
+            finetuning_case.metrics(config.output_dir),
+            finetuning_case.NUM_STEPS,
+        )
+        self.assert_same_state(through.output_dir, config.output_dir)
+        for name, value in finetuning_case.weights(
+            self.out("through/model")
+        ).items():
+            self.assertAllEqual(
+                finetuning_case.weights(self.out("output/model"))[name],
+                value,
+                name,
+            )
+        written = json.loads(
+            finetuning_case.read_text(self.out("through"), "eval_results.json")
+        )
+        self.assertEqual(results["dev"], written["dev"])
+        # Nothing is left to do.
+        with finetuning_case.die_at(0):
+            self.assertEqual(finetuning_case.run(config), results)
+
+    def test_refuses_to_go_on_with_other_settings(self):
+        finetuning_case.run(self.config(num_train_epochs="0.5"))
+        for values, message in (
+            (
+                {"learning_rate": "0.02"},
+                "--learning_rate was 0.003 and is 0.02",
+            ),
+            ({"num_frozen_layers": 1}, "--num_frozen_layers was 0"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                finetuning_case.run(
+                    self.config(num_train_epochs="0.5", **values)
+                )
+        tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
+        with self.assertRaisesRegex(
+            UserError, "file of the train data was .*--allow_changed_data"
+        ):
+            finetuning_case.run(self.config(num_train_epochs="0.5"))
+        # Where to compute may change without being asked.
+        allowed = self.config(
+            num_train_epochs="0.75",
+            allow_changed_data=True,
+            distribution_strategy="mirrored",
+            num_gpus=2,
+        )
+        with self.assertLogs(level="INFO") as logs:
+            finetuning_case.run(allowed)
+        text = "\n".join(logs.output)
+        for message in (
+            "as allowed: the file of the train data was",
+            "as allowed: --num_train_epochs was 0.5 and is 0.75 now",
+            "Changed at step 6: the strategy was 'OneDeviceStrategy' and is "
+            "'MirroredStrategy' now; the number of replicas was 1 and is 2 now",
+        ):
+            self.assertIn(message, text)
+        self.assertEqual(
+            finetuning_case.metrics(allowed.output_dir)[-1]["step"], 9
+        )
+
+    def test_notices_another_pretrained_model_of_the_same_name(self):
+        config = self.config(num_train_epochs="0.5")
+        results = finetuning_case.run(config)
+        finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
+        with self.assertRaisesRegex(
+            UserError,
+            r"run in .*output \(step 6\) cannot go on like this: the model of "
+            "--pretrained_model_dir was '[0-9a-f]{64}' and is '[0-9a-f]{64}' "
+            "now. Use what it was begun with, .*--allow_changed_data",
+        ):
+            finetuning_case.run(config)
+        allowed = dataclasses.replace(config, allow_changed_data=True)
+        with self.assertLogs(level="WARNING") as logs:
+            self.assertEqual(finetuning_case.run(allowed), results)
+        self.assertIn(
+            "as allowed: the model of --pretrained_model_dir was",
+            "\n".join(logs.output),
+        )
+
+    def test_goes_on_where_no_model_was_noted(self):
+        describe = experiments.describe
+
+        def describe_less(*args):
+            identity = describe(*args)
+            finetuning_case.forget_model(identity)
+            return identity
+
+        config = self.config(num_train_epochs="0.5")
+        with mock.patch.object(experiments, "describe", describe_less):
+            results = finetuning_case.run(config)
+        with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
+            self.assertEqual(finetuning_case.run(config), results)
+
+    def test_new_weights_are_drawn_and_not_compared(self):
+        model = tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+        config = self.config(
+            pretrained_model_dir=None,
+            bert_config_file=os.path.join(model, "bert_config.json"),
+            vocab_file=os.path.join(model, "vocab.txt"),
+            num_train_epochs="0.5",
+        )
+        results = finetuning_case.run(config)
+        draw = pretrained_models.draw_weights
+        with mock.patch.object(
+            pretrained_models,
+            "draw_weights",
+            lambda shape, seed: draw(shape, 7),
+        ):
+            self.assertEqual(finetuning_case.run(config), results)
+
+    def test_what_no_weight_depends_on_may_change(self):
+        config = self.config(num_train_epochs="0.5")
+        results = finetuning_case.run(config)
+        moved = self.out("moved.csv")
+        os.rename(self.out("train.csv"), moved)
+        again = self.config(
+            num_train_epochs="0.5",
+            train_file=moved,
+            do_predict=True,
+            eval_batch_size=3,
+            iterations_per_loop=5,
+        )
+        self.assertAllClose(finetuning_case.run(again)["dev"], results["dev"])
+        self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
+
+
+def _start(**flags):
+    return killed_process.start(tiny_finetuning.command_line(_SCRIPT, flags))
+
+
+@pytest.mark.thorough
+class KilledTest(tf.test.TestCase):
+    def test_killed_twice_equals_uninterrupted(self):
+        flags = tiny_finetuning.flags(
+            self.create_tempdir().full_path,
+            num_train_epochs="5",
+            save_checkpoints_steps=7,
+            keep_best=True,
+            evaluate_every_steps=10,
+        )
+        output_dir = flags["output_dir"]
+        through = output_dir + "_through"
+        process = _start(**flags | {"output_dir": through})
+        log, _ = process.communicate(timeout=killed_process.TIMEOUT_SECONDS)
+        self.assertEqual(process.returncode, 0, log)
+
+        for step in (16, 34):
+            process = _start(**flags)
+            log = killed_process.kill_after(process, output_dir, step)
+            self.assertEqual(process.returncode, -signal.SIGKILL, log)
+        process = _start(**flags)
+        log, _ = process.communicate(timeout=killed_process.TIMEOUT_SECONDS)
+        self.assertEqual(process.returncode, 0, log)
+
+        self.assertRegex(log, "Resumed at step [1-9]")
+        lines = killed_process.read_metrics(output_dir)
+        self.assertEqual(lines, killed_process.read_metrics(through))
+        self.assertLen(lines, _STEPS)
+        state = tf1_checkpoint.read(output_dir)
+        for name, value in tf1_checkpoint.read(through).items():
+            self.assertAllEqual(state[name], value, name)
+        for folder in (output_dir, through):
+            with open(
+                os.path.join(folder, "eval_results.json"), encoding="utf-8"
+            ) as file:
+                lines.append(json.load(file))
+        self.assertEqual(*lines[-2:])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,446 @@
+"""Tests for bert_tf.finetuning.run and what it is made of."""
+
+import functools
+import json
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.errors import UserError
+from bert_tf.finetuning.input import FinetuneInput
+from bert_tf.finetuning.trial import FinetuningRun
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.training import metrics as training_metrics
+from tests.support import finetuning_case
+from tests.support import logical_devices
+from tests.support import tiny_finetuning
+
+logical_devices.make()
+
+
+class OneRunTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
+    def test_learns_and_leaves_what_it_says(self):
+        config = self.config(num_train_epochs="6", do_predict=True)
+        results = finetuning_case.run(config)
+        self.assertGreater(results["dev"]["accuracy"], 0.85)
+        self.assertLess(results["dev"]["loss"], 0.5)
+        output_dir = config.output_dir
+        lines = finetuning_case.metrics(output_dir)
+        self.assertEqual([line["step"] for line in lines], [*range(1, 76)])
+        self.assertGreater(
+            np.mean([line["loss"] for line in lines[:10]]),
+            1.5 * np.mean([line["loss"] for line in lines[-10:]]),
+        )
+        # Warm-up in the first tenth, then linear decay to 0.
+        rates = [line["learning_rate"] for line in lines]
+        self.assertAllClose(rates[:3], [0.0, 0.003 / 7, 0.006 / 7])
+        self.assertAllClose(rates[-1], 0.003 / 75)
+        written = dict(
+            line.split(" = ")
+            for line in finetuning_case.read_text(
+                output_dir, "eval_results.txt"
+            ).splitlines()
+        )
+        self.assertEqual(int(written["global_step"]), 75)
+        self.assertAllClose(
+            float(written["eval_accuracy"]), results["dev"]["accuracy"]
+        )
+        self.assertEqual(written["loss"], written["eval_loss"])
+        self.assertEqual(
+            json.loads(
+                finetuning_case.read_text(output_dir, "eval_results.json")
+            ),
+            {"global_step": 75} | results,
+        )
+        predictions = [
+            json.loads(line)
+            for line in finetuning_case.read_text(
+                output_dir, "dev_predictions.jsonl"
+            ).splitlines()
+        ]
+        truth = [
+            line.split(",")[2]
+            for line in finetuning_case.read_text(
+                self.folder, "dev.csv"
+            ).splitlines()[1:]
+        ]
+        right = [
+            p["label"] == label
+            for p, label in zip(predictions, truth, strict=True)
+        ]
+        self.assertAllClose(np.mean(right), results["dev"]["accuracy"])
+        self.assertLen(
+            finetuning_case.read_text(
+                output_dir, "test_results.tsv"
+            ).splitlines(),
+            9,
+        )
+        task = model_directory.read_model(self.out("output/model")).task
+        self.assertEqual(task["labels"], ["feline", "other"])
+        self.assertEqual(task["results"], results)
+
+    def test_evaluation_alone_repeats_the_scores(self):
+        results = finetuning_case.run(self.config())
+        again = finetuning_case.run(
+            self.config(do_train=False, pretrained_model_dir=None)
+        )
+        self.assertAllClose(again["dev"], results["dev"])
+        model = self.out("output/model")
+        elsewhere = self.config(
+            do_train=False,
+            pretrained_model_dir=model,
+            output_dir=self.out("elsewhere"),
+        )
+        self.assertAllClose(
+            finetuning_case.run(elsewhere)["dev"], results["dev"]
+        )
+        # A model that was trained for something else.
+        with self.assertRaisesRegex(UserError, "no fine-tuned model for this"):
+            finetuning_case.run(
+                self.config(do_train=False, output_dir=self.out("third"))
+            )
+        with self.assertRaisesRegex(
+            UserError,
+            "no trained model in .*third.* give a fine-tuned one with",
+        ):
+            finetuning_case.run(
+                self.config(
+                    do_train=False,
+                    output_dir=self.out("third"),
+                    pretrained_model_dir=None,
+                )
+            )
+
+    def test_scores_stay_that_are_not_computed_again(self):
+        results = finetuning_case.run(self.config(num_train_epochs="0.5"))
+        again = finetuning_case.run(
+            self.config(
+                do_train=False,
+                do_eval=False,
+                do_predict=True,
+                pretrained_model_dir=None,
+            )
+        )
+        self.assertEqual(list(again), ["test"])
+        self.assertEqual(
+            json.loads(
+                finetuning_case.read_text(
+                    self.out("output"), "eval_results.json"
+                )
+            ),
+            {"global_step": 6} | results | again,
+        )
+
+    def test_scores_stay_where_training_was_done(self):
+        flags = {"num_train_epochs": "0.5"}
+        results = finetuning_case.run(self.config(**flags))
+        with finetuning_case.die_at(0):
+            again = finetuning_case.run(
+                self.config(do_eval=False, do_predict=True, **flags)
+            )
+        expected = results | again
+        self.assertEqual(set(expected), {"dev", "test"})
+        folder = self.out("output")
+        written = json.loads(
+            finetuning_case.read_text(folder, "eval_results.json")
+        )
+        self.assertEqual(written, {"global_step": 6} | expected)
+        task = model_directory.read_model(self.out("output/model")).task
+        self.assertEqual(task["results"], expected)
+
+    def test_output_dir_is_a_folder(self):
+        with open(self.out("output"), "w", encoding="utf-8"):
+            pass
+        with self.assertRaisesRegex(
+            UserError, "--output_dir=.*output is no folder"
+        ):
+            finetuning_case.run(self.config())
+
+    def test_head_goes_on_where_labels_are_the_same(self):
+        finetuning_case.run(self.config())
+        config = self.config(
+            pretrained_model_dir=self.out("output/model"),
+            output_dir=self.out("further"),
+            learning_rate="1e-9",
+        )
+        finetuning_case.run(config)
+        before = finetuning_case.weights(self.out("output/model"))
+        after = finetuning_case.weights(self.out("further/model"))
+        for name, value in before.items():
+            self.assertAllClose(after[name], value, atol=1e-6, msg=name)
+
+    @parameterized.parameters(
+        {"micro_batch_size": 2},
+        {"distribution_strategy": "mirrored", "num_gpus": 2},
+        {"distribution_strategy": "mirrored", "num_gpus": 4},
+    )
+    @pytest.mark.thorough
+    def test_parts_of_a_step_change_nothing(self, **parts):
+        # Weights of classes make the parts count differently. Four devices
+        # cannot share the batch evenly.
+        common = {
+            "train_batch_size": "6",
+            "num_train_epochs": "0.5",
+            "class_weights": "feline:3,other:0.5",
+        }
+        finetuning_case.run(self.config(output_dir=self.out("whole"), **common))
+        finetuning_case.run(
+            self.config(output_dir=self.out("parts"), **common, **parts)
+        )
+        expected = finetuning_case.state(self.out("whole"))
+        for name, value in finetuning_case.state(self.out("parts")).items():
+            self.assertAllClose(
+                value, expected[name], rtol=1e-4, atol=1e-5, msg=name
+            )
+
+    def test_fixed_length_pads_all_as_the_original(self):
+        shapes = set()
+        read = FinetuneInput.read
+
+        def note(source, step, *rows):
+            batch = read(source, step, *rows)
+            shapes.add(batch["input_ids"].shape)
+            return batch
+
+        with mock.patch.object(FinetuneInput, "read", note):
+            finetuning_case.run(self.config(num_length_buckets=1))
+            self.assertEqual(shapes, {(4, 12)})
+            shapes.clear()
+            finetuning_case.run(self.config(output_dir=self.out("buckets")))
+            self.assertEqual(shapes, {(4, 8), (4, 12)})
+
+    def test_unreached_and_frozen_keep_their_weights(self):
+        start = finetuning_case.weights(
+            tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+        )
+        config = self.config(num_frozen_layers=1)
+        finetuning_case.run(config)
+        after = finetuning_case.weights(self.out("output/model"))
+        frozen = ("bert/embeddings/", "bert/encoder/layer_0/")
+        for name, value in start.items():
+            if name.startswith(frozen):
+                self.assertAllEqual(after[name], value, name)
+            elif "key/bias" not in name:  # No softmax depends on it.
+                self.assertNotAllClose(after[name], value, msg=name)
+        # Nor are there moments of them.
+        self.assertFalse(
+            [
+                name
+                for name in finetuning_case.state(config.output_dir)
+                if name.startswith(frozen) and name.endswith("/adam_m")
+            ]
+        )
+
+    def test_layer_decay_scales_the_update(self):
+        start = finetuning_case.weights(
+            tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+        )
+
+        def change(layer_decay):
+            output_dir = self.out(f"decay_{layer_decay}")
+            finetuning_case.run(
+                self.config(
+                    output_dir=output_dir,
+                    layer_decay=layer_decay,
+                    # One step, at a constant rate.
+                    num_train_epochs="0.1",
+                    warmup_proportion=0.0,
+                )
+            )
+            after = finetuning_case.weights(os.path.join(output_dir, "model"))
+            return {name: after[name] - start[name] for name in start}
+
+        full, decayed = change(1.0), change(0.5)
+        for name, value in full.items():
+            factor = 1.0
+            if name.startswith("bert/embeddings/"):
+                factor = 0.5**3
+            elif "layer_0" in name:
+                factor = 0.5**2
+            elif "layer_1" in name:
+                factor = 0.5
+            self.assertAllClose(
+                decayed[name], factor * value, rtol=1e-3, atol=1e-6, msg=name
+            )
+
+    @pytest.mark.thorough
+    def test_dropout_flags_change_the_run(self):
+        losses = []
+        for number, values in enumerate(
+            (
+                {},
+                {"hidden_dropout_prob": 0.0},
+                {"attention_probs_dropout_prob": 0.0},
+                {"head_dropout_prob": 0.0},
+            )
+        ):
+            config = self.config(
+                output_dir=self.out(str(number)),
+                num_train_epochs="0.1",
+                **values,
+            )
+            finetuning_case.run(config)
+            losses.append(finetuning_case.metrics(config.output_dir)[0]["loss"])
+        self.assertLen(set(losses), 4)
+
+    def test_a_run_gives_its_memory_back(self):
+        models = []
+        release = FinetuningRun.release
+
+        def note(run):
+            models.append(run.model)
+            release(run)
+
+        with mock.patch.object(FinetuningRun, "release", note):
+            finetuning_case.run(self.config(num_train_epochs="0.1"))
+        for weight in models[0].trainable_weights:
+            value = tf.raw_ops.ReadVariableOp(
+                resource=weight.value.handle, dtype=tf.float32
+            )
+            self.assertEqual(value.shape, (0,), weight.path)
+
+    def test_too_few_examples_for_a_step(self):
+        with self.assertRaisesRegex(UserError, "less than one step"):
+            finetuning_case.run(
+                self.config(train_batch_size="64", num_train_epochs="1")
+            )
+        self.assertFalse(os.path.exists(self.out("output/model")))
+
+
+class BestOfRunTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
+    def _scores(self, values):
+        """Lets dev score what the test says."""
+        scores = iter(values)
+        real = classification_flags.ClassificationTask.score
+
+        def score(task, examples, predictions):
+            found = real(task, examples, predictions)
+            return found | {"accuracy": next(scores, found["accuracy"])}
+
+        return mock.patch.object(
+            classification_flags.ClassificationTask, "score", score
+        )
+
+    def test_best_evaluation_is_kept(self):
+        config = self.config(keep_best=True, evaluate_every_steps=5)
+        seen = []
+        save = functools.partial(self._remember, seen)
+        # Of the two best ones the first counts.
+        with self._scores([0.5, 0.7, 0.9, 0.9, 0.1]), save():
+            finetuning_case.run(config)
+        steps = [step for step, _ in seen]
+        self.assertEqual(steps, [5, 10, 15])
+        self.assertEqual(
+            finetuning_case.metrics(config.output_dir)[-1]["step"],
+            finetuning_case.NUM_STEPS,
+        )
+        (_, best) = seen[-1]
+        for name, value in finetuning_case.weights(
+            self.out("output/model")
+        ).items():
+            self.assertAllEqual(value, best[name], name)
+        last = finetuning_case.state(config.output_dir)
+        self.assertNotAllClose(last["output_weights"], best["output_weights"])
+        # What is said of the model is said of that step.
+        for path in ("model/task.json", "eval_results.json"):
+            values = json.loads(
+                finetuning_case.read_text(self.out("output"), path)
+            )
+            self.assertEqual(values["global_step"], 15)
+        self.assertIn(
+            "for 15 steps",
+            finetuning_case.read_text(self.out("output"), "model/README.md"),
+        )
+
+    def _remember(self, seen):
+        """Keeps what is written to the folder of the best."""
+        from bert_tf.training.checkpoints import CheckpointStore
+
+        save = CheckpointStore.save
+
+        def remember(store, step, tensors, metadata):
+            if store.folder.endswith("best"):
+                seen.append((step, dict(tensors)))
+            return save(store, step, tensors, metadata)
+
+        return mock.patch.object(CheckpointStore, "save", remember)
+
+    def test_early_stopping(self):
+        config = self.config(early_stopping_patience=2, evaluate_every_steps=4)
+        with self._scores([0.5, 0.6, 0.6, 0.4, 0.9]):
+            finetuning_case.run(config)
+        self.assertEqual(
+            finetuning_case.metrics(config.output_dir)[-1]["step"], 16
+        )
+        # Started again, it does not go on.
+        with finetuning_case.die_at(0):
+            finetuning_case.run(config)
+
+    def test_evaluates_each_epoch_and_at_the_end(self):
+        config = self.config(keep_best=True)
+        steps = []
+        write = training_metrics.MetricsLog.write_summaries
+
+        def note(log, group, step, values):
+            if group == "eval":
+                steps.append(step)
+            write(log, group, step, values)
+
+        with mock.patch.object(
+            training_metrics.MetricsLog, "write_summaries", note
+        ):
+            finetuning_case.run(config)
+        # 12.5 steps are an epoch.
+        self.assertEqual(steps, [12, 25])
+
+
+class FlagsTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
+    @parameterized.parameters(
+        ({"learning_rate": "5e-5,x"}, "--learning_rate must be a number"),
+        ({"train_batch_size": "4.5"}, "--train_batch_size must be a whole"),
+        ({"num_train_epochs": "2,2"}, "names a value twice"),
+        ({"num_restarts": 2, "do_eval": False}, "Several runs need --do_eval"),
+        ({"keep_best": True, "do_eval": False}, "need --do_train and"),
+        ({"evaluate_every_steps": 5}, "needs --keep_best or"),
+        ({"pretrained_model_dir": None}, "Give --pretrained_model_dir"),
+        ({"vocab_file": "v.txt"}, "takes the place of"),
+        ({"do_train": False, "do_eval": False}, "At least one of"),
+        ({"seed": -1}, "--seed, .* must be at least 0.*: -1"),
+        (
+            {"seed": 2**32 - 2, "num_restarts": 3},
+            "below 4294967296. Received: 4294967296",
+        ),
+        ({"layer_decay": 0.0}, "--layer_decay must be above 0"),
+        (
+            {"new_pooler": True, "head": "bilstm"},
+            "--new_pooler has no effect with --head=bilstm",
+        ),
+    )
+    def test_refuses(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.config(**values)
+
+    @parameterized.parameters(
+        ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
+        ({"num_frozen_layers": 3}, "--num_frozen_layers must be at most 2"),
+        ({"do_lower_case": False}, "with do_lower_case=True"),
+    )
+    def test_refuses_what_the_model_is_not(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            finetuning_case.run(self.config(**values))
+        self.assertFalse(os.path.exists(self.out("output")))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,139 @@
+"""Fine-tuning, prediction and distillation by several workers."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.flags.classifier import ClassifierConfig
+from tests.support import finetune_workers_program
+from tests.support import killed_process
+from tests.support import tiny_finetuning
+from tests.support import worker_processes
+
+_PROGRAM = os.path.join("tests", "support", "finetune_workers_program.py")
+_SCRIPT = os.path.join("run", "finetune_classifier.py")
+
+
+def _read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def _read_lines(*path):
+    return [json.loads(line) for line in _read(*path).splitlines()]
+
+
+def _wait_for_step(worker, output_dir, step):
+    deadline = time.monotonic() + worker_processes.TIMEOUT_SECONDS
+    while not any(
+        line["step"] >= step for line in killed_process.read_metrics(output_dir)
+    ):
+        if worker.process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"Step {step} never came:\n{worker.log}")
+        time.sleep(0.01)
+
+
+@pytest.mark.thorough
+class FinetuneWorkersTest(tf.test.TestCase):
+    def test_two_workers_do_what_one_process_does(self):
+        folder = self.create_tempdir().full_path
+        alone = os.path.join(folder, "alone")
+        together = os.path.join(folder, "together")
+        flags = finetune_workers_program.flags(folder, together)
+        with worker_processes.started(
+            2, *tiny_finetuning.command_line(_PROGRAM, flags)
+        ) as workers:
+            chief_log, log = worker_processes.finish(workers)
+        finetune_workers_program.main(
+            ClassifierConfig(**flags | {"output_dir": alone})
+        )
+
+        self._assert_same_runs(alone, together)
+        # Both have done everything, and one has written.
+        for text in ("the best on dev", "has failed: Step 2", "Run 3 of 3"):
+            self.assertIn(text, chief_log)
+            self.assertIn(text, log)
+        for text in ("The model is in", "Wrote the predictions", "step/s"):
+            self.assertIn(text, chief_log)
+            self.assertNotIn(text, log)
+
+        restarted = os.path.join(folder, "restarted")
+        self._run_with_interruptions(flags | {"output_dir": restarted})
+        self.assertEqual(
+            killed_process.read_metrics(restarted),
+            killed_process.read_metrics(together),
+        )
+        state = tf1_checkpoint.read(restarted)
+        for name, value in tf1_checkpoint.read(together).items():
+            self.assertAllEqual(state[name], value, name)
+        for name in ("eval_results.json", "dev_predictions.jsonl"):
+            self.assertEqual(_read(restarted, name), _read(together, name))
+
+    def _assert_same_runs(self, alone, together):
+        for name in ("", "student", "tagger"):
+            expected = os.path.join(alone, name)
+            received = os.path.join(together, name)
+            self.assertAllClose(
+                json.loads(_read(received, "eval_results.json")),
+                json.loads(_read(expected, "eval_results.json")),
+                atol=1e-4,
+            )
+            self._assert_same_answers(
+                _read_lines(received, "dev_predictions.jsonl"),
+                _read_lines(expected, "dev_predictions.jsonl"),
+            )
+            if name != "tagger":  # Several runs leave these where they were.
+                self.assertAllClose(
+                    killed_process.read_metrics(received),
+                    killed_process.read_metrics(expected),
+                    rtol=1e-4,
+                    atol=1e-4,
+                )
+        self._assert_same_answers(
+            _read_lines(together, "answers.jsonl"),
+            _read_lines(alone, "answers.jsonl"),
+        )
+        self.assertEqual(
+            _read(together, "tagger", "runs.txt"),
+            _read(alone, "tagger", "runs.txt"),
+        )
+
+    def _assert_same_answers(self, received, expected):
+        self.assertLen(received, len(expected))
+        for mine, theirs in zip(received, expected, strict=True):
+            self.assertEqual(mine.keys(), theirs.keys())
+            for name, value in theirs.items():
+                if isinstance(value, float | dict):
+                    # Those of neighbours differ by a hundred times as much.
+                    self.assertAllClose(mine[name], value, rtol=0, atol=1e-5)
+                else:
+                    self.assertEqual(mine[name], value)
+
+    def _run_with_interruptions(self, flags):
+        """Kills a worker, asks one to stop, and lets the third run end."""
+        arguments = tiny_finetuning.command_line(_SCRIPT, flags)
+        with worker_processes.started(2, *arguments) as workers:
+            chief, other = workers
+            _wait_for_step(chief, flags["output_dir"], 5)
+            other.kill()
+            self.assertEqual(chief.wait(), 1, chief.log)
+            self.assertRegex(chief.log, "Worker 1 .*is gone")
+        with worker_processes.started(2, *arguments) as workers:
+            chief, other = workers
+            _wait_for_step(chief, flags["output_dir"], 10)
+            other.kill(signal.SIGTERM)
+            for log in worker_processes.finish(workers):
+                self.assertRegex(log, "Stopped .*as asked")
+            self.assertRegex(chief.log, "Resumed at step [45]:")
+        with worker_processes.started(2, *arguments) as workers:
+            chief_log, _ = worker_processes.finish(workers)
+        self.assertRegex(chief_log, "Resumed at step [1-9]")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,429 @@
+"""Tests for bert_tf.inference.predict and run/predict.py."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import formats
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import load
+from bert_tf.inference import predict
+from bert_tf.io import resumable_file
+from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks import predictor as predictors
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import logical_devices
+from tests.support import tiny_model
+
+logical_devices.make()
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")
+_TASK = ClassificationTask(
+    name="custom",
+    max_seq_length=12,
+    labels=("no", "maybe", "yes"),
+    metric_names=("accuracy",),
+    columns=Columns("body", None, ("label",)),
+)
+
+
+def _texts(count):
+    """Texts of one to nine words, each another one."""
+    rng = np.random.default_rng(2)
+    return [
+        " ".join(rng.choice(_WORDS, rng.integers(1, 10))) for _ in range(count)
+    ]
+
+
+@contextlib.contextmanager
+def _lengths_chosen():
+    """Yields a list of the lengths that those of batches are chosen by."""
+    chosen = []
+    choose = task_prediction.allowed_lengths
+
+    def spy(lengths, *args):
+        chosen.append(list(lengths))
+        return choose(lengths, *args)
+
+    with mock.patch.object(task_prediction, "allowed_lengths", spy):
+        yield chosen
+
+
+class PredictTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.model = tiny_model.write_task(f"{self.folder}/model", _TASK)
+        self.output = f"{self.folder}/out/predictions.jsonl"
+
+    def _write(self, name, text):
+        path = os.path.join(self.folder, name)
+        pathlib.Path(path).write_text(text, encoding="utf-8", newline="")
+        return path
+
+    def _rows(self, texts):
+        return "".join(
+            json.dumps({"label": 7, "body": text, "id": number}) + "\n"
+            for number, text in enumerate(texts)
+        )
+
+    def _run(self, input_file, **flags):
+        config = PredictConfig(
+            model_dir=flags.pop("model_dir", self.model),
+            input_file=input_file,
+            output_file=self.output,
+            **flags,
+        )
+        predict.run(config)
+        with open(self.output, encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    @contextlib.contextmanager
+    def _chunks_of(self, size):
+        """Makes chunks small; yields the list of their sizes as they come."""
+        sizes = []
+        describe = predict.Predictor.describe
+
+        def spy(predictor, examples, on_examples):
+            sizes.append(len(examples))
+            return describe(predictor, examples, on_examples)
+
+        with (
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", size),
+            mock.patch.object(predict.Predictor, "describe", spy),
+        ):
+            yield sizes
+
+    def _expected(self, texts):
+        model = load.load_model(self.model)
+        tokenizer = load.load_tokenizer(self.model)
+        vocabulary = tokenizer.vocabulary
+        rows = []
+        for text in texts:
+            (pieces,) = tokenizer.tokenize([text])
+            ids = [vocabulary.cls_id, *pieces.numpy()[:10], vocabulary.sep_id]
+            logits = model({"input_ids": np.array([ids])})["logits"]
+            rows.append(tf.nn.softmax(logits[0]).numpy())
+        return np.array(rows)
+
+    @parameterized.parameters(
+        {},
+        {"batch_size": 3, "num_length_buckets": 1},
+        {"batch_size": 5, "num_length_buckets": 2},
+        {"distribution_strategy": "mirrored", "batch_size": 3, "num_gpus": 2},
+    )
+    def test_each_row_in_order_whatever_the_chunks(self, **flags):
+        texts = _texts(23)
+        path = self._write("texts.jsonl", self._rows(texts))
+        with mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7):
+            rows = self._run(path, **flags)
+        self.assertLen(rows, 23)
+        probabilities = np.array(
+            [list(row["probabilities"].values()) for row in rows]
+        )
+        expected = self._expected(texts)
+        self.assertAllClose(probabilities, expected, atol=1e-5)
+        for row, values in zip(rows, expected, strict=True):
+            self.assertEqual(
+                list(row), ["label", "probability", "probabilities"]
+            )
+            self.assertEqual(list(row["probabilities"]), ["no", "maybe", "yes"])
+            self.assertEqual(row["label"], _TASK.labels[np.argmax(values)])
+            self.assertEqual(
+                row["probability"], row["probabilities"][row["label"]]
+            )
+        self.assertGreater(len({row["label"] for row in rows}), 1)
+
+    @parameterized.parameters(
+        (
+            SquadTask(
+                max_seq_length=12,
+                doc_stride=3,
+                max_query_length=5,
+                version_2_with_negative=True,
+            ),
+            "questions.json",
+            json.dumps({"version": "v2.0", "data": [{"paragraphs": [{
+                "context": "the dog sat on the mat, the cat on dogs .",
+                "qas": [
+                    {"id": "x", "question": "cat ?", "answers": []},
+                    {"id": "y", "question": "on"},
+                ],
+            }]}]}),
+            [
+                {
+                    "id": name,
+                    "question": question,
+                    "context": "the dog sat on the mat, the cat on dogs .",
+                }
+                for name, question in (("x", "cat ?"), ("y", "on"))
+            ],
+            ["id", "answer", "start", "end", "score", "no_answer_score"],
+        ),
+        (
+            TaggingTask(
+                name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
+            ),
+            "words.conll",
+            "the DT O\ncats NN B-X\n\ndog NN O\n",
+            [["the", "cats"], ["dog"]],
+            ["words", "tags", "offsets"],
+        ),
+        (
+            MultipleChoiceTask(
+                name="custom",
+                max_seq_length=12,
+                columns=ChoiceColumns(("a", "b"), "c"),
+            ),
+            "choices.tsv",
+            "b\ta\tlabel\tc\non a mat\tsat\t?\tthe cat\n",
+            [{"c": "the cat", "a": "sat", "b": "on a mat"}],
+            ["label", "index", "probability", "probabilities"],
+        ),
+    )  # fmt: skip
+    def test_a_file_gives_what_predict_gives(
+        self, task, name, contents, rows, keys
+    ):
+        path = tiny_model.write_task(f"{self.folder}/{task.kind}", task)
+        received = self._run(self._write(name, contents), model_dir=path)
+        expected = load.load_model(path).predict(rows, verbose=0)
+        self.assertEqual(received, expected)
+        self.assertEqual(list(received[0]), keys)
+
+    def test_chunks_leave_documents_whole(self):
+        task = TaggingTask(
+            name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
+        )
+        model = tiny_model.write_task(f"{self.folder}/tagger", task)
+        sentences = "\n\n".join("\n".join(t.split()) for t in _texts(9))
+        path = self._write(
+            "words.conll", f"-DOCSTART-\n\n{sentences}\n\n-DOCSTART-\n\ncat\n"
+        )
+        with self._chunks_of(2) as sizes:
+            rows = self._run(path, model_dir=model)
+        self.assertEqual(sizes, [9, 1])
+        self.assertEqual(self._run(path, model_dir=model), rows)
+
+    def test_formats_say_the_same(self):
+        texts = _texts(5)
+        rows = [
+            self._run(self._write(name, text))
+            for name, text in (
+                ("a.jsonl", self._rows(texts)),
+                ("a.csv", "\ufeffbody\r\n" + "\r\n".join(texts) + "\r\n"),
+                ("a.tsv", "x\tbody\n" + "".join(f"\t{t}\n" for t in texts)),
+                ("a.txt", "\n".join(texts)),
+            )
+        ]
+        for other in rows[1:]:
+            self.assertEqual(other, rows[0])
+
+    def test_no_more_than_a_chunk_is_in_memory(self):
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        with self._chunks_of(10) as sizes:
+            self._run(path)
+        self.assertEqual(sizes, [10, 10, 3])
+
+    def test_a_bad_row_is_found_before_anything_is_computed(self):
+        path = self._write("texts.csv", "body\ncat\ndog\n \n")
+        with (
+            self._chunks_of(1) as sizes,
+            self.assertRaisesRegex(UserError, r"texts\.csv, line 4"),
+        ):
+            self._run(path)
+        self.assertEqual(sizes, [])
+        self.assertFalse(tf.io.gfile.exists(self.output))
+
+    def test_what_is_there_stays_if_a_run_fails(self):
+        path = self._write("texts.txt", "cat\ndog")
+        before = self._run(path)
+        with (
+            mock.patch.object(
+                predict.Predictor, "describe", side_effect=OSError
+            ),
+            self.assertRaises(OSError),
+        ):
+            self._run(path)
+        with open(self.output, encoding="utf-8") as file:
+            self.assertEqual([json.loads(line) for line in file], before)
+        self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def _output_files(self):
+        return sorted(os.listdir(os.path.dirname(self.output)))
+
+    def _fail_after(self, path, num_chunks, **flags):
+        """Predicts chunks of 7 rows, of which some succeed."""
+        describe = predict.Predictor.describe
+        calls = []
+
+        def fail(*args):
+            calls.append(args)
+            if len(calls) > num_chunks:
+                raise OSError
+            return describe(*args)
+
+        with (
+            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7),
+            mock.patch.object(predict.Predictor, "describe", fail),
+            self.assertRaises(OSError),
+        ):
+            self._run(path, **flags)
+
+    @parameterized.parameters(0, 2)
+    def test_goes_on_where_it_was_stopped(self, num_length_buckets):
+        flags = {"num_length_buckets": num_length_buckets, "batch_size": 3}
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+        with self._chunks_of(7), _lengths_chosen() as chosen:
+            self._run(path, **flags)
+        whole = pathlib.Path(self.output).read_bytes()
+        os.remove(self.output)
+
+        self._fail_after(path, 2, **flags)
+        with open(f"{self.output}.partial", "ab") as file:
+            file.write(b'{"label": "no", "pro')  # As a kill may leave it.
+        with self._chunks_of(7) as sizes, _lengths_chosen() as again:
+            self._run(path, **flags)
+
+        if num_length_buckets:
+            self.assertEqual(again, chosen)
+        self.assertEqual(sizes, [7, 2])
+        self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
+        self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def test_begins_anew_where_anything_has_changed(self):
+        path = self._write("texts.jsonl", self._rows(_texts(23)))
+
+        def change_input():
+            self._write("texts.jsonl", self._rows(_texts(23)[::-1]))
+
+        def change_model():
+            shutil.rmtree(self.model)
+            labels = ("nein", "vielleicht", "ja")
+            task = dataclasses.replace(_TASK, labels=labels)
+            tiny_model.write_task(self.model, task)
+
+        def lose_lines():
+            os.truncate(f"{self.output}.partial", 9)
+
+        for change in (change_input, change_model, lose_lines, None):
+            self._fail_after(path, 2)
+            flags = {} if change else {"batch_size": 5}
+            if change:
+                change()
+            with self._chunks_of(7) as sizes:
+                self._run(path, **flags)
+            self.assertEqual(sizes, [7, 7, 7, 2])
+            self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    def test_refuses_what_another_process_writes(self):
+        path = self._write("texts.txt", "cat")
+        with (
+            resumable_file.open_partial(self.output, {}),
+            self.assertRaisesRegex(UserError, "Another process writes .*;"),
+        ):
+            self._run(path)
+
+    def test_models_of_others(self):
+        stored = formats.read(self.model)
+        task = {"kind": "classification", "labels": ["a", "b", "c"]}
+        path = f"{self.folder}/huggingface"
+        os.mkdir(path)
+        formats.module_of("huggingface").write_model(
+            path, dataclasses.replace(stored, task=task)
+        )
+        texts = _texts(4)
+        rows = self._run(
+            self._write("texts.txt", "\n".join(texts)), model_dir=path
+        )
+        self.assertAllClose(
+            [list(row["probabilities"].values()) for row in rows],
+            self._expected(texts),
+            atol=1e-5,
+        )
+        self.assertIn(rows[0]["label"], ("a", "b", "c"))
+
+    @parameterized.parameters("encoder", "pretraining")
+    def test_refuses_a_model_without_a_task(self, kind):
+        path = tiny_model.write(f"{self.folder}/{kind}", kind=kind)
+        texts = self._write("texts.txt", "cat")
+        with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
+            self._run(texts, model_dir=path)
+
+    def test_refuses_files_that_cannot_be(self):
+        with self.assertRaisesRegex(UserError, "--input_file names .* there"):
+            self._run(f"{self.folder}/nothing.csv")
+        with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
+            self._run(self._write("texts.csv", "text\ncat\n"))
+        self.output = self._write("same.txt", "cat")
+        with self.assertRaisesRegex(UserError, "another file than"):
+            self._run(f"{self.folder}/./same.txt")
+        self.output = self.folder
+        with self.assertRaisesRegex(UserError, "Received a directory"):
+            self._run(f"{self.folder}/same.txt")
+        self.output = f"{self.folder}/pipe"
+        os.mkfifo(self.output)
+        with self.assertRaisesRegex(UserError, "pipe is a device or a stream"):
+            self._run(f"{self.folder}/same.txt")
+        before = sorted(os.listdir(self.folder))
+        for path in (f"{self.folder}/same.txt/x.jsonl", "/proc/x.jsonl"):
+            self.output = path
+            with self.assertRaisesRegex(
+                UserError, f"--output_file={path} cannot be written .*;"
+            ):
+                self._run(f"{self.folder}/same.txt", model_dir="nowhere")
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_numbers_that_are_not_finite(self):
+        stored = formats.read(self.model)
+        weights = {name: stored.weights[name] for name in stored.weights}
+        # Of sums that are too large for float32 one is positive.
+        weights["output_weights"][:2] = [[3e38], [-3e38]]
+        path = tiny_model.write_task(
+            f"{self.folder}/broken", _TASK, weights=weights
+        )
+        with self.assertRaisesRegex(UserError, "not finite.*--mixed_prec"):
+            self._run(self._write("texts.txt", "cat"), model_dir=path)
+
+    def test_script(self):
+        texts = _texts(3)
+        path = self._write("texts.txt", "\n".join(texts))
+        command = [
+            sys.executable,
+            str(_ROOT / "run/predict.py"),
+            f"--model_dir={self.model}",
+            f"--input_file={path}",
+            f"--output_file={self.output}",
+        ]
+        done = subprocess.run(
+            command, cwd=_ROOT, capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("predictions for 3 examples", done.stderr)
+        with open(self.output, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        self.assertAllClose(
+            [list(row["probabilities"].values()) for row in rows],
+            self._expected(texts),
+            atol=1e-5,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

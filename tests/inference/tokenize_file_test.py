@@ -1,0 +1,139 @@
+"""Tests for bert_tf.inference.tokenize_file."""
+
+import json
+import os
+import pathlib
+from unittest import mock
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.flags.data import TokenizeFileConfig
+from bert_tf.inference import tokenize_file
+from tests.support import reference_tokenizer
+from tests.support.shared_data import data
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] he ##llo é e [ ] mask ! 中".split()
+_TEXT = "He!\r\n\nhello É\u2028x\x0c\n 中[MASK]"
+
+
+class TokenizeFileTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.vocab_file = self._write("vocab.txt", "\n".join(_TOKENS))
+        self.output_file = os.path.join(self.folder, "new", "out.jsonl")
+
+    def _write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def _run(self, text, **flags):
+        config = TokenizeFileConfig(
+            vocab_file=self.vocab_file,
+            input_file=self._write("in.txt", text),
+            output_file=self.output_file,
+            **flags,
+        )
+        tokenize_file.run(config)
+        with open(self.output_file, encoding="utf-8", newline="\n") as file:
+            return [json.loads(line) for line in file]
+
+    def test_writes_ids_tokens_and_offsets_of_every_line(self):
+        rows = self._run(_TEXT)
+        self.assertEqual(
+            rows,
+            [
+                {
+                    "ids": [5, 12],
+                    "tokens": ["he", "!"],
+                    "offsets": [[0, 2], [2, 3]],
+                },
+                {"ids": [], "tokens": [], "offsets": []},
+                {
+                    "ids": [5, 6, 8, 1],
+                    "tokens": ["he", "##llo", "e", "[UNK]"],
+                    "offsets": [[0, 2], [2, 5], [6, 8], [11, 13]],
+                },
+                {
+                    "ids": [13, 9, 11, 10],
+                    "tokens": ["中", "[", "mask", "]"],
+                    "offsets": [[1, 4], [4, 5], [5, 9], [9, 10]],
+                },
+            ],
+        )
+
+    def test_flags_reach_the_tokenizer(self):
+        rows = self._run("É", strip_accents=False)
+        self.assertEqual(rows[0]["tokens"], ["é"])
+        rows = self._run("He he", do_lower_case=False)
+        self.assertEqual(rows[0]["tokens"], ["[UNK]", "he"])
+        rows = self._run("he[MASK]", preserve_special_tokens=True)
+        self.assertEqual(rows[0]["tokens"], ["he", "[MASK]"])
+        self.assertEqual(rows[0]["offsets"], [[0, 2], [2, 8]])
+
+    def test_the_last_line_end_may_be_missing(self):
+        self.assertEqual(self._run("he\n"), self._run("he"))
+        self.assertLen(self._run("he\n\n"), 2)
+        self.assertEqual(self._run(""), [])
+
+    def test_lines_do_not_depend_on_how_the_file_is_read(self):
+        text = "\n".join(f"he!\r{'llo' * (i % 5)} 中é" for i in range(50))
+        whole = self._run(text)
+        self.assertLen(whole, 50)
+        for size in (1, 7, 64):
+            with mock.patch.object(tokenize_file, "_BYTES_AT_ONCE", size):
+                self.assertEqual(self._run(text), whole)
+
+    def test_real_text_equals_the_reference(self):
+        self.vocab_file = data("vocab/bert-base-uncased-vocab.txt")
+        with open(self.vocab_file, encoding="utf-8", newline="\n") as file:
+            tokens = file.read().split("\n")[:-1]
+        pieces = {token: i for i, token in enumerate(tokens)}
+        text = (_ROOT / "README.md").read_bytes()
+        rows = self._run(text)
+        for line, row in zip(text[:-1].split(b"\n"), rows, strict=True):
+            expected = [
+                piece
+                for word in reference_tokenizer.split_words(line)
+                for piece in reference_tokenizer.split_pieces(word.text, pieces)
+            ]
+            self.assertEqual(row["tokens"], expected)
+            self.assertEqual(row["ids"], [pieces[piece] for piece in expected])
+
+    def test_bad_utf8_names_file_and_byte_and_leaves_the_old_output(self):
+        self._run("he")
+        for size in (4, 1 << 18):
+            with (
+                mock.patch.object(tokenize_file, "_BYTES_AT_ONCE", size),
+                self.assertRaisesRegex(
+                    UserError, r"in\.txt is not UTF-8: byte 9 .*line 3.* 0xE4"
+                ),
+            ):
+                self._run(b"he\n\xc3\xa9 x\na\xe4b\n")
+        self.assertEqual(
+            os.listdir(os.path.dirname(self.output_file)), ["out.jsonl"]
+        )
+        with open(self.output_file, encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["tokens"], ["he"])
+
+    def test_refuses_to_replace_its_input(self):
+        self.output_file = os.path.join(self.folder, ".", "in.txt")
+        with self.assertRaisesRegex(
+            UserError, "another file than --input_file"
+        ):
+            self._run("he")
+
+    def test_refuses_a_missing_input(self):
+        config = TokenizeFileConfig(
+            self.vocab_file, "no/such.txt", self.output_file
+        )
+        with self.assertRaisesRegex(UserError, "--input_file .*no/such.txt"):
+            tokenize_file.run(config)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,249 @@
+"""Tests for bert_tf.io.files."""
+
+import hashlib
+import os
+import stat
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+
+class _Interruption(BaseException):
+    """Stands for Ctrl-C: not an `Exception`."""
+
+
+class ExpandGlobsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        for name in ("b.txt", "a.txt", "c.gz"):
+            files.write_text(os.path.join(self.folder, name), name)
+        os.mkdir(os.path.join(self.folder, "d.txt"))
+
+    def _expand(self, *patterns):
+        patterns = ",".join(os.path.join(self.folder, p) for p in patterns)
+        found = files.expand_globs(patterns)
+        return [os.path.relpath(path, self.folder) for path in found]
+
+    def test_matches_are_sorted_and_folders_left_out(self):
+        self.assertEqual(self._expand("*.txt"), ["a.txt", "b.txt"])
+
+    def test_patterns_keep_their_order_and_duplicates_count_once(self):
+        self.assertEqual(
+            self._expand("c.gz", "b.txt", "*.txt"), ["c.gz", "b.txt", "a.txt"]
+        )
+
+    def test_spaces_around_commas_do_not_matter(self):
+        pattern = f"{self.folder}/a.txt , {self.folder}/b.txt"
+        self.assertLen(files.expand_globs(pattern), 2)
+
+    @parameterized.parameters("*.json", "a.txt,*.json", "d.txt")
+    def test_rejects_a_pattern_without_match(self, patterns):
+        patterns = ",".join(f"{self.folder}/{p}" for p in patterns.split(","))
+        with self.assertRaisesRegex(UserError, "--here matches no file"):
+            files.expand_globs(patterns, "--here")
+
+    @parameterized.parameters("", ",", "{}/a.txt,")
+    def test_rejects_an_empty_pattern(self, patterns):
+        with self.assertRaisesRegex(UserError, "Received: ''"):
+            files.expand_globs(patterns.format(self.folder))
+
+
+class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.path = os.path.join(self.folder, "new", "deep", "file.txt")
+
+    def test_makes_folders_and_leaves_nothing_else(self):
+        files.write_text(self.path, "käse\n")
+        self.assertEqual(files.read_bytes(self.path), "käse\n".encode())
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
+    @parameterized.parameters(ValueError, KeyboardInterrupt, _Interruption)
+    def test_keeps_the_earlier_file_when_the_body_raises(self, error):
+        files.write_text(self.path, "earlier")
+        with self.assertRaises(error):
+            with files.atomic_file(self.path) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write("half")
+                raise error
+        self.assertEqual(files.read_bytes(self.path), b"earlier")
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
+    def test_devices_and_streams_stay_what_they_are(self):
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        stream = os.path.join(self.folder, "stdout")
+        os.symlink("/proc/self/fd/1", stream)
+        for path in (pipe, stream, "/dev/null"):
+            with self.assertRaisesRegex(UserError, "a device or a stream"):
+                files.require_no_stream(path)
+        for path in (pipe, stream):
+            with self.assertRaisesRegex(UserError, f"{path} is a device or"):
+                files.write_text(path, "x")
+        self.assertCountEqual(os.listdir(self.folder), ["pipe", "stdout"])
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        self.assertTrue(os.path.islink(stream))
+
+    def test_earlier_contents_are_there_until_the_end(self):
+        files.write_text(self.path, "earlier")
+        with files.atomic_file(self.path) as temporary:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write("later")
+            self.assertEqual(files.read_bytes(self.path), b"earlier")
+        self.assertEqual(files.read_bytes(self.path), b"later")
+
+    def test_what_is_half_written_is_told_by_its_name(self):
+        with files.atomic_file(self.path) as temporary:
+            self.assertTrue(files.is_temporary(temporary))
+            files.write_text(temporary, "")
+        with files.atomic_directory(f"{self.path}.d/") as temporary:
+            self.assertTrue(files.is_temporary(f"{temporary}/"))
+        for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
+            self.assertFalse(files.is_temporary(name))
+
+    def test_body_that_writes_nothing_is_an_error(self):
+        with self.assertRaises(OSError):
+            with files.atomic_file(self.path):
+                pass
+        self.assertFalse(os.path.exists(self.path))
+
+
+class AtomicDirectoryTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.parent = self.create_tempdir().full_path
+        self.path = os.path.join(self.parent, "model")
+
+    def _write(self, *names, error=None):
+        with files.atomic_directory(self.path) as temporary:
+            for name in names:
+                files.write_text(os.path.join(temporary, name), name)
+            if error:
+                raise error
+
+    def test_replaces_the_whole_earlier_directory(self):
+        self._write("a", "sub/b")
+        self._write("c")
+        self.assertEqual(os.listdir(self.path), ["c"])
+        self.assertEqual(os.listdir(self.parent), ["model"])
+
+    def test_keeps_the_earlier_directory_when_the_body_raises(self):
+        self._write("a", "sub/b")
+        with self.assertRaises(_Interruption):
+            self._write("c", error=_Interruption())
+        self.assertEqual(sorted(os.listdir(self.path)), ["a", "sub"])
+        self.assertEqual(os.listdir(self.parent), ["model"])
+
+    def test_leaves_no_folder_when_the_body_raises(self):
+        self.path = os.path.join(self.parent, "new", "deep", "model/")
+        with self.assertRaises(_Interruption):
+            self._write("c", error=_Interruption())
+        self.assertEqual(os.listdir(self.parent), [])
+        self._write("c")
+        self.assertEqual(os.listdir(self.path), ["c"])
+
+    def test_keeps_the_earlier_directory_when_it_cannot_be_replaced(self):
+        self._write("a")
+        rename, calls = tf.io.gfile.rename, []
+
+        def fail_at_the_second(source, target):
+            calls.append(target)
+            if len(calls) == 2:
+                raise tf.errors.InternalError(None, None, "no")
+            rename(source, target)
+
+        with self.assertRaises(tf.errors.InternalError):
+            with files.atomic_directory(self.path) as temporary:
+                files.write_text(os.path.join(temporary, "c"), "c")
+                self.enter_context(
+                    mock.patch.object(tf.io.gfile, "rename", fail_at_the_second)
+                )
+        self.assertEqual(os.listdir(self.parent), ["model"])
+        self.assertEqual(os.listdir(self.path), ["a"])
+
+    def test_all_files_reach_the_disk_before_the_name(self):
+        synced = []
+
+        def sync(path):
+            synced.append((path, os.path.exists(self.path)))
+
+        with files.atomic_directory(self.path) as temporary:
+            files.write_text(os.path.join(temporary, "a"), "a")
+            files.write_text(os.path.join(temporary, "sub/b"), "b")
+            self.enter_context(mock.patch.object(files, "sync", sync))
+        self.assertSameElements(
+            synced,
+            [
+                (os.path.join(temporary, "a"), False),
+                (os.path.join(temporary, "sub"), False),
+                (os.path.join(temporary, "sub", "b"), False),
+                (temporary, False),
+            ],
+        )
+
+
+class ReadTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.create_tempdir().full_path, "x.json")
+
+    def test_json_round_trip_keeps_letters_readable(self):
+        values = {"a": [1, 2.5, None], "ß": "中"}
+        files.write_json(self.path, values)
+        self.assertEqual(files.read_json(self.path), values)
+        self.assertIn("中".encode(), files.read_bytes(self.path))
+
+    @parameterized.parameters(b'{"a": ', b"", b'"\xff"', b"[" * 100_000)
+    def test_rejects_what_is_not_json(self, contents):
+        files.write_bytes(self.path, contents)
+        with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
+            files.read_json(self.path)
+
+    def test_rejects_a_directory_for_json(self):
+        os.makedirs(self.path)
+        with self.assertRaisesRegex(UserError, "x.json cannot be read: .*dir"):
+            files.read_json(self.path)
+
+    @parameterized.parameters("[1]", "null", '"a"')
+    def test_rejects_what_is_no_object(self, text):
+        files.write_text(self.path, text)
+        with self.assertRaisesRegex(UserError, "x.json must hold one JSON obj"):
+            files.read_json_object(self.path)
+        files.write_text(self.path, '{"a": [1]}')
+        self.assertEqual(files.read_json_object(self.path), {"a": [1]})
+
+    def test_sha256_of_a_file_longer_than_what_is_read_at_once(self):
+        contents = b"abc" * (6 << 20)
+        files.write_bytes(self.path, contents)
+        expected = hashlib.sha256(contents).hexdigest()
+        self.assertEqual(files.sha256(self.path), expected)
+
+    def test_require_file(self):
+        files.write_bytes(self.path, b"x")
+        self.assertEqual(files.require_file(self.path, "--a"), self.path)
+        for path in (self.path + "x", os.path.dirname(self.path), ""):
+            with self.assertRaisesRegex(UserError, "--a names a file"):
+                files.require_file(path, "--a")
+
+    def test_bert_config_errors_name_the_file(self):
+        files.write_bytes(self.path, b'{"vocab_size": "\xff"}')
+        with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
+            files.read_bert_config(self.path)
+        os.remove(self.path)
+        with self.assertRaisesRegex(UserError, "--bert_config_file.*x.json"):
+            files.read_bert_config(self.path)
+        files.write_text(self.path, '{"vocab_size": 7, "depth": 2}')
+        with self.assertRaisesRegex(UserError, "x.json: depth"):
+            files.read_bert_config(self.path)
+        files.write_text(self.path, '{"vocab_size": 7}')
+        self.assertEqual(files.read_bert_config(self.path).vocab_size, 7)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,358 @@
+"""Tests for bert_tf.modeling.bert."""
+
+import math
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import weight_map
+from bert_tf.config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import dropout
+from bert_tf.modeling import layers
+from tests.support import tiny_layers
+
+_POSITIONS = np.array([[3, 0], [2, 1], [1, 2]], np.int32)
+_LARGE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
+
+
+def _pretraining_model(**kwargs):
+    model = bert_model.BertForPretraining(tiny_layers.CONFIG, **kwargs)
+    return tiny_layers.randomize(model)
+
+
+def _pretraining_inputs():
+    return tiny_layers.inputs() | {"masked_lm_positions": _POSITIONS}
+
+
+class SizeTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, 110_106_428, 206), (_LARGE, 336_226_108, 398)
+    )
+    def test_number_of_parameters(self, sizes, parameters, variables):
+        config = BertConfig(vocab_size=30522, type_vocab_size=2, **sizes)
+        # Zeros: a third of a billion random numbers take their time.
+        with mock.patch.object(
+            layers, "truncated_normal", return_value="zeros"
+        ):
+            model = bert_model.BertForPretraining(config)
+        shapes = {
+            name: tuple(variable.shape)
+            for name, variable in bert_model.named_variables(model).items()
+        }
+        self.assertEqual(sum(map(math.prod, shapes.values())), parameters)
+        self.assertLen(shapes, variables)
+        self.assertEqual(shapes, weight_map.pretraining_shapes(config))
+        self.assertLen(model.trainable_variables, variables)
+
+
+class NamesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("bert_for_pretraining", "bert", "cls")
+    def test_paths_are_canonical_after_the_outermost_name(self, name):
+        model = bert_model.BertForPretraining(tiny_layers.CONFIG, name=name)
+        expected = weight_map.pretraining_shapes(tiny_layers.CONFIG)
+        self.assertCountEqual(
+            [weight.path for weight in model.weights],
+            [f"{name}/{canonical}" for canonical in expected],
+        )
+        self.assertCountEqual(bert_model.named_variables(model), expected)
+
+    @parameterized.parameters("bert", "encoder")
+    def test_encoder_by_itself(self, name):
+        model = bert_model.BertModel(tiny_layers.CONFIG, name=name)
+        received = {
+            name: tuple(variable.shape)
+            for name, variable in bert_model.named_variables(model).items()
+        }
+        self.assertEqual(
+            received, weight_map.encoder_shapes(tiny_layers.CONFIG)
+        )
+
+    @parameterized.parameters("bert", "other")
+    def test_encoder_within_a_model_of_the_user(self, name):
+        class Outer(keras.Model):
+            def __init__(self):
+                super().__init__(name="bert")
+                self.encoder = bert_model.BertModel(
+                    tiny_layers.CONFIG, name=name
+                )
+                self.head = keras.layers.Dense(3, name="head")
+                self.head.build((None, 8))
+
+        self.assertCountEqual(
+            bert_model.named_variables(Outer()),
+            [*weight_map.encoder_shapes(tiny_layers.CONFIG)]
+            + ["head/kernel", "head/bias"],
+        )
+
+    def test_two_encoders_are_refused(self):
+        class Twins(keras.Model):
+            def __init__(self):
+                super().__init__(name="twins")
+                self.one = bert_model.BertModel(tiny_layers.CONFIG, name="one")
+                self.two = bert_model.BertModel(tiny_layers.CONFIG, name="two")
+
+        with self.assertRaisesRegex(UserError, "two of the name bert/embed"):
+            bert_model.named_variables(Twins())
+
+    def test_initial_values(self):
+        config = BertConfig(
+            vocab_size=3000, hidden_size=64, num_attention_heads=2
+        )
+        model = bert_model.BertForPretraining(config)
+        kernels = []
+        for name, variable in bert_model.named_variables(model).items():
+            value = variable.numpy()
+            if name.endswith("gamma"):
+                self.assertAllEqual(value, np.ones_like(value), name)
+            elif name.endswith(("bias", "beta")):
+                self.assertAllEqual(value, np.zeros_like(value), name)
+            else:
+                # Truncated at two standard deviations.
+                self.assertLessEqual(np.abs(value).max(), 0.04 + 1e-6, name)
+                self.assertNotAllClose(value, np.zeros_like(value), msg=name)
+                kernels.append(value.ravel()[:100].tobytes())
+        self.assertLen(set(kernels), len(kernels))
+        table = model.bert.embeddings.word_embeddings.numpy()
+        # That of a normal distribution cut at two standard deviations.
+        self.assertAllClose(table.std(), 0.02 * 0.8796, rtol=0.01)
+
+
+class CallTest(tf.test.TestCase, parameterized.TestCase):
+    def test_outputs_on_request(self):
+        flags = {
+            "return_all_layers": True,
+            "return_embeddings": True,
+            "return_attention_probs": True,
+        }
+        model = _pretraining_model(**flags)
+        outputs = model(_pretraining_inputs())
+        shapes = tf.nest.map_structure(lambda x: tuple(x.shape), outputs)
+        hidden, probs = (3, 5, 8), (3, 2, 5, 5)
+        self.assertEqual(
+            shapes,
+            {
+                "sequence_output": hidden,
+                "pooled_output": (3, 8),
+                "encoder_outputs": [hidden, hidden],
+                "embedding_output": hidden,
+                "attention_probs": [probs, probs],
+                "masked_lm_logits": (3, 2, 19),
+                "next_sentence_logits": (3, 2),
+            },
+        )
+        self.assertAllEqual(
+            outputs["encoder_outputs"][1], outputs["sequence_output"]
+        )
+        sums = [tf.reduce_sum(x, -1) for x in outputs["attention_probs"]]
+        self.assertAllClose(sums, np.ones((2, 3, 2, 5)), atol=1e-5)
+
+    def test_defaults_are_ones_and_zeros(self):
+        model = _pretraining_model()
+        ids = tiny_layers.inputs()["input_ids"]
+        given = {
+            "input_ids": ids,
+            "input_mask": np.ones_like(ids),
+            "segment_ids": np.zeros_like(ids),
+        }
+        expected = model(given)
+        for received in (
+            model({"input_ids": ids}),
+            model({"input_ids": tf.constant(ids, tf.int64)}),
+        ):
+            for name, value in expected.items():
+                self.assertAllEqual(received[name], value)
+
+    @parameterized.parameters(
+        {"input_ids": 0, "attention_mask": 0}, {"input_mask": 0}
+    )
+    def test_other_inputs_are_refused(self, **inputs):
+        model = bert_model.BertModel(tiny_layers.CONFIG)
+        inputs = {name: tiny_layers.inputs()["input_ids"] for name in inputs}
+        message = f"Received: {', '.join(sorted(inputs))}"
+        with self.assertRaisesRegex(UserError, message):
+            model(inputs)
+
+    def test_padding_does_not_reach_tokens(self):
+        model = _pretraining_model()
+        inputs = tiny_layers.inputs()
+        changed = dict(inputs)
+        changed["input_ids"] = np.where(
+            inputs["input_mask"] == 1, inputs["input_ids"], 7
+        ).astype(np.int32)
+        tokens = inputs["input_mask"] == 1
+        self.assertNotAllEqual(changed["input_ids"], inputs["input_ids"])
+        before = model(inputs)["sequence_output"].numpy()[tokens]
+        after = model(changed)["sequence_output"].numpy()[tokens]
+        self.assertAllClose(before, after, atol=1e-5)
+
+    @parameterized.parameters(True, False)
+    def test_left_to_right_sees_nothing_to_the_right(self, left_to_right):
+        model = bert_model.BertModel(
+            tiny_layers.replace(left_to_right=left_to_right)
+        )
+        tiny_layers.randomize(model)
+        ids = tiny_layers.inputs()["input_ids"]
+        changed = ids.copy()
+        changed[:, 3] = (changed[:, 3] + 1) % 19
+        difference = np.abs(
+            model({"input_ids": ids})["sequence_output"]
+            - model({"input_ids": changed})["sequence_output"]
+        ).max(axis=(0, 2))
+        self.assertAllGreater(difference[3:], 1e-3)
+        if left_to_right:
+            self.assertAllLess(difference[:3], 1e-6)
+        else:
+            self.assertAllGreater(difference[:3], 1e-3)
+
+    @parameterized.parameters(True, False)
+    def test_the_pooled_token(self, left_to_right):
+        model = bert_model.BertModel(
+            tiny_layers.replace(left_to_right=left_to_right)
+        )
+        tiny_layers.randomize(model)
+        inputs = tiny_layers.inputs()
+        outputs = model(inputs)
+        lengths = inputs["input_mask"].sum(-1)
+        self.assertLen(set(lengths), 3)
+        places = lengths - 1 if left_to_right else np.zeros(3, int)
+        tokens = outputs["sequence_output"].numpy()[np.arange(3), places]
+        dense = model.pooler.dense
+        expected = np.tanh(tokens @ dense.kernel.numpy() + dense.bias.numpy())
+        self.assertAllClose(outputs["pooled_output"], expected, atol=1e-5)
+        # Without a mask there is no padding.
+        outputs = model({"input_ids": inputs["input_ids"]})
+        place = -1 if left_to_right else 0
+        tokens = outputs["sequence_output"].numpy()[:, place]
+        expected = np.tanh(tokens @ dense.kernel.numpy() + dense.bias.numpy())
+        self.assertAllClose(outputs["pooled_output"], expected, atol=1e-5)
+
+
+class DropoutTest(tf.test.TestCase, parameterized.TestCase):
+    def _logits(self, model, rows, seeds, training=True):
+        inputs = {name: x[rows] for name, x in _pretraining_inputs().items()}
+        return model(inputs, training=training, dropout_seeds=seeds)[
+            "masked_lm_logits"
+        ].numpy()
+
+    @parameterized.parameters(False, True)
+    def test_result_of_an_example_does_not_depend_on_its_batch(self, fuse):
+        model = _pretraining_model(fuse=fuse)
+        seeds = np.array([5, 9, 2], np.int32)
+        whole = self._logits(model, [0, 1, 2], seeds)
+        for row in range(3):
+            alone = self._logits(model, [row], seeds[[row]])
+            self.assertAllClose(alone[0], whole[row], atol=1e-5)
+
+    def test_fused_draws_the_same_masks(self):
+        seeds = np.array([5, 9, 2], np.int32)
+        plain, fused = (
+            self._logits(_pretraining_model(fuse=fuse), [0, 1, 2], seeds)
+            for fuse in (False, True)
+        )
+        self.assertAllClose(plain, fused, atol=1e-4)
+
+    def test_seeds_decide_and_inference_ignores_them(self):
+        model = _pretraining_model()
+        rows, seeds = [0, 1, 2], np.array([5, 9, 2], np.int32)
+        once = self._logits(model, rows, seeds)
+        self.assertAllEqual(self._logits(model, rows, seeds), once)
+        self.assertNotAllClose(self._logits(model, rows, seeds + 1), once)
+        quiet = self._logits(model, rows, None, training=False)
+        self.assertNotAllClose(quiet, once)
+        ignored = self._logits(model, rows, seeds, training=False)
+        self.assertAllEqual(ignored, quiet)
+
+    def test_without_seeds_keras_draws_them(self):
+        def draw():
+            keras.utils.set_random_seed(3)
+            model = _pretraining_model()
+            return [self._logits(model, [0, 1, 2], None) for _ in range(2)]
+
+        first, second = draw()
+        self.assertNotAllClose(first, second)
+        self.assertAllEqual(draw()[1], second)
+
+    def test_each_place_has_a_salt_of_its_own(self):
+        model = bert_model.BertModel(tiny_layers.CONFIG)
+        seeds = np.array([5, 9, 2], np.int32)
+        with mock.patch.object(
+            dropout, "draw_keys", wraps=dropout.draw_keys
+        ) as draw_keys:
+            model(tiny_layers.inputs(), training=True, dropout_seeds=seeds)
+        salts = [call.args[1] for call in draw_keys.call_args_list]
+        # One after the embeddings, three in each of the two layers.
+        self.assertEqual(salts, list(range(7)))
+
+
+class KerasTest(tf.test.TestCase, parameterized.TestCase):
+    """The model as a part of plain Keras programs."""
+
+    def _classifier(self):
+        inputs = {
+            name: keras.Input((5,), dtype="int32", name=name)
+            for name in tiny_layers.inputs()
+        }
+        pooled = bert_model.BertModel(tiny_layers.CONFIG)(inputs)[
+            "pooled_output"
+        ]
+        logits = keras.layers.Dense(2, name="head")(pooled)
+        model = keras.Model(inputs, logits)
+        model.compile(
+            keras.optimizers.Adam(3e-3),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        return model
+
+    def test_fit_learns_and_saving_round_trips(self):
+        keras.utils.set_random_seed(5)
+        model = self._classifier()
+        inputs, labels = tiny_layers.inputs(batch=8), np.arange(8) % 2
+        losses = model.fit(
+            inputs, labels, batch_size=4, epochs=25, verbose=0
+        ).history["loss"]
+        self.assertLess(losses[-1], losses[0] - 0.3)
+        path = self.create_tempdir().full_path + "/model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        self.assertAllEqual(
+            loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
+        )
+        loaded.fit(inputs, labels, verbose=0)
+
+    def test_pretraining_model_round_trips_without_custom_objects(self):
+        model = _pretraining_model(fuse=True, dtype="mixed_bfloat16")
+        path = self.create_tempdir().full_path + "/model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        self.assertEqual(loaded.get_config(), model.get_config())
+        expected = model(_pretraining_inputs())
+        for name, value in loaded(_pretraining_inputs()).items():
+            self.assertAllEqual(value, expected[name])
+
+    def test_one_model_with_any_length(self):
+        model = _pretraining_model()
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+        def compute(ids):
+            return model({"input_ids": ids})["masked_lm_logits"]
+
+        for batch, length in ((1, 1), (3, 5), (2, 7)):
+            ids = tiny_layers.integers(19, batch, length)
+            expected = model({"input_ids": ids})["masked_lm_logits"]
+            self.assertAllClose(compute(ids), expected, atol=1e-5)
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            compute(tiny_layers.integers(19, 2, 8))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,113 @@
+"""Pretraining on damaged records that --max_corrupt_records leaves out."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.data import data_service
+from bert_tf.errors import UserError
+from bert_tf.flags.data import DataServiceConfig
+from bert_tf.io import files
+from tests.support import pretrain_case
+from tests.support import record_files
+from tests.support import tiny_pretraining
+from tests.support import worker_processes
+
+
+class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        tiny_pretraining.write_records(self.path("a.tfrecord"))
+
+    def _damage(self):
+        return record_files.damage(self.path("a.tfrecord"), 3)
+
+    def pretrain(self, **flags):
+        # Else they would be written anew.
+        flags |= {"input_file": self.path("a.tfrecord")}
+        return super().pretrain(**flags)
+
+    @pytest.mark.thorough
+    def test_found_late_or_early_the_run_is_the_same(self):
+        flags = {"num_train_steps": 9, "iterations_per_loop": 9}
+        offset = self._damage()
+        with self.assertRaisesRegex(
+            UserError, f"a.tfrecord is corrupt: record 3, at byte {offset}"
+        ):
+            self.pretrain(**flags, output_dir=self.path("refused"))
+        log = self.pretrain(**flags, max_corrupt_records=1)
+        said = [line for line in log if "left out, 1 of at most 1" in line]
+        self.assertLen(said, 1)
+        self.assertIn(f"a.tfrecord, record 3 at byte {offset}", said[0])
+        metadata = files.read_json(self.path("out", "model.ckpt-9.json"))
+        (left_out,) = metadata["metadata"]["corrupt_records"]
+        self.assertEqual(left_out["record"], 3)
+        self.assertEqual(left_out["offset"], offset)
+
+        # In two goes it is found in either, at other steps of the process.
+        flags |= {"max_corrupt_records": 1, "output_dir": self.path("parts")}
+        self.pretrain(stop_at_step=5, **flags)
+        self.pretrain(**flags)
+        tensors = tf1_checkpoint.read(self.path("parts"))
+        for name, value in tf1_checkpoint.read(self.path("out")).items():
+            self.assertAllEqual(tensors[name], value, name)
+
+    def test_is_left_out_of_the_evaluation_too(self):
+        self.pretrain(num_train_steps=1)
+        self._damage()
+        flags = {"do_train": False, "do_eval": True}
+        with self.assertRaisesRegex(UserError, "a.tfrecord is corrupt"):
+            self.pretrain(**flags)
+        log = self.pretrain(**flags, max_corrupt_records=2)
+        self.assertIn("left out, 1 of at most 2", "\n".join(log))
+        self.assertTrue(os.path.exists(self.path("out", "eval_results.txt")))
+
+
+class DataServiceTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    @pytest.mark.thorough
+    def test_changes_nothing(self):
+        self.pretrain()
+        hosts = worker_processes.free_hosts(4)
+        ports = [int(host.rpartition(":")[2]) for host in hosts]
+        servers = [
+            data_service.start(
+                DataServiceConfig(
+                    port=port, worker_port=worker_port, host="localhost"
+                )
+            )
+            for port, worker_port in (ports[:2], ports[2:])
+        ]
+        flags = {
+            "output_dir": self.path("served"),
+            "tf_data_service": f"grpc://{hosts[0]},grpc://{hosts[2]}",
+        }
+        self.pretrain(stop_at_step=3, **flags)
+        self.pretrain(**flags)
+        tensors = tf1_checkpoint.read(self.path("served"))
+        for name, value in tf1_checkpoint.read(self.path("out")).items():
+            self.assertAllEqual(tensors[name], value, name)
+        del servers
+
+    def test_flags_that_would_mean_nothing_are_refused(self):
+        for flags, message in (
+            (
+                {"tf_data_service": "grpc://a:1", "max_corrupt_records": 1},
+                "cannot be had with --tf_data_service",
+            ),
+            (
+                {
+                    "tf_data_service": "grpc://a:1",
+                    "do_train": False,
+                    "do_eval": True,
+                },
+                "with --do_train only",
+            ),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.pretrain(**flags)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,135 @@
+"""Tests for bert_tf.pretraining.evaluate."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.config import BertConfig
+from bert_tf.data.input_pipeline import PretrainingInput
+from bert_tf.modeling import bert as bert_model
+from bert_tf.pretraining import evaluate as pretraining_evaluation
+from tests.support import logical_devices
+from tests.support import record_files
+
+logical_devices.make()
+
+_CONFIG = BertConfig(
+    vocab_size=30,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    type_vocab_size=2,
+)
+
+
+def _numpy_results(model, examples):
+    """One example at a time, in float64."""
+    sums = np.zeros(6)
+    for example in examples:
+        batch = {
+            name: value[None].astype(np.int32)
+            for name, value in example.items()
+        }
+        labels = batch.pop("next_sentence_labels")[0, 0]
+        ids = batch.pop("masked_lm_ids")[0]
+        batch.pop("masked_lm_weights")
+        outputs = model(batch)
+        for row in np.flatnonzero(example["masked_lm_weights"]):
+            logits = np.float64(outputs["masked_lm_logits"][0, row])
+            loss = np.log(np.exp(logits).sum()) - logits[ids[row]]
+            sums[:3] += [1, loss, logits.argmax() == ids[row]]
+        logits = np.float64(outputs["next_sentence_logits"][0])
+        loss = np.log(np.exp(logits).sum()) - logits[labels]
+        sums[3:] += [1, loss, logits.argmax() == labels]
+    return {
+        "masked_lm_loss": sums[1] / sums[0],
+        "masked_lm_accuracy": sums[2] / sums[0],
+        "next_sentence_loss": sums[4] / sums[3],
+        "next_sentence_accuracy": sums[5] / sums[3],
+        "loss": sums[1] / sums[0] + sums[4] / sums[3],
+        "global_step": 12,
+    }
+
+
+def _set_weights(model):
+    rng = np.random.default_rng(1)
+    for variable in model.weights:
+        variable.assign(rng.normal(size=variable.shape))
+
+
+class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.examples = [record_files.make_features(n) for n in range(21)]
+        path = record_files.write(f"{self.folder}/data", range(21))
+        # 21 examples in batches of 8: three rows of the last do not count.
+        self.data = PretrainingInput([path], 8, 3, 8)
+
+    def test_equals_numpy_over_all_examples(self):
+        model = bert_model.BertForPretraining(_CONFIG)
+        _set_weights(model)
+        results = pretraining_evaluation.evaluate(
+            model, self.data.evaluation_dataset(), global_step=12
+        )
+        expected = _numpy_results(model, self.examples)
+        self.assertEqual(results.keys(), expected.keys())
+        for name, value in expected.items():
+            self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
+        # The means of batches differ here, so the test can tell.
+        first = pretraining_evaluation.evaluate(
+            model, self.data.evaluation_dataset(), 12, max_eval_steps=1
+        )
+        expected = _numpy_results(model, self.examples[:8])
+        for name, value in expected.items():
+            self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
+
+    @parameterized.parameters((2, 8), (4, 3))
+    def test_any_number_of_devices_gives_the_same(self, count, batch_size):
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(count)]
+        )
+        with strategy.scope():
+            model = bert_model.BertForPretraining(_CONFIG)
+        _set_weights(model)
+        # Neither do batches divide the examples, nor replicas the batches; in
+        # batches of 3 the fourth replica has blank rows only.
+        data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
+        results = pretraining_evaluation.evaluate(
+            model, data.evaluation_dataset(), 12, strategy=strategy
+        )
+        expected = _numpy_results(model, self.examples)
+        for name, value in expected.items():
+            self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
+
+    def test_without_next_sentence_only_masked_lm_is_measured(self):
+        model = bert_model.BertForPretraining(_CONFIG)
+        results = pretraining_evaluation.evaluate(
+            model,
+            self.data.evaluation_dataset(),
+            global_step=3,
+            use_next_sentence=False,
+        )
+        self.assertCountEqual(
+            results,
+            ["global_step", "loss", "masked_lm_accuracy", "masked_lm_loss"],
+        )
+        self.assertEqual(results["loss"], results["masked_lm_loss"])
+
+    def test_writes_the_originals_form(self):
+        path = os.path.join(self.folder, "eval_results.txt")
+        results = {"loss": 1 / 3, "global_step": 20, "masked_lm_loss": 0.25}
+        pretraining_evaluation.write_results(path, results)
+        with open(path) as file:
+            self.assertEqual(
+                file.read(),
+                "global_step = 20\nloss = 0.33333334\nmasked_lm_loss = 0.25\n",
+            )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,126 @@
+"""Tests that a step is the same however many devices share it.
+
+Sums of other parts round otherwise, so trajectories agree within a tolerance;
+the rate is small, as Adam makes whole steps of the smallest differences.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests.support import logical_devices
+from tests.support.step_trainer import StepTrainer
+
+logical_devices.make()
+
+_CALLS = (1, 4, 15, 30)
+# Its gradient is rounding alone.
+_WITHOUT_GRADIENT = "/key/bias"
+
+
+@functools.cache
+def _one_device(**options):
+    return StepTrainer(learning_rate=1e-3, num_train_steps=60, **options).train(
+        *_CALLS
+    )
+
+
+class _TestCase(tf.test.TestCase, parameterized.TestCase):
+    def assert_same_run(self, received, expected, tolerance=1e-5):
+        self.assertAllClose(
+            received.metrics, expected.metrics, tolerance, tolerance
+        )
+        state = expected.state()
+        for name, value in received.state().items():
+            if _WITHOUT_GRADIENT not in name:
+                self.assertAllClose(
+                    value, state[name], tolerance, tolerance, name
+                )
+
+
+class FewStepsTest(_TestCase):
+    def test_seven_examples_on_four_devices_are_clipped_together(self):
+        options = {
+            "batch_size": 7,
+            "optimizer": "lamb",
+            "learning_rate": 1e-3,
+            "weight_scale": 1.0,
+        }
+        expected = StepTrainer(**options).train(1, 4)
+        # So that clipping changes all steps: of parts it would be another.
+        for metrics in expected.metrics:
+            self.assertGreater(metrics["grad_norm"], 2.0)
+        received = StepTrainer(devices=4, **options).train(1, 4)
+        self.assert_same_run(received, expected, 1e-4)
+
+    def test_each_example_has_dropout_of_its_own(self):
+        trainer = StepTrainer(devices=4)
+        shares = [
+            trainer.strategy.experimental_local_results(
+                next(trainer.iterator)["dropout_seeds"]
+            )
+            for _ in range(2)
+        ]
+        seeds = np.array(shares)
+        self.assertEqual(seeds.shape, (2, 4, 2))
+        self.assertLen(set(seeds.flatten()), 16)
+
+
+@pytest.mark.thorough
+class FiftyStepsTest(_TestCase):
+    @parameterized.product(
+        parts=[(1, 2), (2, 0), (2, 2), (4, 0), (4, 1)],
+        optimizer=["bert_adam", "lamb"],
+    )
+    def test_trajectory_is_that_of_one_device(self, parts, optimizer):
+        options = {"optimizer": optimizer, "dropout": 0.0}
+        devices, most_at_once = parts
+        received = StepTrainer(
+            devices=devices,
+            most_at_once=most_at_once,
+            learning_rate=1e-3,
+            num_train_steps=60,
+            **options,
+        ).train(*_CALLS)
+        self.assertEqual(received.loop.step, 50)
+        self.assert_same_run(received, _one_device(**options))
+
+    @parameterized.parameters("mixed_bfloat16", "mixed_float16")
+    def test_half_precision_keeps_master_weights(self, policy):
+        expected = _one_device(policy=policy, dropout=0.0)
+        received = StepTrainer(
+            devices=4,
+            most_at_once=1,
+            policy=policy,
+            dropout=0.0,
+            learning_rate=1e-3,
+            num_train_steps=60,
+        ).train(*_CALLS)
+        for one, other in zip(received.metrics, expected.metrics, strict=True):
+            self.assertAllClose(one["loss"], other["loss"], 1e-2, 1e-2)
+        for name, variable in received.variables.items():
+            self.assertEqual(variable.dtype, "float32", name)
+            # Equal on all devices.
+            first, *others = received.strategy.experimental_local_results(
+                variable.value
+            )
+            for other in others:
+                self.assertAllEqual(other, first, name)
+
+    def test_dropout_repeats_itself_with_its_seed_alone(self):
+        first, again, other = (
+            StepTrainer(devices=2, most_at_once=2, seed=seed).train(1, 9)
+            for seed in (5, 5, 6)
+        )
+        self.assertEqual(again.metrics, first.metrics)
+        state = first.state()
+        for name, value in again.state().items():
+            self.assertAllEqual(value, state[name], name)
+        self.assertNotEqual(other.metrics[0]["loss"], first.metrics[0]["loss"])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,376 @@
+"""Tests for bert_tf.pretraining.run."""
+
+import dataclasses
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.pretraining.run import train_and_evaluate
+from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import metrics as training_metrics
+from tests.support import full_disk
+from tests.support import logical_devices
+from tests.support import pretrain_case
+from tests.support import tiny_pretraining
+
+logical_devices.make()
+
+
+class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    def test_leaves_what_it_promises(self):
+        log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
+
+        self.assertStartsWith(log[1], "A fresh start")
+        text = "\n".join(log)
+        for said in (
+            "1,514 parameters",
+            "Memory of a step",
+            "precision float32 (--mixed_precision=float32)",
+            "tokens/s",
+            " left",
+            "the tanh form",
+        ):
+            self.assertIn(said, text)
+        lines = self.metrics()
+        self.assertEqual([line["step"] for line in lines], [1, 2, 4])
+        self.assertEqual(
+            set(lines[0]),
+            {
+                "step",
+                "loss",
+                "masked_lm_loss",
+                "masked_lm_accuracy",
+                "next_sentence_loss",
+                "next_sentence_accuracy",
+                "learning_rate",
+                "grad_norm",
+                "examples_per_second",
+                "tokens_per_second",
+            },
+        )
+        self.assertEqual(lines[0]["learning_rate"], 0)
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
+        names = [row.split(" = ")[0] for row in results.decode().splitlines()]
+        self.assertEqual(
+            names,
+            [
+                "global_step",
+                "loss",
+                "masked_lm_accuracy",
+                "masked_lm_loss",
+                "next_sentence_accuracy",
+                "next_sentence_loss",
+            ],
+        )
+        left = set(os.listdir(self.path("out")))
+        self.assertContainsSubset(
+            {"learning_curves.png", "summaries", "model.ckpt-5.index"}, left
+        )
+        # The model directory holds the weights of the last checkpoint.
+        directory = model_directory.read_model(self.path("out", "model"))
+        self.assertEqual(
+            directory.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
+        )
+        self.assertEqual(directory.tokenizer_settings["lower_case"], True)
+        self.assertEqual(directory.config, tiny_pretraining.CONFIG)
+        tensors = tf1_checkpoint.read(self.path("out"))
+        self.assertEqual(tensors["global_step"], 5)
+        for name, value in directory.weights.items():
+            self.assertAllEqual(value, tensors[name], name)
+
+    def test_finished_run_finishes_at_once(self):
+        self.pretrain(num_train_steps=2)
+        written = os.stat(self.path("out", "model", "README.md")).st_mtime_ns
+        log = self.pretrain(num_train_steps=2)
+        self.assertStartsWith(log[1], "Resumed at step 2")
+        self.assertIn("All 2 steps are done already", "\n".join(log))
+        self.assertEqual(
+            os.stat(self.path("out", "model", "README.md")).st_mtime_ns,
+            written,
+        )
+
+    def test_a_later_phase_is_not_taken_for_an_earlier_one(self):
+        self.pretrain(num_train_steps=4)
+        path = self.path("out", "model", "README.md")
+        written = os.stat(path).st_mtime_ns
+        with self.assertRaisesRegex(
+            UserError, "has done 4 steps, and this run ends at step 2"
+        ):
+            self.pretrain(num_train_steps=4, stop_at_step=2)
+        self.assertEqual(os.stat(path).st_mtime_ns, written)
+
+    def test_output_dir_is_a_folder_that_can_be_read_again(self):
+        files.write_text(self.path("out"), "")
+        for path, message in (
+            (self.path("out"), "--output_dir=.* is no folder"),
+            (self.path("lr[1e-4]"), "takes for a pattern"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.pretrain(output_dir=path)
+
+    def test_evaluation_is_of_the_model_that_was_trained(self):
+        self.pretrain(num_train_steps=1)
+        flags = {"do_train": False, "do_eval": True, "num_train_steps": 1}
+        with self.assertRaisesRegex(
+            UserError, "of another model: bert_config.hidden_act was 'gelu'"
+        ):
+            self.pretrain(hidden_act="relu", **flags)
+        log = self.pretrain(hidden_act="relu", allow_changed_data=True, **flags)
+        self.assertIn("Evaluated otherwise, as allowed", "\n".join(log))
+        self.pretrain(**flags)
+
+    def test_records_to_evaluate_on_are_looked_at_first(self):
+        longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
+        records = tiny_pretraining.write_records(
+            self.path("long.tfrecord"), range(3), **longer
+        )
+        for path in (records, self.path("nothing*")):
+            with self.assertRaises(UserError):
+                self.pretrain(do_eval=True, eval_input_file=path)
+            self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_going_on_equals_going_through(self):
+        self.pretrain(output_dir=self.path("through"))
+        self.pretrain(stop_at_step=3)
+        # A killed run may leave lines of steps that it has to repeat.
+        with open(self.path("out", training_metrics.METRICS_FILE), "a") as file:
+            file.write('{"step": 4, "loss": 9}\n{"step": 5, "lo')
+        self.pretrain(stop_at_step=6)
+
+        speed = ("examples_per_second", "tokens_per_second")
+        lines, expected = (
+            [
+                {k: v for k, v in line.items() if k not in speed}
+                for line in self.metrics(output_dir)
+            ]
+            for output_dir in ("out", "through")
+        )
+        self.assertEqual(lines, expected)
+        tensors = tf1_checkpoint.read(self.path("out"))
+        for name, value in tf1_checkpoint.read(self.path("through")).items():
+            self.assertAllEqual(tensors[name], value, name)
+
+    def test_second_phase_goes_on_with_longer_records(self):
+        self.pretrain(stop_at_step=4)
+        longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
+        records = tiny_pretraining.write_records(
+            self.path("long.tfrecord"), range(40, 60), **longer
+        )
+        log = self.pretrain(input_file=records, **longer)
+        self.assertStartsWith(log[1], "Resumed at step 4")
+        named = [line for line in log if "New phase from step 4" in line]
+        self.assertLen(named, 1)
+        self.assertRegex(named[0], "input_file was.*long.tfrecord")
+        self.assertRegex(named[0], "max_seq_length was 8 and is 16")
+        # 0.01 * (1 - 5 / 6): the schedule goes on.
+        last = self.metrics()[-1]
+        self.assertEqual(last["step"], 6)
+        self.assertAllClose(last["learning_rate"], 0.01 / 6)
+        # Going on in the second phase is no change.
+        log = self.pretrain(input_file=records, **longer)
+        self.assertNotIn("New phase", "\n".join(log))
+
+    def test_evaluates_a_new_model(self):
+        log = self.pretrain(do_train=False, do_eval=True)
+        self.assertIn("has learnt nothing", "\n".join(log))
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
+        self.assertIn(b"global_step = 0\n", results)
+        self.assertFalse(os.path.exists(self.path("out", "model")))
+
+    def test_evaluates_a_checkpoint_on_whatever_records(self):
+        self.pretrain(num_train_steps=2, use_next_sentence=False)
+        records = tiny_pretraining.write_records(self.path("held.tfrecord"))
+        log = self.pretrain(
+            do_train=False, do_eval=True, input_file=records, seed=3
+        )
+        self.assertStartsWith(log[1], "Resumed at step 2")
+        self.assertNotIn("New phase", "\n".join(log))
+        results = files.read_bytes(self.path("out", "eval_results.txt"))
+        self.assertIn(b"global_step = 2\n", results)
+
+    @pytest.mark.thorough
+    def test_options_have_their_effect(self):
+        losses = {}
+        for name, options in {
+            "plain": {},
+            "seed": {"seed": 6},
+            "masks": {"dynamic_masking": True},
+            "task": {"use_next_sentence": False},
+            "spread": {
+                "distribution_strategy": "mirrored",
+                "train_batch_size": 2,
+                "gradient_accumulation_steps": 2,
+                "micro_batch_size": "1",
+            },
+        }.items():
+            self.pretrain(
+                output_dir=self.path(name), num_train_steps=2, **options
+            )
+            losses[name] = [line["loss"] for line in self.metrics(name)]
+        self.assertAllClose(losses["spread"], losses["plain"], rtol=1e-5)
+        for name in ("seed", "masks", "task"):
+            self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
+
+    def test_records_of_the_original_have_nothing_to_check(self):
+        records = tiny_pretraining.write_records(
+            self.path("plain.tfrecord"), with_manifest=False
+        )
+        log = self.pretrain(input_file=records, num_train_steps=1)
+        self.assertLen([x for x in log if "nothing about" in x], 1)
+        directory = model_directory.read_model(self.path("out", "model"))
+        self.assertIsNone(directory.vocabulary)
+
+    def test_flags_without_meaning_warn_once(self):
+        log = self.pretrain(num_train_steps=1, master="local", num_tpu_cores=8)
+        warned = [line for line in log if "mean nothing" in line]
+        self.assertLen(warned, 1)
+        self.assertIn("--master, --num_tpu_cores", warned[0])
+
+
+class PretrainTroubleTest(
+    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
+):
+    def test_loss_that_is_not_finite_keeps_batch_and_checkpoint(self):
+        with self.assertRaisesRegex(
+            UserError, "Step 2 is not finite"
+        ) as raised:
+            self.pretrain(
+                learning_rate=1e38, num_warmup_steps=0, save_checkpoints_steps=1
+            )
+        path = self.path("out", "not_finite_batch_2.npz")
+        self.assertIn(path, str(raised.exception))
+        batch = np.load(path)
+        self.assertEqual(batch["input_ids"].shape, (4, 8))
+        self.assertAllEqual(batch["example_index"], [4, 5, 6, 7])
+        self.assertEqual(
+            tf1_checkpoint.read(self.path("out"))["global_step"], 1
+        )
+        self.assertFalse(os.path.exists(self.path("out", "model")))
+
+    @parameterized.parameters(
+        (
+            {"input_file": "/nowhere/*.tfrecord"},
+            "run/learn_vocabulary.py.*run/create_pretraining_data.py",
+        ),
+        ({"max_seq_length": 17}, "max_position_embeddings=16"),
+        ({"max_seq_length": 12}, r"record 0: `input_ids` must have 12"),
+        ({"num_gpus": 9, "distribution_strategy": "mirrored"}, "num_gpus=9"),
+        ({"bert_config_file": "/nowhere.json"}, "--bert_config_file"),
+        ({"init_checkpoint": "/nowhere"}, "/nowhere"),
+        ({"do_lower_case": False}, "do_lower_case=True.*do_lower_case=False"),
+        (
+            {"eval_input_file": "/nowhere/*", "do_eval": True},
+            "--eval_input_file",
+        ),
+    )
+    def test_refuses(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.pretrain(num_train_steps=1, **flags)
+
+    def test_refuses_a_vocabulary_of_another_size(self):
+        config = dataclasses.replace(tiny_pretraining.CONFIG, vocab_size=70)
+        files.write_text(self.path("bert_config.json"), config.to_json())
+        with self.assertRaisesRegex(UserError, "has 64 lines.*70"):
+            self.pretrain()
+
+    def test_refuses_a_vocabulary_the_records_were_not_made_with(self):
+        tokens = list(tiny_pretraining.VOCABULARY.tokens)
+        tokens[-2:] = tokens[:-3:-1]
+        other = Vocabulary(tokens)
+        other.write(self.path("other.txt"))
+        with self.assertRaisesRegex(UserError, f"(?s).*{other.hash}"):
+            self.pretrain(vocab_file=self.path("other.txt"))
+
+    def test_refuses_ids_the_model_does_not_have(self):
+        records = tiny_pretraining.write_records(
+            self.path("x.tfrecord"), [7, 64, 3, 4], with_manifest=False
+        )
+        with self.assertRaisesRegex(UserError, "vocab_size=64"):
+            self.pretrain(input_file=records)
+
+    def test_refuses_to_go_on_as_another_run(self):
+        self.pretrain(num_train_steps=2)
+        before = self.metrics()
+        deeper = dataclasses.replace(
+            tiny_pretraining.CONFIG, num_attention_heads=4
+        )
+        files.write_text(self.path("deeper.json"), deeper.to_json())
+        for flags, message in (
+            ({"seed": 1}, "seed was 12345 and is 1"),
+            ({"optimizer": "lamb"}, "optimizer was 'bert_adam'"),
+            (
+                {"bert_config_file": self.path("deeper.json")},
+                "bert_config.num_attention_heads was 2 and is 4",
+            ),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.pretrain(**flags)
+        # Other records under the same name.
+        tiny_pretraining.write_records(self.path("b.tfrecord"), range(9))
+        flags = tiny_pretraining.write_flags(
+            self.folder, input_file=self.path("[ab].tfrecord")
+        )
+        with self.assertRaisesRegex(UserError, "records behind --input_file"):
+            self.pretrain(**flags)
+        self.assertEqual(self.metrics(), before)
+        log = self.pretrain(allow_changed_data=True, **flags)
+        self.assertIn("as allowed: the records behind", "\n".join(log))
+        self.assertEqual(self.metrics()[-1]["step"], 6)
+
+
+class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    def _fill(self, folder, free):
+        """Leaves `free` bytes on the small file system."""
+        usage = os.statvfs(folder)
+        size = usage.f_bavail * usage.f_frsize - free
+        pathlib.Path(folder, "filler").write_bytes(bytes(size))
+
+    def test_training_goes_on_without_checkpoints(self):
+        with full_disk.mount(self, megabytes=4) as folder:
+            # A checkpoint of the widened model takes 0.6 MB, it alone 0.2.
+            wide = dataclasses.replace(
+                tiny_pretraining.CONFIG, hidden_size=128, intermediate_size=128
+            )
+            files.write_text(self.path("bert_config.json"), wide.to_json())
+            self._fill(folder, 1_000_000)
+            # No further phase can go on from there.
+            with self.assertRaisesRegex(
+                UserError, "checkpoint of step 6 could not .*the model is there"
+            ):
+                self.pretrain(output_dir=folder)
+            self.assertEqual(
+                json.loads(
+                    files.read_bytes(os.path.join(folder, "model/task.json"))
+                )["global_step"],
+                6,
+            )
+
+    def test_a_model_that_cannot_be_written_is_an_error(self):
+        with full_disk.mount(self, megabytes=1) as folder:
+            self._fill(folder, 0)
+            with self.assertLogs(level="ERROR") as logs:
+                with self.assertRaisesRegex(UserError, "could not be written"):
+                    train_and_evaluate(
+                        tiny_pretraining.make_config(
+                            self.folder, output_dir=folder
+                        )
+                    )
+            said = [x for x in logs.output if "The checkpoint of step" in x]
+            self.assertLen(said, 3)
+            # Nothing half-written; what TensorBoard reads may be empty.
+            self.assertContainsSubset(
+                os.listdir(folder), ["filler", "summaries"]
+            )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,85 @@
+"""Three workers, of which one dies or falls silent, and what is left of it."""
+
+import re
+import shutil
+import signal
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from tests.support import killed_process
+from tests.support import pretrain_case
+from tests.support import tiny_pretraining
+from tests.support import worker_processes
+
+_STEPS = 200
+# How long the others may take to stop, in seconds.
+_PATIENCE = 60
+
+
+class WorkersKilledTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    @pytest.mark.thorough
+    def test_all_stop_and_go_on_as_if_nothing_had_been(self):
+        with self._started(3, "undisturbed") as workers:
+            worker_processes.finish(workers)
+        # The last one, the chief, and one that still exists but is silent.
+        for victim, number, step, name in (
+            (2, signal.SIGKILL, 40, "Worker 2 (at "),
+            (0, signal.SIGKILL, 80, "Worker 0 (the chief, at "),
+            (1, signal.SIGSTOP, 120, "Worker 1 (at "),
+        ):
+            with self._started(3, "out") as workers:
+                killed_process.wait_for_step(
+                    workers[0].process, self.path("out"), step
+                )
+                workers[victim].kill(number)
+                for index, worker in enumerate(workers):
+                    if index != victim:
+                        self._check_end(worker, name)
+        shutil.copytree(self.path("out"), self.path("fewer"))
+        with self._started(3, "out") as workers:
+            worker_processes.finish(workers)
+        self.assertEqual(
+            killed_process.read_metrics(self.path("out")),
+            killed_process.read_metrics(self.path("undisturbed")),
+        )
+        expected = tf1_checkpoint.read(self.path("undisturbed"))
+        tensors = tf1_checkpoint.read(self.path("out"))
+        for name, value in expected.items():
+            self.assertAllEqual(tensors[name], value, name)
+
+        # With fewer workers the same batches are shared in another way.
+        with self._started(2, "fewer") as workers:
+            chiefs, _ = worker_processes.finish(workers)
+        self.assertRegex(chiefs, "Resumed at step [0-9]")
+        tensors = tf1_checkpoint.read(self.path("fewer"))
+        for name, value in expected.items():
+            self.assertAllClose(tensors[name], value, 0, 1e-5, name)
+
+    def _started(self, count, output_dir):
+        flags = tiny_pretraining.write_flags(
+            self.folder,
+            output_dir=self.path(output_dir),
+            train_batch_size=7,
+            learning_rate=1e-3,
+            num_train_steps=_STEPS,
+            iterations_per_loop=10,
+            save_checkpoints_steps=20,
+            keep_checkpoint_max=20,
+            xla="off",
+        )
+        return worker_processes.started(
+            count, *tiny_pretraining.command_line("run/pretrain.py", **flags)
+        )
+
+    def _check_end(self, worker, name):
+        """Checks that a worker ends soon, and says because of whom."""
+        self.assertEqual(worker.wait(_PATIENCE), 1, worker.log)
+        # Who is slow to look may find another one gone by then, too.
+        self.assertRegex(worker.log, f"(?i)ERROR: .*{re.escape(name)}")
+        self.assertIn("start the same command on all workers", worker.log)
+
+
+if __name__ == "__main__":
+    tf.test.main()

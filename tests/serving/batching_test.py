@@ -1,0 +1,406 @@
+"""Tests of merging, with a servable that notes how it was called."""
+
+import asyncio
+import threading
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+
+from bert_tf.serving import batching
+from bert_tf.serving import batching_options
+from bert_tf.serving import errors
+from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.servable import Servable
+from bert_tf.serving.servable import Signature
+from bert_tf.serving.servable import TensorSpec
+
+_TIMEOUT_SECONDS = 60
+
+
+class _Recorder(Servable):
+    """Doubles numbers once it is let; refuses the number 13."""
+
+    def __init__(self, output_rows=None, repeats=1):
+        spec = TensorSpec(tf.int64, (None, None))
+        outputs = {"y": spec, "z": spec}
+        self.signature = Signature("double", {"x": spec}, outputs)
+        super().__init__("recorder", 7, {"double": self.signature})
+        self.calls = []
+        self.is_closed = False
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self._output_rows = output_rows
+        self._repeats = repeats
+
+    def run(self, signature, inputs, outputs):
+        self.entered.release()
+        self.gate.wait(_TIMEOUT_SECONDS)
+        self.calls.append(inputs["x"].tolist())
+        if 13 in inputs["x"]:
+            raise tf.errors.InvalidArgumentError(None, None, "13 is refused")
+        y = np.repeat(inputs["x"] * 2, self._repeats, axis=0)
+        if self._output_rows is not None:
+            y = y[: self._output_rows]
+        return {name: y for name in outputs}
+
+    def signature_defs(self):
+        return {}
+
+    def close(self):
+        self.is_closed = True
+
+
+def _run(servable, options, requests, cancel=()):
+    """Returns what each of the requests gets, and the calls' sizes.
+
+    The first request occupies the only thread until the others are queued.
+    """
+    observed = []
+    scheduler = batching.BatchScheduler(
+        options, lambda tasks, rows: observed.append((len(tasks), rows))
+    )
+
+    def submit(rows):
+        names = ("y",)
+        if isinstance(rows, tuple):
+            *names, rows = rows
+        try:
+            return scheduler.submit(
+                servable,
+                servable.signature,
+                {"x": np.array(rows, np.int64)},
+                tuple(names),
+            )
+        except errors.RequestError as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+            return future
+
+    async def main():
+        futures = [submit(requests[0])]
+        await asyncio.to_thread(servable.entered.acquire)
+        futures += [submit(rows) for rows in requests[1:]]
+        for i in cancel:
+            futures[i].cancel()
+        queued = scheduler.num_queued_rows()
+        servable.gate.set()
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        await asyncio.to_thread(scheduler.stop)
+        return results, queued
+
+    results, queued = asyncio.run(asyncio.wait_for(main(), _TIMEOUT_SECONDS))
+    values = [
+        next(iter(result.values())).tolist()
+        if isinstance(result, dict)
+        else result
+        for result in results
+    ]
+    return values, observed, queued
+
+
+class BatchSchedulerTest(absltest.TestCase):
+    def test_merges_what_waits_and_splits_the_answers(self):
+        servable = _Recorder()
+        values, observed, queued = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2], [3]], [[4]], [[5]]],
+        )
+        self.assertEqual(values, [[[2]], [[4], [6]], [[8]], [[10]]])
+        self.assertEqual(servable.calls, [[[1]], [[2], [3], [4], [5]]])
+        self.assertEqual(observed, [(1, 1), (3, 4)])
+        self.assertEqual(queued, 4)
+
+    def test_merges_only_rows_of_one_shape(self):
+        servable = _Recorder()
+        values, observed, _ = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2, 3]], [[4]], [[5, 6]]],
+        )
+        self.assertEqual(values, [[[2]], [[4, 6]], [[8]], [[10, 12]]])
+        self.assertEqual(servable.calls, [[[1]], [[2, 3], [5, 6]], [[4]]])
+
+    def test_merges_only_requests_for_the_same_outputs(self):
+        servable = _Recorder()
+        values, _, _ = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2]], ("z", [[3]]), [[4]], ("z", "y", [[5]])],
+        )
+        self.assertEqual(values, [[[2]], [[4]], [[6]], [[8]], [[10]]])
+        self.assertEqual(servable.calls, [[[1]], [[2], [4]], [[3]], [[5]]])
+
+    def test_what_runs_alone_has_its_place_in_the_queue(self):
+        large = [[1]] * 3
+        values, _, queued = _run(
+            _Recorder(),
+            BatchingOptions(
+                max_batch_size=2, max_enqueued_batches=1, num_batch_threads=1
+            ),
+            [large, large, large, large],
+        )
+        self.assertEqual(queued, 2)
+        self.assertEqual(values[:3], [[[2]] * 3] * 3)
+        self.assertEqual(values[3].code_name, "RESOURCE_EXHAUSTED")
+
+    def test_what_is_ready_does_not_wait_for_what_came_before(self):
+        servable = _Recorder()
+        servable.gate.set()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=1000 * _TIMEOUT_SECONDS * 1_000_000,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            waiting, ready = (
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array(x)}, ("y",)
+                )
+                for x in ([[1]], [[2, 3], [4, 5]])
+            )
+            await asyncio.wait_for(ready, _TIMEOUT_SECONDS)
+            self.assertFalse(waiting.done())
+            await asyncio.to_thread(scheduler.stop)
+            await waiting
+
+        asyncio.run(main())
+        self.assertEqual(servable.calls, [[[2, 3], [4, 5]], [[1]]])
+
+    def test_takes_no_more_than_the_batch_size(self):
+        servable = _Recorder()
+        values, observed, _ = _run(
+            servable,
+            BatchingOptions(max_batch_size=3, num_batch_threads=1),
+            [[[1]], [[2], [3]], [[4], [5]], [[6]], [[7]] * 5],
+        )
+        self.assertEqual(
+            servable.calls,
+            [[[1]], [[2], [3]], [[4], [5], [6]], [[7]] * 5],
+            "What is larger by itself runs alone.",
+        )
+        self.assertEqual(values[-1], [[14]] * 5)
+
+    def test_a_bad_request_does_not_fail_its_neighbours(self):
+        servable = _Recorder()
+        values, _, _ = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2]], [[13]], [[4]]],
+        )
+        self.assertEqual(values[:2] + values[3:], [[[2]], [[4]], [[8]]])
+        self.assertEqual(values[2].code, tf.errors.INVALID_ARGUMENT)
+        self.assertEqual(values[2].message, "13 is refused")
+        self.assertEqual(
+            servable.calls, [[[1]], [[2], [13], [4]], [[2]], [[13]], [[4]]]
+        )
+
+    def test_runs_alone_what_gives_no_row_for_a_row(self):
+        servable = _Recorder(output_rows=1)
+        with self.assertLogs(level="WARNING"):
+            values, _, _ = _run(
+                servable,
+                BatchingOptions(num_batch_threads=1),
+                [[[1]], [[2]], [[3]]],
+            )
+        self.assertEqual(values, [[[2]], [[4]], [[6]]])
+        self.assertEqual(servable.calls, [[[1]], [[2], [3]], [[2]], [[3]]])
+
+    def test_runs_alone_what_gives_two_rows_for_a_row(self):
+        with self.assertLogs(level="WARNING"):
+            values, _, _ = _run(
+                _Recorder(repeats=2),
+                BatchingOptions(num_batch_threads=1),
+                [[[1]], [[2]], [[3]]],
+            )
+        self.assertEqual(values, [[[2], [2]], [[4], [4]], [[6], [6]]])
+
+    def test_tries_only_once_to_merge_what_gives_no_row_for_a_row(self):
+        servable = _Recorder(output_rows=1)
+        servable.gate.set()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=10**9,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            for _ in range(2):
+                await asyncio.gather(
+                    *(
+                        scheduler.submit(
+                            servable,
+                            servable.signature,
+                            {"x": np.array([[x]])},
+                            ("y",),
+                        )
+                        for x in (1, 2)
+                    )
+                )
+            await asyncio.to_thread(scheduler.stop)
+
+        with self.assertLogs(level="WARNING") as logged:
+            asyncio.run(asyncio.wait_for(main(), _TIMEOUT_SECONDS))
+        self.assertLen(logged.output, 1)
+        self.assertEqual(
+            servable.calls, [[[1], [2]], [[1]], [[2]], [[1]], [[2]]]
+        )
+
+    def test_refuses_more_than_the_queue_holds(self):
+        values, _, queued = _run(
+            _Recorder(),
+            BatchingOptions(
+                max_batch_size=2, max_enqueued_batches=2, num_batch_threads=1
+            ),
+            [[[1]], [[2]], [[3], [4]], [[5]], [[6]], [[7], [8]]],
+        )
+        self.assertEqual(queued, 4)
+        self.assertEqual(values[:4], [[[2]], [[4]], [[6], [8]], [[10]]])
+        for error in values[4:]:
+            self.assertEqual(error.http_status, 503)
+            self.assertEqual(error.code_name, "RESOURCE_EXHAUSTED")
+            self.assertIn("queue", error.message)
+
+    def test_pads_to_allowed_sizes(self):
+        servable = _Recorder()
+        values, observed, _ = _run(
+            servable,
+            BatchingOptions(
+                max_batch_size=6,
+                num_batch_threads=1,
+                allowed_batch_sizes=(2, 4, 6),
+            ),
+            [[[1]], [[2]], [[3], [4]]],
+        )
+        self.assertEqual(values, [[[2]], [[4]], [[6], [8]]])
+        self.assertEqual(servable.calls, [[[1], [1]], [[2], [3], [4], [2]]])
+        self.assertEqual(observed, [(1, 2), (2, 4)])
+
+    def test_waits_for_others_until_the_timeout(self):
+        servable = _Recorder()
+        servable.gate.set()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=3,
+                batch_timeout_micros=_TIMEOUT_SECONDS * 1_000_000,
+                num_batch_threads=2,
+            )
+        )
+
+        async def main():
+            futures = []
+            for i in range(3):
+                futures.append(
+                    scheduler.submit(
+                        servable,
+                        servable.signature,
+                        {"x": np.array([[i]])},
+                        ("y",),
+                    )
+                )
+                # Long enough for an idle thread to take what it should not.
+                await asyncio.sleep(0.05)
+            await asyncio.gather(*futures)
+
+        asyncio.run(main())
+        scheduler.stop()
+        self.assertEqual(servable.calls, [[[0], [1], [2]]])
+
+    def test_leaves_out_who_has_gone(self):
+        servable = _Recorder()
+        values, _, _ = _run(
+            servable,
+            BatchingOptions(num_batch_threads=1),
+            [[[1]], [[2]], [[3]]],
+            cancel=[1],
+        )
+        self.assertEqual(servable.calls, [[[1]], [[3]]])
+        self.assertIsInstance(values[1], asyncio.CancelledError)
+
+    def test_who_goes_while_it_is_computed_takes_nobody_along(self):
+        servable = _Recorder()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(
+                max_batch_size=2,
+                batch_timeout_micros=10**9,
+                num_batch_threads=1,
+            )
+        )
+
+        async def main():
+            gone, waiting = (
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array([[x]])}, ("y",)
+                )
+                for x in (1, 2)
+            )
+            await asyncio.to_thread(servable.entered.acquire)
+            gone.cancel()
+            servable.gate.set()
+            result = await asyncio.wait_for(waiting, _TIMEOUT_SECONDS)
+            self.assertEqual(result["y"].tolist(), [[4]])
+            await asyncio.to_thread(scheduler.stop)
+
+        asyncio.run(main())
+        self.assertEqual(servable.calls, [[[1], [2]]])
+
+    def test_does_not_merge_when_told_so(self):
+        servable = _Recorder()
+        servable.gate.set()
+        options = batching_options.without_merging()
+        _, observed, _ = _run(servable, options, [[[i]] for i in range(9)])
+        self.assertEqual(observed, [(1, 1)] * 9)
+
+    def test_closes_a_retired_servable_after_its_last_request(self):
+        servable = _Recorder()
+        scheduler = batching.BatchScheduler(BatchingOptions())
+
+        async def main():
+            future = scheduler.submit(
+                servable, servable.signature, {"x": np.array([[1]])}, ("y",)
+            )
+            await asyncio.to_thread(servable.entered.acquire)
+            servable.retire()
+            self.assertFalse(servable.is_closed)
+            servable.gate.set()
+            result = await future
+            self.assertEqual(result["y"].tolist(), [[2]])
+            with self.assertRaisesRegex(errors.RequestError, "unloaded"):
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array([[1]])}, ()
+                )
+
+        asyncio.run(main())
+        self.assertTrue(servable.wait_closed(_TIMEOUT_SECONDS))
+        self.assertTrue(servable.is_closed)
+        scheduler.stop()
+
+    def test_answers_what_is_queued_when_it_stops(self):
+        servable = _Recorder()
+        scheduler = batching.BatchScheduler(
+            BatchingOptions(batch_timeout_micros=10**9, num_batch_threads=1)
+        )
+        servable.gate.set()
+
+        async def main():
+            future = scheduler.submit(
+                servable, servable.signature, {"x": np.array([[4]])}, ("y",)
+            )
+            await asyncio.to_thread(scheduler.stop)
+            self.assertEqual((await future)["y"].tolist(), [[8]])
+            with self.assertRaisesRegex(errors.RequestError, "shutting down"):
+                scheduler.submit(
+                    servable, servable.signature, {"x": np.array([[4]])}, ()
+                )
+
+        asyncio.run(main())
+
+
+if __name__ == "__main__":
+    absltest.main()

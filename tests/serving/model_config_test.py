@@ -1,0 +1,156 @@
+"""Tests of the files that say what to serve and how to merge requests."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving import batching_parameters
+from bert_tf.serving import model_config
+from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.model_config import ModelConfig
+from bert_tf.serving.model_config import VersionPolicy
+
+
+class ModelConfigTest(parameterized.TestCase):
+    def read(self, text):
+        return model_config.read(
+            self.create_tempfile("models.config", text).full_path
+        )
+
+    def test_one_model_is_called_like_its_folder(self):
+        self.assertEqual(
+            model_config.of_one_model("/models/mrpc/", None),
+            [ModelConfig("mrpc", "/models/mrpc/")],
+        )
+        (named,) = model_config.of_one_model("/models/mrpc", "other")
+        self.assertEqual(named.name, "other")
+
+    def test_file_of_models(self):
+        first, second, third = self.read(
+            """
+            model_config_list {
+              config { name: "a" base_path: "/a" model_platform: "tensorflow" }
+              config {
+                name: "b" base_path: "/b"
+                model_version_policy { specific { versions: 3 versions: 5 } }
+                version_labels { key: "stable" value: 3 }
+              }
+              config {
+                name: "c" base_path: "/c"
+                model_version_policy { latest { num_versions: 2 } }
+              }
+            }
+            """
+        )
+        self.assertEqual(first, ModelConfig("a", "/a", VersionPolicy(latest=1)))
+        self.assertEqual(second.policy.choose([1, 3, 9]), {3})
+        self.assertEqual(second.labels, {"stable": 3})
+        self.assertEqual(third.policy.choose([9, 1, 3]), {3, 9})
+
+    @parameterized.parameters(
+        ("model_config_list { config { nome: 'a' } }", "no field named"),
+        ("\xff\xfe", "must be a text file"),
+        ("", "model_config_list is required"),
+        ("model_config_list { config { name: 'a' } }", "name and a base_path"),
+        (
+            "model_config_list { config { name: 'a' base_path: 'x' } "
+            "config { name: 'a' base_path: 'y' } }",
+            "stands twice",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: 'x' "
+            "model_platform: 'torch' } }",
+            "must be 'tensorflow'. Received: 'torch'",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: 'x' "
+            "model_version_policy { specific {} } } }",
+            "names no version",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: 'x' "
+            "logging_config {} } }",
+            "logging_config of a has no meaning",
+        ),
+    )
+    def test_refuses_others(self, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.read(text)
+
+
+class BatchingParametersTest(parameterized.TestCase):
+    def read(self, text):
+        return batching_parameters.read(
+            self.create_tempfile("batching.config", text).full_path
+        )
+
+    def test_reads_what_tensorflow_serving_reads(self):
+        self.assertEqual(
+            self.read(
+                """
+                max_batch_size { value: 32 }
+                batch_timeout_micros { value: 1500 }
+                max_enqueued_batches { value: 7 }
+                num_batch_threads { value: 3 }
+                thread_pool_name { value: "pool" }
+                allowed_batch_sizes: 1
+                allowed_batch_sizes: 32
+                pad_variable_length_inputs: false
+                """
+            ),
+            BatchingOptions(32, 1500, 7, 3, (1, 32)),
+        )
+
+    def test_defaults_are_tensorflow_servings(self):
+        self.assertEqual(self.read(""), BatchingOptions(1000, 0, 10, 0, ()))
+
+    @parameterized.parameters(
+        ("max_batch_size: 32", "must be a text file of BatchingParameters"),
+        ("max_size { value: 1 }", "no field named"),
+        ("max_batch_size { value: 0 }", "at least 1"),
+        ("batch_timeout_micros { value: -1 }", "must not be negative"),
+        ("pad_variable_length_inputs: true", "sets pad_variable_length_inputs"),
+        ("allowed_batch_sizes: 4", "end with max_batch_size=1000"),
+        (
+            "max_batch_size { value: 4 } allowed_batch_sizes: [4, 2, 4]",
+            "must rise",
+        ),
+    )
+    def test_refuses_others(self, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self.read(text)
+
+
+class ServeConfigTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, "either --model_base_path or --model_config_file"),
+        ({"model_base_path": "a", "model_config_file": "b"}, "either"),
+        ({"model_config_file": "b", "model_name": "c"}, "--model_name is of"),
+        ({"model_base_path": "a", "port": 8501}, "must differ"),
+        ({"model_base_path": "a", "port": 65536}, "--port must lie between"),
+        ({"model_base_path": "a", "max_batch_size": 0}, "at least 1"),
+        (
+            {
+                "model_base_path": "a",
+                "batching_parameters_file": "b",
+                "max_batch_size": 2,
+            },
+            "drop one of the two",
+        ),
+        (
+            {
+                "model_base_path": "a",
+                "enable_batching": False,
+                "num_batch_threads": 2,
+            },
+            "--num_batch_threads is of use with --enable_batching only",
+        ),
+    )
+    def test_refuses_what_cannot_be(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            ServeConfig(**flags)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,282 @@
+"""Tests of versions that come, fail and go, with an engine of text files."""
+
+import os
+import pathlib
+import threading
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.serving import errors
+from bert_tf.serving import model_manager
+from bert_tf.serving.model_config import ModelConfig
+from bert_tf.serving.model_config import VersionPolicy
+from bert_tf.serving.servable import Engine
+from bert_tf.serving.servable import Servable
+
+_TIMEOUT_SECONDS = 60
+_NEWEST = VersionPolicy()
+
+
+class _TextFile(Servable):
+    def __init__(self, name, version, text):
+        super().__init__(name, version, {})
+        self.text = text
+        self.is_closed = False
+
+    def run(self, signature, inputs, outputs):
+        raise NotImplementedError
+
+    def signature_defs(self):
+        return {}
+
+    def close(self):
+        self.is_closed = True
+
+
+class _TextEngine(Engine):
+    """A version is a folder with a file `text`; "broken" cannot be loaded."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def load(self, name, version, directory):
+        text = pathlib.Path(directory, "text").read_text("utf-8")
+        self.loaded.append((name, version, text))
+        if text == "broken":
+            raise errors.invalid("it is broken")
+        return _TextFile(name, version, text)
+
+    def missing(self, directory):
+        return None if os.path.exists(f"{directory}/text") else "text"
+
+
+class ModelManagerTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+        self.engine = _TextEngine()
+        self.changes = []
+        self.manager = model_manager.ModelManager(
+            self.engine,
+            on_change=lambda *change: self.changes.append(change),
+        )
+        self.addCleanup(self.manager.stop)
+
+    def write(self, version, text, model="m"):
+        path = self.folder / model / str(version) / "text"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+    def config(self, policy=_NEWEST, labels=(), model="m"):
+        return ModelConfig(
+            model, str(self.folder / model), policy, dict(labels)
+        )
+
+    def start(self, *args, poll_seconds=0):
+        self.manager.start([self.config(*args)], poll_seconds)
+
+    def served(self, **which):
+        with self.manager.use("m", **which) as servable:
+            return servable.version, servable.text
+
+    def states(self, model="m"):
+        return {
+            number: state for number, state, _ in self.manager.status(model)
+        }
+
+    def test_serves_the_newest_and_takes_over_newer_ones(self):
+        for version in (2, 10, 9):
+            self.write(version, f"text {version}")
+        self.write("11.tmp", "not a version")
+        self.write("-3", "not a version")
+        self.start()
+        self.assertEqual(self.served(), (10, "text 10"))
+        self.assertLen(self.engine.loaded, 1)
+        with self.manager.use("m") as old:
+            self.write("0012", "text 12")
+            self.manager.refresh()
+            self.assertEqual(self.served(), (12, "text 12"))
+            with self.assertRaisesRegex(
+                errors.RequestError, r"Specific\(m, 10\)"
+            ):
+                self.served(version=10)
+            self.assertFalse(old.is_closed)
+            self.assertEqual(self.states(), {12: "AVAILABLE", 10: "UNLOADING"})
+        self.assertTrue(old.is_closed)
+        self.assertEqual(self.states(), {12: "AVAILABLE", 10: "END"})
+        self.assertEqual(
+            self.changes, [("m", 10, True), ("m", 12, True), ("m", 10, False)]
+        )
+
+    def test_serves_the_old_version_while_the_new_one_is_broken(self):
+        self.write(1, "one")
+        self.start()
+        path = self.write(2, "broken")
+        for _ in range(3):
+            self.manager.refresh()
+        self.assertEqual(self.served(), (1, "one"))
+        self.assertLen(self.engine.loaded, 2, "Tried again without a reason.")
+        (_, state, error), _ = self.manager.status("m")
+        self.assertEqual((state, error.message), ("END", "it is broken"))
+        path.write_text("two, mended", "utf-8")
+        self.manager.refresh()
+        self.assertEqual(self.served(), (2, "two, mended"))
+
+    def test_does_not_load_half_a_version(self):
+        self.write(1, "one")
+        self.start()
+        (self.folder / "m" / "2").mkdir()
+        with self.assertLogs(level="WARNING") as logged:
+            self.manager.refresh()
+            self.manager.refresh()
+        self.assertLen(logged.output, 1)
+        self.assertIn("has no text", logged.output[0])
+        self.assertEqual(self.served(), (1, "one"))
+        (number, state, error), _ = self.manager.status("m")
+        self.assertEqual((number, state), (2, "START"))
+        self.assertIn("not whole yet", error.message)
+        self.write(2, "two")
+        self.manager.refresh()
+        self.assertEqual(self.served(), (2, "two"))
+
+    def test_starts_with_an_older_version_if_the_newest_is_broken(self):
+        self.write(1, "one")
+        self.write(2, "broken")
+        self.start()
+        self.assertEqual(self.served(), (1, "one"))
+        self.assertTrue(self.manager.is_ready())
+
+    @parameterized.parameters(
+        (VersionPolicy(latest=2), {3, 5}),
+        (VersionPolicy(latest=None), {1, 3, 5}),
+        (VersionPolicy(None, frozenset({1, 3, 4})), {1, 3}),
+    )
+    def test_policies(self, policy, expected):
+        for version in (1, 3, 5):
+            self.write(version, str(version))
+        self.start(policy)
+        self.assertEqual(set(self.states()), expected)
+        # The newest first, as most requests are for it.
+        loaded = [version for _, version, _ in self.engine.loaded]
+        self.assertEqual(loaded, sorted(expected, reverse=True))
+        self.assertEqual(self.served()[0], max(expected))
+
+    def test_labels(self):
+        for version in (1, 2, 3):
+            self.write(version, f"v{version}")
+        self.start(VersionPolicy(latest=2), {"canary": 3, "stable": 2})
+        self.assertEqual(self.served(label="stable"), (2, "v2"))
+        self.assertEqual(self.served(label="canary"), (3, "v3"))
+        with self.assertRaisesRegex(
+            errors.RequestError, "Unrecognized servable version label: old"
+        ):
+            self.served(label="old")
+
+    def test_keeps_the_last_version_whatever_happens_to_the_folder(self):
+        path = self.write(1, "one")
+        self.start()
+        path.unlink()
+        self.manager.refresh()
+        self.assertEqual(self.served(), (1, "one"))
+        path.parent.rmdir()
+        self.manager.refresh()
+        (self.folder / "m").rmdir()
+        with self.assertLogs(level="WARNING"):
+            self.manager.refresh()
+        self.assertEqual(self.served(), (1, "one"))
+
+    def test_looks_by_itself(self):
+        self.write(1, "one")
+        self.start(poll_seconds=0.01)
+        self.write(2, "two")
+        for _ in range(_TIMEOUT_SECONDS * 100):
+            if self.served() == (2, "two"):
+                break
+            threading.Event().wait(0.01)
+        self.assertEqual(self.served(), (2, "two"))
+
+    def test_waits_for_a_first_version(self):
+        (self.folder / "m").mkdir()
+        with self.assertLogs(level="WARNING"):
+            self.start()
+        self.assertFalse(self.manager.is_ready())
+        with self.assertRaisesRegex(errors.RequestError, r"Latest\(m\)"):
+            self.served()
+        self.write(1, "one")
+        self.manager.refresh()
+        self.assertTrue(self.manager.is_ready())
+        self.manager.set_unready()
+        self.assertFalse(self.manager.is_ready())
+
+    def test_refuses_to_start_without_a_model(self):
+        with self.assertRaisesRegex(UserError, "must be a folder of versions"):
+            self.start()
+        self.write(1, "broken")
+        with self.assertRaisesRegex(UserError, "Version 1 .* it is broken"):
+            self.start()
+        self.write("", "a version itself")
+        with self.assertRaisesRegex(UserError, "give the folder that holds it"):
+            self.start()
+
+    def test_refuses_labels_of_what_is_not_served(self):
+        self.write(1, "one")
+        with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
+            self.start(VersionPolicy(), {"x": 2})
+
+    def test_a_version_that_fails_its_warm_up_is_closed(self):
+        loaded = []
+
+        def fail(servable, directory):
+            loaded.append(servable)
+            raise errors.invalid(f"{directory} is cold")
+
+        self.write(1, "one")
+        with (
+            mock.patch.object(model_manager.warmup, "run", fail),
+            self.assertRaisesRegex(UserError, "m/1 is cold"),
+        ):
+            self.start()
+        (servable,) = loaded
+        self.assertTrue(servable.is_closed)
+
+    def test_a_model_that_has_moved_is_loaded_anew(self):
+        self.write(1, "one")
+        self.write(1, "moved", model="elsewhere")
+        self.start()
+        with self.manager.use("m") as old:
+            self.manager.reconfigure(
+                [ModelConfig("m", str(self.folder / "elsewhere"), _NEWEST, {})]
+            )
+            self.assertEqual(self.served(), (1, "moved"))
+        self.assertTrue(old.is_closed)
+
+    def test_other_models_at_run_time(self):
+        self.write(1, "one")
+        self.write(4, "four", model="other")
+        self.start()
+        with self.manager.use("m") as kept:
+            self.manager.reconfigure(
+                [self.config(), self.config(model="other")]
+            )
+            self.assertEqual(self.manager.names(), ["m", "other"])
+            with self.manager.use("m") as same:
+                self.assertIs(kept, same)
+            self.manager.reconfigure([self.config(model="other")])
+            self.assertFalse(kept.is_closed)
+        self.assertTrue(kept.is_closed)
+        with self.assertRaisesRegex(errors.RequestError, r"Latest\(m\)"):
+            self.served()
+        with self.assertRaisesRegex(errors.RequestError, "folder of versions"):
+            self.manager.reconfigure(
+                [self.config(model="other"), self.config(model="nix")]
+            )
+        with self.manager.use("other") as servable:
+            self.assertEqual(servable.text, "four")
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,177 @@
+"""Whatever is sent to the REST interface, it answers and goes on."""
+
+import http.client
+import json
+import socket
+import tempfile
+import urllib.parse
+
+import hypothesis
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tests.support import toy_models
+
+_SETTINGS = hypothesis.settings(
+    max_examples=150,
+    deadline=None,  # No test looks at a clock.
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+_SIGNATURES = (
+    *("serving_default", "echo", "log", "total", "share", "pairs"),
+    *("classify", "regress", "nix", "", "__saved_model_init_op"),
+)
+# Surrogates cannot be sent, but their escapes can.
+_TEXT = st.text(st.characters(exclude_categories=[]), max_size=8)
+_SCALAR = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | _TEXT
+    | st.sampled_from([{"b64": "YQ=="}, {"b64": "?"}, {"b64": 1}, {}])
+)
+_VALUE = st.recursive(
+    _SCALAR,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["text", "weights", "x", "ids", "negate", "b64"])
+            | _TEXT,
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+_LIKELY = st.fixed_dictionaries(
+    {},
+    optional={
+        "signature_name": st.sampled_from(_SIGNATURES),
+        "instances": _VALUE,
+        "inputs": _VALUE,
+        "examples": st.lists(
+            st.dictionaries(st.sampled_from(["x", "y"]), _VALUE, max_size=2),
+            max_size=3,
+        )
+        | _VALUE,
+        "context": _VALUE,
+    },
+)
+_METHOD = st.sampled_from(["predict", "classify", "regress"])
+# What TensorFlow Serving says to a request that is wrong.
+_REFUSALS = (400, 404, 501)
+
+
+class RestFuzzTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        toy_models.write(f"{folder}/toy")
+        _, config = cls.enterClassContext(toy_models.serving(f"{folder}/toy"))
+        cls.port = config.rest_api_port
+
+    def tearDown(self):
+        """After all that, it answers as it did before."""
+        body = {"signature_name": "echo", "instances": ["é"]}
+        path = "/v1/models/toy:predict"
+        self.assertEqual(
+            toy_models.ask(self.port, "POST", path, body),
+            (200, {"predictions": ["é"]}),
+        )
+        super().tearDown()
+
+    def check(self, method, path, body):
+        status, contents = toy_models.ask_raw(self.port, method, path, body)
+        answer = json.loads(contents.decode("utf-8", "surrogateescape"))
+        if status == 200:
+            self.assertNotIn("error", answer)
+        else:
+            self.assertIn(status, _REFUSALS, answer)
+            self.assertEqual(list(answer), ["error"])
+            self.assertTrue(answer["error"])
+            self.assertNotIn("Traceback", answer["error"])
+
+    def test_objects(self):
+        @_SETTINGS
+        @hypothesis.given(_METHOD, _LIKELY)
+        def run(method, document):
+            body = json.dumps(document).encode()
+            self.check("POST", f"/v1/models/toy:{method}", body)
+
+        run()
+
+    def test_bytes(self):
+        whole = json.dumps(
+            {"signature_name": "echo", "instances": ["日本", {"b64": "AA=="}]},
+            ensure_ascii=False,
+        ).encode()
+
+        @_SETTINGS
+        @hypothesis.given(
+            st.binary(max_size=40)
+            | st.builds(
+                lambda place, new: whole[:place] + new + whole[place + 1 :],
+                st.integers(0, len(whole)),
+                st.binary(max_size=2),
+            )
+        )
+        def run(body):
+            self.check("POST", "/v1/models/toy:predict", body)
+
+        run()
+
+    def test_paths_and_methods(self):
+        part = _TEXT.filter(lambda text: text.isprintable())
+
+        @_SETTINGS
+        @hypothesis.given(
+            st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH"]),
+            st.lists(
+                part
+                | st.sampled_from(
+                    ["toy", "toy:predict", "versions", "1", "labels", ":x"]
+                ),
+                max_size=4,
+            ),
+        )
+        def run(method, parts):
+            path = "/v1/models/" + "/".join(
+                urllib.parse.quote(text, safe=":", errors="replace")
+                for text in parts
+            )
+            self.check(method, path, b"{}")
+
+        run()
+
+    def test_what_is_no_http(self):
+        for request in (
+            b"\0\1\2\3\r\n\r\n",
+            b"POST /v1/models/toy:predict HTTP/1.1\r\n"
+            b"Host: x\r\nContent-Length: -5\r\n\r\n",
+            b"POST /v1/models/toy:predict HTTP/1.1\r\n"
+            b"Host: x\r\nContent-Length: 100\r\n\r\ntoo short",
+            b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        ):
+            with socket.create_connection(("127.0.0.1", self.port)) as client:
+                client.sendall(request)
+                client.shutdown(socket.SHUT_WR)
+                client.settimeout(toy_models.TIMEOUT_SECONDS)
+                self.assertNotIn(b" 500 ", client.recv(1000))
+
+    def test_who_hangs_up(self):
+        for _ in range(20):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port)
+            connection.request(
+                "POST",
+                "/v1/models/toy:predict",
+                b'{"signature_name": "log", "instances": [1]}',
+            )
+            connection.close()
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,218 @@
+"""Tests of starting and stopping a server in this process."""
+
+import os
+import pathlib
+import socket
+import tempfile
+import threading
+
+import grpc
+import tensorflow as tf
+from absl.testing import parameterized
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from bert_tf.errors import UserError
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving.server import ModelServer
+from tests.support import toy_models
+
+
+class ServerTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.version = toy_models.write(f"{cls.folder}/toy")
+
+    @parameterized.parameters("port", "rest_api_port")
+    def test_refuses_a_port_that_is_taken(self, flag):
+        ports = {
+            "port": toy_models.free_port(),
+            "rest_api_port": toy_models.free_port(),
+        }
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            ports[flag] = taken.getsockname()[1]
+            server = ModelServer(
+                ServeConfig(model_base_path=f"{self.folder}/toy", **ports)
+            )
+            with self.assertRaisesRegex(
+                UserError,
+                f"listens at 127.0.0.1:{ports[flag]}; choose another --{flag}",
+            ):
+                server.start()
+
+    def test_refuses_an_address_that_is_not_here(self):
+        server = ModelServer(
+            ServeConfig(
+                model_base_path=f"{self.folder}/toy", host="203.0.113.1"
+            )
+        )
+        with self.assertRaisesRegex(UserError, "--host=203.0.113.1"):
+            server.start()
+
+    @parameterized.parameters(
+        "saved_model.pb",
+        "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+    )
+    def test_leaves_out_half_a_version_until_it_is_whole(self, name):
+        base_path = self.create_tempdir().full_path
+        toy_models.copy(self.version, base_path, 1)
+        version = toy_models.copy(self.version, base_path, "new")
+        path = pathlib.Path(base_path, "2", name)
+        whole = pathlib.Path(version, name).read_bytes()
+        pathlib.Path(version, name).write_bytes(whole[: len(whole) // 2])
+        os.rename(version, path.parents[name.count("/")])
+        with toy_models.serving(base_path, model_name="m") as (server, config):
+            self.assertEqual(
+                self.states(config), {"2": "END", "1": "AVAILABLE"}
+            )
+            self.assertEqual(self.ask(config, [4.0]), (200, [8.0]))
+            path.write_bytes(whole)
+            server.look_for_versions()
+            self.assertEqual(
+                self.states(config), {"2": "AVAILABLE", "1": "END"}
+            )
+            self.assertEqual(self.ask(config, [4.0]), (200, [8.0]))
+
+    def ask(self, config, values):
+        examples = [{"x": value} for value in values]
+        status, answer = toy_models.ask(
+            config.rest_api_port,
+            "POST",
+            "/v1/models/m:regress",
+            {"signature_name": "regress", "examples": examples},
+        )
+        return status, answer.get("results", answer)
+
+    def states(self, config):
+        _, answer = toy_models.ask(config.rest_api_port, "GET", "/v1/models/m")
+        return {
+            entry["version"]: entry["state"]
+            for entry in answer["model_version_status"]
+        }
+
+    def test_refuses_a_version_in_place_of_a_model(self):
+        with (
+            self.assertRaisesRegex(UserError, "give the folder that holds it"),
+            toy_models.serving(self.version),
+        ):
+            pass
+
+    def test_listens_to_one_of_the_two(self):
+        for off in ("port", "rest_api_port"):
+            with toy_models.serving(f"{self.folder}/toy", **{off: 0}) as (
+                _,
+                config,
+            ):
+                port = config.port or config.rest_api_port
+                with socket.create_connection(("127.0.0.1", port)):
+                    pass
+            with self.assertRaises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+
+    def test_answers_what_it_took_before_it_stops(self):
+        answers = []
+        body = {"signature_name": "echo", "instances": ["x" * 100_000] * 20}
+        with toy_models.serving(
+            f"{self.folder}/toy",
+            # Nothing is computed before the server stops.
+            batch_timeout_micros=10**9,
+            max_batch_size=1000,
+        ) as (_, config):
+            threads = [
+                threading.Thread(
+                    target=lambda: answers.append(
+                        toy_models.ask(
+                            config.rest_api_port,
+                            "POST",
+                            "/v1/models/toy:predict",
+                            body,
+                        )
+                    )
+                )
+                for _ in range(5)
+            ]
+            for thread in threads:
+                thread.start()
+            while self.queued_rows(config) < 100:
+                threading.Event().wait(0.01)
+        for thread in threads:
+            thread.join()
+        self.assertEqual([status for status, _ in answers], [200] * 5)
+
+    def queued_rows(self, config):
+        _, text = toy_models.ask_raw(config.rest_api_port, "GET", "/metrics")
+        (line,) = [
+            line
+            for line in text.decode().splitlines()
+            if line.startswith("serving_queued_rows ")
+        ]
+        return float(line.split()[1])
+
+    def test_a_request_that_takes_too_long(self):
+        with toy_models.serving(
+            f"{self.folder}/toy",
+            batch_timeout_micros=10**9,
+            rest_api_timeout_in_ms=100,
+        ) as (_, config):
+            status, answer = toy_models.ask(
+                config.rest_api_port,
+                "POST",
+                "/v1/models/toy:predict",
+                {"signature_name": "echo", "instances": ["a"]},
+            )
+        self.assertEqual(
+            (status, answer), (504, {"error": "The request timed out."})
+        )
+
+    def test_refuses_what_it_cannot_queue(self):
+        statuses = []
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "toy"
+        request.model_spec.signature_name = "slow"
+        request.inputs["steps"].CopyFrom(tf.make_tensor_proto([2000]))
+
+        def ask_rest():
+            status, _ = toy_models.ask(
+                config.rest_api_port,
+                "POST",
+                "/v1/models/toy:predict",
+                {"signature_name": "slow", "inputs": [2000]},
+            )
+            statuses.append(status)
+
+        def ask_grpc():
+            try:
+                stub.Predict(request, timeout=toy_models.TIMEOUT_SECONDS)
+                statuses.append(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                statuses.append(error.code())
+
+        with (
+            toy_models.serving(
+                f"{self.folder}/toy",
+                max_batch_size=1,
+                max_enqueued_batches=1,
+                num_batch_threads=1,
+            ) as (_, config),
+            grpc.insecure_channel(f"localhost:{config.port}") as channel,
+        ):
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            threads = [
+                threading.Thread(target=target)
+                for target in (ask_rest, ask_grpc) * 10
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        refused = {503, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        self.assertEqual(
+            set(statuses) - {200, grpc.StatusCode.OK}, refused, statuses
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,135 @@
+"""Files for clients of phones and browsers, and programs that ask them."""
+
+import atexit
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import model_directory
+from bert_tf.config import ASCII_LOWER
+from bert_tf.config import ORIGINAL
+from bert_tf.text import packing
+from tests.support import client_models
+from tests.support import environments
+from tests.support.client_models import ASCII_TEXTS
+from tests.support.client_models import OTHER_TEXTS
+
+_HERE = pathlib.Path(__file__).parent
+# Each client is in an environment of its own.
+MEDIAPIPE = ("mediapipe==1.2.2",)
+OLD_MEDIAPIPE = ("mediapipe==0.10.21",)
+TASK_LIBRARY = ("tflite-support==0.4.4", "libusb-package==1.0.30.0")
+OLD_RUNTIME = ("tflite-runtime==2.14.0", "numpy==1.26.4")
+TOLERANCE = 1e-5
+
+# What files are of, and the flags of their export.
+FIXED = {"batch_size": 1, "max_seq_length": client_models.LENGTH}
+FILES = {
+    "fixed": (ASCII_LOWER, FIXED),
+    "free": (ASCII_LOWER, {}),
+    "original": (ORIGINAL, FIXED),
+    "float16": (ASCII_LOWER, {**FIXED, "quantization": "float16"}),
+    "int8": (ASCII_LOWER, {**FIXED, "quantization": "dynamic"}),
+    "old int8": (
+        ASCII_LOWER,
+        {**FIXED, "quantization": "dynamic", "compatibility": "2.14"},
+    ),
+}
+TOLERANCES = {"float16": 5e-3, "int8": 0.05, "old int8": 0.05}
+# Newer runtimes read files for old ones, but not the other way round.
+NEW_CASES = ("fixed", "free", "original", "float16", "int8", "old int8")
+OLD_CASES = ("fixed", "free", "original", "float16", "old int8")
+
+
+@functools.cache
+def folder():
+    path = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, path)
+    return path
+
+
+@functools.cache
+def models():
+    """Returns normalization to the directory of a classifier."""
+    return client_models.write_both(folder(), client_models.classification())
+
+
+@functools.cache
+def path_of(case):
+    """Returns the path of a file."""
+    normalization, values = FILES[case]
+    path = os.path.join(folder(), f"{case}.tflite")
+    return client_models.export(models()[normalization], path, **values)
+
+
+def texts(case):
+    """Returns what a file's model and its clients read alike."""
+    normalization, _ = FILES[case]
+    if normalization == ORIGINAL:
+        return list(ASCII_TEXTS)
+    return [*ASCII_TEXTS, *OTHER_TEXTS]
+
+
+@functools.cache
+def compute(case):
+    """Returns the probabilities of each text, <float32>[texts, labels]."""
+    normalization, values = FILES[case]
+    # Nothing is cut where the length is free.
+    length = values.get("max_seq_length", client_models.QA_LENGTH)
+    return probabilities(models()[normalization], texts(case), length)
+
+
+def probabilities(path, texts, length=client_models.LENGTH):
+    """Returns what the model in a directory says of texts."""
+    tokenizer = model_directory.read_model(path).build_tokenizer()
+    packed = packing.pack(
+        tokenizer.tokenize(texts), None, length, tokenizer.vocabulary
+    )
+    logits = bert_tf.load_model(path)(packed)["logits"]
+    return tf.nn.softmax(logits).numpy()
+
+
+def environment_name(packages):
+    """Returns what to call the environment of a client."""
+    return re.sub("[^a-z0-9]+", "_", packages[0])
+
+
+def ask(program, packages, requests):
+    """Returns the answers of a program in an environment."""
+    path = tempfile.mkdtemp(dir=folder())
+    paths = [os.path.join(path, x) for x in ("requests", "answers")]
+    with open(paths[0], "w", encoding="utf-8") as stream:
+        json.dump(requests, stream)
+    python = environments.make(environment_name(packages), *packages)
+    environments.run(
+        *(python, str(_HERE / program), *paths),
+        env=environments.clean_environment(),
+    )
+    with open(paths[1], encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def check(test, case, answers):
+    """Compares what a client says of `texts(case)` with the model.
+
+    Args:
+      test: A test case.
+      case: A key of `FILES`.
+      answers: Scores by label, for each text.
+    """
+    wanted = compute(case)
+    for scores in answers:
+        test.assertCountEqual(scores, client_models.LABELS)
+    given = [
+        [scores[label] for label in client_models.LABELS] for scores in answers
+    ]
+    test.assertAllClose(
+        given, wanted, rtol=0, atol=TOLERANCES.get(case, TOLERANCE)
+    )

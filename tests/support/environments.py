@@ -1,0 +1,69 @@
+"""Virtual environments for tests that need other packages than ours."""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_CACHE = _ROOT / ".cache" / "environments"
+
+
+def run(*command: str, **options) -> str:
+    """Runs a program and returns what it wrote; fails with all of that."""
+    result = subprocess.run(
+        command,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+    if result.returncode:
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {result.returncode}:\n"
+            f"{result.stdout[-5000:]}"
+        )
+    return result.stdout
+
+
+def make(name: str, *pip_arguments: str) -> str:
+    """Returns the Python of an environment, which is made unless cached.
+
+    Args:
+      name: What to call it.
+      *pip_arguments: What follows `pip install`, run at the repository's root:
+        packages with versions, or `-r` and a file. The environment is made
+        anew when they, or the named files, change.
+
+    Raises:
+      RuntimeError: If it cannot be made. Tests fail then, they do not skip.
+    """
+    key = hashlib.sha256(repr((sys.version, pip_arguments)).encode())
+    for argument in pip_arguments:
+        if (_ROOT / argument).is_file():
+            key.update((_ROOT / argument).read_bytes())
+    folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
+    python = str(folder / "bin" / "python")
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    # Of several processes that want it, one makes it.
+    with open(_CACHE / f"{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            for stale in _CACHE.glob(f"{name}-*"):
+                shutil.rmtree(stale)
+            run(sys.executable, "-m", "venv", str(folder))
+            pip = (python, "-m", "pip", "install", "--quiet")
+            run(*pip, *pip_arguments, cwd=_ROOT, env=clean_environment())
+            (folder / "complete").touch()
+    return python
+
+
+def clean_environment() -> dict[str, str]:
+    """Returns this process' variables without what points at our packages."""
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {key: os.environ[key] for key in os.environ if key not in ours}

@@ -1,0 +1,120 @@
+"""Tiny models of every head, published as users do, for other programs."""
+
+import atexit
+import dataclasses
+import functools
+import os
+import shutil
+import tempfile
+from unittest import mock
+
+from bert_tf.export import savedmodel
+from bert_tf.export.verify import run as verification
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+MAX_SEQ_LENGTH = tiny_exports.MAX_SEQ_LENGTH
+_SQUAD = SquadTask(
+    max_seq_length=MAX_SEQ_LENGTH,
+    doc_stride=2,
+    max_query_length=4,
+    n_best_size=5,
+    max_answer_length=3,
+    version_2_with_negative=True,
+)
+_TAGGING = TaggingTask(
+    name="tagging",
+    labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "X"),
+    max_seq_length=MAX_SEQ_LENGTH,
+    files={},
+)
+# Of what the model is, a task or a kind, and the flags of its export.
+_HEADS = {
+    "classification": (tiny_exports.classification(), {}),
+    "pair": (tiny_exports.classification(pair=True), {}),
+    "multi_label": (tiny_exports.classification("multi_label"), {}),
+    "regression": (tiny_exports.classification("regression", pair=True), {}),
+    "question_answering": (_SQUAD, {}),
+    "multiple_choice": (tiny_exports.multiple_choice(), {}),
+    "tagging": (_TAGGING, {}),
+    "fill_mask": ("pretraining", {"top_k": 3}),
+    "next_sentence": ("pretraining", {"head": "next_sentence"}),
+    "embeddings": ("encoder", {}),
+}
+NAMES = tuple(_HEADS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A model and its exports.
+
+    Attributes:
+      model_dir: The model.
+      output_dir: The versions that take strings: 1.
+      ids_dir: The versions that take ids.
+    """
+
+    model_dir: str
+    output_dir: str
+    ids_dir: str
+
+
+@functools.cache
+def publish() -> dict[str, Published]:
+    """Exports a model of each head, once in a process.
+
+    What is in them is not verified, which is what the tests are for.
+    """
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    with mock.patch.object(verification, "examine", _unseen):
+        return {name: _publish(folder, name) for name in NAMES}
+
+
+def write_model(folder, name):
+    """Writes a model with the head; returns it and the flags of exporters."""
+    task, values = _HEADS[name]
+    model_dir = os.path.join(folder, "models", name, "model")
+    if name == "tagging":
+        tiny_model.write_task(model_dir, task, _tagging_weights(task))
+    else:
+        tiny_exports.write(os.path.dirname(model_dir), task)
+    return model_dir, values
+
+
+def _publish(folder, name):
+    model_dir, values = write_model(folder, name)
+    output_dir = os.path.join(folder, name)
+    savedmodel.run(
+        SavedModelConfig(
+            model_dir=model_dir,
+            output_dir=output_dir,
+            buckets=tiny_exports.BUCKETS,
+            ids_only=True,
+            **values,
+        )
+    )
+    return Published(model_dir, output_dir, f"{output_dir}_ids")
+
+
+def _tagging_weights(task):
+    """Returns weights with which words have different tags."""
+    model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+    weights = tiny_model.random_weights(model)
+    for name in weights:
+        if name.endswith(("/beta", "bias", "type_embeddings")):
+            weights[name] *= 0.1
+        elif name.endswith("/gamma"):
+            weights[name] = 1 + 0.1 * weights[name]
+    return weights
+
+
+def _unseen(directory, artifact, stored, **_):
+    """Stands where the exporter asks a fresh process."""
+    check = verification.Check("answers", "left to the tests")
+    latencies = (0.0,) * len(artifact.buckets)
+    return verification.Report(directory, stored.path, (check,), latencies)

@@ -1,0 +1,136 @@
+"""What finetune_workers_test.py has one process do, and several."""
+
+import os
+import random
+from unittest import mock
+
+import keras
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.commands import distill
+from bert_tf.commands import finetune_classifier
+from bert_tf.commands import finetune_tagger
+from bert_tf.distribute import devices
+from bert_tf.flags import cli
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.distill import DistillConfig
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.inference import predict
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_finetuning
+from tests.support import tiny_model
+
+_TAGS = {"cat": "B-PET", "dog": "B-PET", "mat": "B-THING"}
+_DEVICE_FLAGS = ("distribution_strategy", "worker_hosts", "task_index")
+
+
+def flags(folder, output_dir):
+    """Returns the flags of a classifier, whose files are made if need be."""
+    for name, count, seed in (("train", 14, 0), ("testa", 9, 1)):
+        _write_tags(os.path.join(folder, f"eng.{name}"), count, seed)
+    model = os.path.join(folder, "encoder")
+    if not os.path.exists(model):
+        _write_encoder(model)
+    return tiny_finetuning.flags(
+        folder,
+        pretrained_model_dir=model,
+        output_dir=output_dir,
+        # Two workers cannot share these evenly.
+        train_batch_size="5",
+        eval_batch_size=3,
+        learning_rate="0.003",
+        num_train_epochs="2",
+        # When an evaluation begins, there is a checkpoint without it.
+        save_checkpoints_steps=5,
+        keep_best=True,
+        evaluate_every_steps=5,
+    )
+
+
+def _write_encoder(path):
+    """Writes an encoder whose outputs tell texts apart."""
+    keras.utils.set_random_seed(1)
+    encoder = bert_model.BertModel(tiny_model.CONFIG)
+    vocabulary = Vocabulary(tiny_model.TOKENS)
+    model_directory.write(
+        path,
+        tiny_model.CONFIG,
+        {
+            name: variable.numpy() * (5 if len(variable.shape) == 2 else 1)
+            for name, variable in bert_model.named_variables(encoder).items()
+        },
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {"kind": "encoder"},
+        "# Tiny\n",
+    )
+
+
+def _write_tags(path, count, seed):
+    rng = random.Random(seed)
+    words = ("the", "sat", "on", *_TAGS)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(count):
+            for word in rng.choices(words, k=rng.randint(1, 7)):
+                file.write(f"{word} {_TAGS.get(word, 'O')}\n")
+            file.write("\n")
+
+
+def main(config: ClassifierConfig) -> None:
+    """Trains a classifier, uses it in two ways, and chooses between taggers."""
+    # A process can find its workers only once.
+    computing = devices.prepare(config)
+    with mock.patch.object(devices, "prepare", return_value=computing):
+        finetune_classifier.main(config)
+        among = {name: getattr(config, name) for name in _DEVICE_FLAGS}
+        predict.run(
+            PredictConfig(
+                model_dir=os.path.join(config.output_dir, "model"),
+                input_file=config.test_file,
+                output_file=os.path.join(config.output_dir, "answers.jsonl"),
+                batch_size=5,
+                **among,
+            )
+        )
+        distill.main(
+            DistillConfig(
+                teacher_dir=os.path.join(config.output_dir, "model"),
+                train_file=config.train_file,
+                dev_file=config.dev_file,
+                output_dir=os.path.join(config.output_dir, "student"),
+                do_train=True,
+                do_eval=True,
+                num_hidden_layers=1,
+                hidden_size=8,
+                num_attention_heads=2,
+                hidden_weight=1.0,
+                train_batch_size="7",
+                learning_rate="0.01",
+                num_train_epochs="0.5",
+                iterations_per_loop=1,
+                **among,
+            )
+        )
+        finetune_tagger.main(
+            TaggerConfig(
+                data_dir=os.path.dirname(config.train_file),
+                pretrained_model_dir=config.pretrained_model_dir,
+                output_dir=os.path.join(config.output_dir, "tagger"),
+                do_train=True,
+                do_eval=True,
+                max_seq_length=12,
+                train_batch_size="3",
+                # With the first of them numbers are not finite.
+                learning_rate="1e38,0.02,1e-9",
+                num_train_epochs="1",
+                iterations_per_loop=1,
+                **among,
+            )
+        )
+
+
+if __name__ == "__main__":
+    cli.run(main)

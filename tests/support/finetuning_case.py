@@ -1,0 +1,112 @@
+"""What tests of fine-tuning share: short runs, and what they leave."""
+
+import os
+from unittest import mock
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.finetuning import run as finetuning
+from bert_tf.finetuning.evaluate import Evaluator
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.training import metrics as training_metrics
+from bert_tf.training.step import TrainingLoop
+from tests.support import tiny_finetuning
+
+# 50 examples in batches of 4, twice.
+NUM_STEPS = 25
+_SPEED = ("examples_per_second", "tokens_per_second")
+
+
+def run(config):
+    """Fine-tunes a classifier; returns its results."""
+    return finetuning.run(config, classification_flags.build_task)
+
+
+def state(output_dir):
+    """Returns all that the newest checkpoint has, by name."""
+    return tf1_checkpoint.read(output_dir)
+
+
+def change_weights(path, change):
+    """Replaces a model by another one of the same shape and vocabulary."""
+    stored = model_directory.read_model(path)
+    model_directory.write(
+        path,
+        stored.config,
+        {name: stored.weights[name] + change for name in stored.weights},
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        stored.task,
+        "# Another\n",
+    )
+
+
+def forget_model(values):
+    """Makes of an identity what it was before models were hashed."""
+    (name,) = [name for name in values if name.startswith("the model of")]
+    del values[name]
+
+
+def weights(path):
+    """Returns the weights of a model directory, by name."""
+    stored = model_directory.read_model(path)
+    return {name: stored.weights[name] for name in stored.weights}
+
+
+def metrics(output_dir):
+    """Returns the lines of a run, without those on its speed."""
+    lines = training_metrics.read(
+        os.path.join(output_dir, training_metrics.METRICS_FILE)
+    )
+    return [
+        {name: value for name, value in line.items() if name not in _SPEED}
+        for line in lines
+    ]
+
+
+def read_text(folder, name):
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()
+
+
+class Interrupted(Exception):
+    """Stands for the end of the process."""
+
+
+def die_at(step):
+    """Lets the process die after so many calls of the training loop."""
+    calls = []
+    run = TrainingLoop.run
+
+    def run_or_die(self, *args):
+        calls.append(1)
+        if len(calls) > step:
+            raise Interrupted
+        return run(self, *args)
+
+    return mock.patch.object(TrainingLoop, "run", run_or_die)
+
+
+def die_evaluating():
+    """Lets the process die in its first evaluation."""
+    return mock.patch.object(Evaluator, "evaluate", side_effect=Interrupted)
+
+
+class FinetuningCase:
+    """What a test case of fine-tuning mixes in: a folder of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def config(self, **values):
+        return tiny_finetuning.config(self.folder, **values)
+
+    def assert_same_state(self, one, other):
+        expected, received = state(one), state(other)
+        self.assertEqual(set(received), set(expected))
+        for name, value in expected.items():
+            self.assertAllEqual(received[name], value, name)
+
+    def out(self, name):
+        return os.path.join(self.folder, name)

@@ -1,0 +1,76 @@
+"""The batch and the model behind the golden of the optimizer."""
+
+import json
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.io import files
+from bert_tf.modeling import bert as bert_model
+from bert_tf.training import optimizer as optimizers
+from tests.support.shared_data import golden
+
+
+def read_trajectory():
+    """Returns learning rate, schedule and the losses before each step."""
+    with open(golden("model/optimizer_trajectory.json")) as file:
+        return json.load(file)
+
+
+def read_batch():
+    """Returns the pretraining features of the one batch that it trains on."""
+    stored = np.load(golden("model/forward.npz"))
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    batch = {name: np.int32(stored[name]) for name in names}
+    return batch | {
+        "masked_lm_ids": np.int32(stored["masked_lm_ids"]),
+        "masked_lm_weights": np.float32(stored["masked_lm_weights"]),
+        "next_sentence_labels": np.int32(
+            stored["next_sentence_labels"]
+        ).reshape(-1, 1),
+    }
+
+
+def read_checkpoint(name):
+    """Returns the tensors of one of the golden checkpoints."""
+    golden(f"model/{name}.index")  # Skips the test where there is none.
+    return tf1_checkpoint.read(golden("model") + f"/{name}")
+
+
+def build(fuse=False):
+    """Returns the golden model with its first weights, and the optimizer."""
+    config = files.read_bert_config(golden("model/bert_config.json"))
+    model = bert_model.BertForPretraining(config, fuse=fuse)
+    tf1_checkpoint.load_into(model, read_checkpoint("bert_model.ckpt"))
+    return model, build_optimizer(model)
+
+
+def build_optimizer(model):
+    """Returns the optimizer that the trajectory was made with."""
+    trajectory = read_trajectory()
+    optimizer = optimizers.build_optimizer(
+        "bert_adam",
+        trajectory["learning_rate"],
+        trajectory["num_train_steps"],
+        trajectory["num_warmup_steps"],
+    )
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def assert_same_state(test: tf.test.TestCase, received, expected):
+    """Compares weights, slots and step in full, by the golden's tolerances."""
+    test.assertEqual(set(received), set(expected))
+    for name, value in expected.items():
+        if "/key/bias/" in name:
+            # Their gradient is zero but for rounding.
+            test.assertLess(np.abs(received[name]).max(), 1e-8, name)
+            continue
+        test.assertAllClose(
+            received[name],
+            value,
+            rtol=0,
+            atol=1e-4 * np.abs(value).max(),
+            msg=name,
+        )

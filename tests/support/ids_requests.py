@@ -1,0 +1,96 @@
+"""What exports of ids must say, for programs of other projects to say it.
+
+A program gets a file of requests, a list of JSON objects: `directory` is that
+of a SavedModel; `inputs` an .npz file with arrays named CALL:INPUT, and
+`outputs` the one to write, with arrays named CALL:OUTPUT.
+"""
+
+import json
+import os
+
+import numpy as np
+
+from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.export import artifact as artifacts
+from bert_tf.export import graph_file
+from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify import registry as expectation_registry
+from tests.support import every_head
+
+_TOLERANCE = 1e-5
+
+
+class IdsRequests:
+    """Requests for the exports of every head.
+
+    Args:
+      folder: Where to write them.
+
+    Attributes:
+      path: The file of requests.
+    """
+
+    def __init__(self, folder):
+        self._planned = {}
+        self._outputs = {}
+        requests = []
+        for name, published in every_head.publish().items():
+            directory = artifacts.find_version(published.ids_dir)
+            self._planned[name] = _plan(directory, published.model_dir)
+            inputs = os.path.join(folder, f"{name}_inputs.npz")
+            arrays = {
+                f"{number}:{key}": array
+                for number, one in enumerate(self._planned[name])
+                for key, array in one.call.inputs.items()
+            }
+            np.savez(inputs, **arrays)
+            self._outputs[name] = os.path.join(folder, f"{name}_outputs.npz")
+            requests.append(
+                {
+                    "directory": directory,
+                    "inputs": inputs,
+                    "outputs": self._outputs[name],
+                }
+            )
+        self.path = os.path.join(folder, "requests.json")
+        with open(self.path, "w", encoding="utf-8") as file:
+            json.dump(requests, file)
+
+    def compare(self, name):
+        """Compares a program's answers with what the model says.
+
+        Args:
+          name: The head.
+
+        Returns:
+          The largest difference, and what is wrong.
+        """
+        answers = [{} for _ in self._planned[name]]
+        with np.load(self._outputs[name]) as arrays:
+            for key in arrays:
+                number, _, output = key.partition(":")
+                answers[int(number)][output] = arrays[key]
+        differences = [
+            comparison.compare(one.expected, outputs, _TOLERANCE, {})
+            for one, outputs in zip(self._planned[name], answers, strict=True)
+        ]
+        return (
+            max(difference.largest for difference in differences),
+            [fault for one in differences for fault in one.faults],
+        )
+
+
+def _plan(directory, model_dir):
+    signatures = graph_file.read_signatures(directory)
+    expected = expectation_registry.build(
+        checkpoint_loading.read(model_dir, flag="--model_dir"),
+        artifacts.read(directory),
+        directory,
+        signatures[replay_plan.SERVING],
+        _TOLERANCE,
+    )
+    planned = replay_plan.plan(expected, signatures)
+    if not planned:
+        raise ValueError(f"Nothing is asked of {directory}.")
+    return planned

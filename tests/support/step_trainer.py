@@ -1,0 +1,155 @@
+"""A tiny model trained by the training loop, in each way that there is."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.modeling import bert as bert_model
+from bert_tf.training import optimizer as optimizers
+from bert_tf.training import state as training_state
+from bert_tf.training import step as training_loop
+from bert_tf.training.losses import PretrainingObjective
+from bert_tf.training.step import TrainingLoop
+from bert_tf.training.xla import Compilation
+from tests.support import record_files
+
+CONFIG = BertConfig(
+    vocab_size=64,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    type_vocab_size=2,
+    initializer_range=0.3,
+)
+
+
+def examples(count):
+    """Returns the features of `count` records, stacked."""
+    records = [record_files.make_features(number) for number in range(count)]
+    stacked = {
+        name: np.stack([record[name] for record in records])
+        for name in records[0]
+    }
+    return {
+        name: x.astype(np.float32 if x.dtype.kind == "f" else np.int32)
+        for name, x in stacked.items()
+    } | {"example_index": np.arange(count, dtype=np.int64)}
+
+
+def dataset(rows, batch_size, seed=5):
+    """Returns rows over and over, each time with its own number."""
+    batches = tf.data.Dataset.from_tensor_slices(rows).repeat()
+    batches = batches.batch(batch_size, drop_remainder=True).enumerate()
+
+    def renumber(number, batch):
+        index = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        return batch | {"example_index": index}
+
+    batches = batches.map(renumber)
+    return training_loop.add_dropout_seeds(batches, seed)
+
+
+class StepTrainer:
+    """A model and its training loop, on 24 examples over and over.
+
+    Args:
+      devices: How many devices share a step.
+      batch_size: Examples of a step.
+      most_at_once: The most rows that a device computes at once; 0 means all.
+      policy: The dtype policy.
+      optimizer: Its name.
+      learning_rate: Its peak, after two steps; it is 0 after 20, or as many as
+        there are to be.
+      num_train_steps: Steps of the schedule.
+      dropout: The rate of all dropout.
+      compilation: What XLA compiles.
+      model_arguments: Further ones of the model.
+      use_next_sentence: Whether that loss takes part.
+      scale_loss: Whether the loss is scaled; by default for float16 alone.
+      weight_scale: Standard deviation of the first weights.
+      seed: Of dropout.
+    """
+
+    def __init__(
+        self,
+        devices=1,
+        batch_size=8,
+        most_at_once=0,
+        policy="float32",
+        optimizer="bert_adam",
+        learning_rate=0.01,
+        num_train_steps=20,
+        dropout=0.1,
+        compilation=None,
+        model_arguments=(),
+        use_next_sentence=True,
+        scale_loss=None,
+        weight_scale=0.3,
+        seed=5,
+    ):
+        config = BertConfig.from_dict(
+            CONFIG.to_dict()
+            | {
+                "hidden_dropout_prob": dropout,
+                "attention_probs_dropout_prob": dropout,
+            }
+        )
+        names = [f"CPU:{index}" for index in range(devices)]
+        self.strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        if devices > 1:
+            self.strategy = tf.distribute.MirroredStrategy(names)
+        with self.strategy.scope():
+            model = bert_model.BertForPretraining(
+                config, dtype=policy, **dict(model_arguments)
+            )
+            self.variables = bert_model.named_variables(model)
+            rng = np.random.default_rng(4)
+            for variable in self.variables.values():
+                variable.assign(
+                    rng.normal(size=variable.shape, scale=weight_scale)
+                )
+            self.optimizer = optimizers.build_optimizer(
+                optimizer, learning_rate, num_train_steps, 2
+            )
+            self.optimizer.build(
+                [
+                    variable
+                    for name, variable in self.variables.items()
+                    if use_next_sentence
+                    or not name.startswith(("bert/pooler", "cls/seq_rel"))
+                ]
+            )
+        self.plan = StepPlan(batch_size, devices, most_at_once)
+        if scale_loss is None:
+            scale_loss = policy == "mixed_float16"
+        self.loop = TrainingLoop(
+            self.strategy,
+            model,
+            PretrainingObjective(use_next_sentence),
+            self.optimizer,
+            self.plan,
+            scale_loss,
+            compilation or Compilation(),
+        )
+        self.iterator = batches_lib.deal(
+            self.strategy,
+            dataset(examples(24), batch_size, seed),
+            self.plan,
+        )
+        self.metrics = []
+        self.healthy = True
+
+    def train(self, *calls):
+        """Trains so many steps in each call into the graph; returns itself."""
+        for count in calls:
+            self.healthy, metrics = self.loop.run(self.iterator, count)
+            self.metrics.append(metrics)
+        return self
+
+    def state(self):
+        """Returns the tensors of a checkpoint."""
+        return training_state.read(self.variables, self.optimizer)

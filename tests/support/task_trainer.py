@@ -1,0 +1,178 @@
+"""Tiny models of each kind of task, trained by the training loop."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.distillation.objective import DistillationObjective
+from bert_tf.distillation.objective import LayerPairs
+from bert_tf.distillation.objective import Weights
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.finetuning.input import FinetuneInput
+from bert_tf.modeling import bert as bert_model
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.multiple_choice.files import Columns
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import optimizer as optimizers
+from bert_tf.training import xla
+from bert_tf.training.losses import TaskObjective
+from bert_tf.training.step import TrainingLoop
+from tests.support import tiny_model
+
+_LENGTHS = (8, 12)
+_READ_POOLER = ("classification", "multiple_choice")
+_FOR_DISTILLATION = {
+    "return_all_layers": True,
+    "return_embeddings": True,
+    "return_attention_probs": True,
+}
+
+
+def _relabel(examples, **columns):
+    """Returns examples with other values in some columns."""
+    values = zip(*columns.values(), strict=True)
+    return [
+        dataclasses.replace(example, **dict(zip(columns, row, strict=True)))
+        for example, row in zip(examples, values, strict=True)
+    ]
+
+
+def _texts():
+    task = ClassificationTask(
+        name="custom",
+        labels=("a", "b"),
+        metric_names=("accuracy",),
+        max_seq_length=12,
+    )
+    texts = ("cat", "the dog", "the cat sat on the mat . the cat", "mat")
+    examples = [task.parse(text) for text in texts]
+    return task, _relabel(examples, label="abba")
+
+
+def _words(**values):
+    task = TaggingTask(
+        name="custom", labels=("O", "B-X"), max_seq_length=12, **values
+    )
+    rows = [("cat", "mats"), ("dog",), ("the",) * 7, ("sat", "on")]
+    tags = [("O", "B-X"), ("O",), ("B-X",) * 7, ("O", "B-X")]
+    return task, _relabel([task.parse(list(row)) for row in rows], tags=tags)
+
+
+def _questions():
+    task = SquadTask(max_seq_length=12, doc_stride=2, max_query_length=3)
+    rows = [("cat", "the dog")] * 3 + [("who", "the dog sat on the mat")]
+    examples = [
+        task.parse({"question": question, "context": context})
+        for question, context in rows
+    ]
+    return task, _relabel(
+        examples,
+        start_position=(1, 0, 0, 2),
+        end_position=(1, 1, 0, 2),
+        orig_answer_text=("dog", "the dog", "the", "sat"),
+        is_impossible=(False,) * 4,
+    )
+
+
+def _choices():
+    task = MultipleChoiceTask(
+        name="custom", columns=Columns(("choices",)), max_seq_length=12
+    )
+    rows = [("cat", "dog"), ("mat", "the"), ("the cat sat " * 3, "dog")]
+    rows.append(("on", "sat"))
+    examples = [task.parse({"choices": list(row)}) for row in rows]
+    return task, _relabel(examples, label=(0, 1, 1, 0))
+
+
+TASKS = {
+    "classification": _texts,
+    "tagging": _words,
+    "tagging_with_lstms": lambda: _words(head="bilstm", lstm_size=3),
+    "squad": _questions,
+    "multiple_choice": _choices,
+    "distillation": _texts,
+}
+
+
+class TaskTrainer:
+    """A model of a task, its training data and its training loop.
+
+    Args:
+      name: One of `TASKS`.
+      asked: `--xla`.
+      devices: How many devices share a step.
+      most_at_once: The most rows that a device computes at once; 0 means all.
+      model_arguments: Further ones of the model.
+    """
+
+    _BATCH = 2
+    _STEPS = 4
+
+    def __init__(
+        self, name, asked="auto", devices=1, most_at_once=0, **model_arguments
+    ):
+        task, examples = TASKS[name]()
+        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        features = task.featurize(examples, tokenizer, True)
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        if devices > 1:
+            strategy = tf.distribute.MirroredStrategy(
+                [f"CPU:{index}" for index in range(devices)]
+            )
+        source = FinetuneInput(
+            features, self._BATCH, 5, self._STEPS, _LENGTHS, 2
+        )
+        self.row_shapes = source.row_shapes()
+        teaches = name == "distillation"
+        model_arguments |= {"fuse": asked != "off"}
+        if teaches:
+            model_arguments |= _FOR_DISTILLATION
+        with strategy.scope():
+            model = self._build(task, model_arguments, 3)
+            objective = TaskObjective(task)
+            if teaches:
+                objective = DistillationObjective(
+                    task,
+                    self._build(task, model_arguments, 4),
+                    Weights(0.5, 1.0, 1.0, 2.0, "mse"),
+                    LayerPairs((1, 2), None, 0.02),
+                )
+            self._variables = {
+                name: variable
+                for name, variable in bert_model.named_variables(model).items()
+                if task.kind in _READ_POOLER or "/pooler/" not in name
+            }
+            optimizer = optimizers.build_optimizer("bert_adam", 1e-3, 10)
+            optimizer.build(list(self._variables.values()))
+        plan = StepPlan(self._BATCH, devices, most_at_once)
+        self.loop = TrainingLoop(
+            strategy,
+            model,
+            objective,
+            optimizer,
+            plan,
+            compilation=xla.Compilation(asked, "CPU", self.row_shapes),
+        )
+        iterator = batches_lib.deal(strategy, source.dataset(0), plan)
+        self.losses = [
+            self.loop.run(iterator, 1)[1]["loss"] for _ in range(self._STEPS)
+        ]
+
+    def _build(self, task, arguments, seed):
+        model = tiny_model.TASK_MODELS[task.kind](
+            tiny_model.CONFIG, **task.model_arguments() | arguments
+        )
+        rng = np.random.default_rng(seed)
+        for variable in bert_model.named_variables(model).values():
+            variable.assign(rng.normal(size=variable.shape, scale=0.3))
+        return model
+
+    def weights(self):
+        """Returns the weights by canonical name."""
+        return {name: v.numpy() for name, v in self._variables.items()}

@@ -1,0 +1,57 @@
+"""Tiny .tflite files of every head, made as users make them."""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+
+from bert_tf.export.tflite import build as builds
+from bert_tf.export.tflite import run as tflite_export
+from bert_tf.flags.export import TfliteConfig
+from bert_tf.modeling.task_models import BertForTagging
+from tests.support import every_head
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+
+@functools.cache
+def folder():
+    """Returns where models and files are, once in a process."""
+    path = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, path)
+    return path
+
+
+@functools.cache
+def config(name, **flags):
+    """Returns flags for a model of `every_head.NAMES`, which is written."""
+    model_dir, values = write_model(name)
+    return TfliteConfig(
+        **{
+            "model_dir": model_dir,
+            "output_file": os.path.join(folder(), f"{name}.tflite"),
+            "quantization": "none",
+        }
+        | values
+        | flags
+    )
+
+
+@functools.cache
+def write_model(name):
+    """Writes a model; returns it and what its exporters are told."""
+    if name == "tagging":
+        # With weights that rounding to float16 does not turn upside down.
+        task = tiny_exports.tagging()
+        model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+        weights = tiny_model.random_weights(model, scale=0.2)
+        path = os.path.join(folder(), "tagging_model")
+        return tiny_model.write_task(path, task, weights), {}
+    return every_head.write_model(folder(), name)
+
+
+@functools.cache
+def make(name, **flags):
+    """Returns a file, a `building.Built`, verified and not written."""
+    return tflite_export.make(builds.prepare(config(name, **flags)))

@@ -1,0 +1,128 @@
+"""Tiny models with each of the heads, and their exports."""
+
+import contextlib
+import os
+from unittest import mock
+
+from bert_tf.export import savedmodel
+from bert_tf.export.serving_module import ServingModule
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_model
+
+LABELS = ("no", "yes", "ümlaut")
+# Of texts as short, middling and longer than a row of 12 pieces.
+TEXTS = (
+    "the cat",
+    "東 dog",
+    "The CAT sat on the mat.",
+    "cafe\u0301 \U0001f642 cat, dog . . mats",
+    "the dog sitting on the mats . , " * 9,
+)
+MAX_SEQ_LENGTH = 12
+BUCKETS = "5,8"
+
+
+def classification(problem_type="single_label", pair=False, **values):
+    """Returns the task of a classifier."""
+    is_score = problem_type == "regression"
+    return ClassificationTask(
+        **{
+            "name": "custom",
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "labels": None if is_score else LABELS,
+            "problem_type": problem_type,
+            "metric_names": ("mse",) if is_score else ("accuracy",),
+            "columns": Columns("text", "text_pair" if pair else None),
+        }
+        | values
+    )
+
+
+def multiple_choice():
+    """Returns the task of a model for multiple choice."""
+    return MultipleChoiceTask(
+        name="custom",
+        max_seq_length=MAX_SEQ_LENGTH,
+        columns=ChoiceColumns(("choices",), "context"),
+    )
+
+
+def squad():
+    """Returns the task of a model for questions, which may lack answers."""
+    return SquadTask(
+        max_seq_length=MAX_SEQ_LENGTH,
+        doc_stride=2,
+        max_query_length=4,
+        n_best_size=5,
+        max_answer_length=3,
+        version_2_with_negative=True,
+    )
+
+
+def tagging():
+    """Returns the task of a tagger."""
+    return TaggingTask(
+        name="tagging",
+        labels=("O", "B-x", "I-x", "B-long-name"),
+        max_seq_length=MAX_SEQ_LENGTH,
+        files={},
+    )
+
+
+def write(folder, task):
+    """Writes a model with the head of a task, or of a kind; returns it."""
+    path = os.path.join(folder, "model")
+    if isinstance(task, str):
+        return tiny_model.write(path, kind=task)
+    return tiny_model.write_task(path, task)
+
+
+def export(model_dir, output_dir, signatures=None, **flags):
+    """Exports a model, without what lies beside the graph.
+
+    Args:
+      model_dir: The model.
+      output_dir: Where to.
+      signatures: Names of those to write, for haste; by default all.
+      **flags: Those of the exporter.
+
+    Returns:
+      The version directory.
+    """
+    config = SavedModelConfig(
+        model_dir=model_dir,
+        output_dir=output_dir,
+        **{"buckets": BUCKETS} | flags,
+    )
+    with graph_alone(), _only(signatures):
+        savedmodel.run(config)
+    versions = [int(name) for name in os.listdir(output_dir)]
+    return os.path.join(output_dir, str(max(versions)))
+
+
+@contextlib.contextmanager
+def _only(names):
+    """Leaves out other signatures."""
+    if names is None:
+        yield
+        return
+    functions = ServingModule._functions
+
+    def chosen(self):
+        return {x: f for x, f in functions(self).items() if x in names}
+
+    with mock.patch.object(ServingModule, "_functions", chosen):
+        yield
+
+
+@contextlib.contextmanager
+def graph_alone():
+    """Leaves out what lies beside the graph, which has tests of its own."""
+    with mock.patch.object(savedmodel, "extras"):
+        yield

@@ -1,0 +1,74 @@
+"""Texts, a pretrained model and flags small enough to fine-tune in a test."""
+
+import csv
+import os
+import random
+
+from bert_tf.flags.classifier import ClassifierConfig
+from tests.support import tiny_model
+
+# The words of both labels, and those of each.
+_WORDS = ("the", "on", "sitting")
+_WORDS_OF_LABEL = {"feline": ("cat", "mat"), "other": ("dog", "東")}
+
+
+def write_rows(path, count, seed=0):
+    """Writes texts of unequal lengths with labels that words decide."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "text", "label"])
+        for number in range(count):
+            label = rng.choice(list(_WORDS_OF_LABEL))
+            own = rng.choices(_WORDS_OF_LABEL[label], k=rng.randint(1, 4))
+            words = own + rng.choices(_WORDS, k=rng.randint(0, 4))
+            rng.shuffle(words)
+            writer.writerow([number, " ".join(words), label])
+    return path
+
+
+def flags(folder, **values):
+    """Returns the flags of a classifier, whose files are made if need be."""
+    model = os.path.join(folder, "pretrained")
+    if not os.path.exists(model):
+        tiny_model.write(model, kind="encoder")
+    files = {}
+    for number, (split, count) in enumerate(
+        (("train", 50), ("dev", 31), ("test", 9))
+    ):
+        path = os.path.join(folder, f"{split}.csv")
+        if not os.path.exists(path):
+            write_rows(path, count, number)
+        files[f"{split}_file"] = path
+    return (
+        files
+        | {
+            "task_name": "custom",
+            "pretrained_model_dir": model,
+            "output_dir": os.path.join(folder, "output"),
+            "do_train": True,
+            "do_eval": True,
+            "max_seq_length": 12,
+            "train_batch_size": "4",
+            "learning_rate": "0.003",
+            "num_train_epochs": "2",
+            "iterations_per_loop": 1,
+        }
+        | values
+    )
+
+
+def config(folder, **values):
+    """Returns the configuration that `flags` make."""
+    return ClassifierConfig(**flags(folder, **values))
+
+
+def command_line(script, values):
+    """Returns the command line of a script."""
+    words = [script]
+    for name, value in values.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no{name}")
+        else:
+            words.append(f"--{name}={value}")
+    return words

@@ -1,0 +1,83 @@
+"""A tiny model directory for tests, with random weights and real words."""
+
+import numpy as np
+
+from bert_tf.checkpoints import model_directory
+from bert_tf.config import BertConfig
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import task_models
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+
+TOKENS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , 東"
+).split()
+TASK_MODELS = {
+    "classification": task_models.BertForClassification,
+    "question_answering": task_models.BertForQuestionAnswering,
+    "tagging": task_models.BertForTagging,
+    "multiple_choice": task_models.BertForMultipleChoice,
+}
+CONFIG = BertConfig(
+    vocab_size=len(TOKENS),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=12,
+    type_vocab_size=2,
+)
+
+
+def random_weights(model=None, scale=0.5):
+    """Returns weights that differ everywhere, by canonical name."""
+    rng = np.random.default_rng(3)
+    model = model or bert_model.BertForPretraining(CONFIG)
+    return {
+        name: rng.normal(scale=scale, size=variable.shape).astype(np.float32)
+        for name, variable in bert_model.named_variables(model).items()
+    }
+
+
+def write(path, with_vocabulary=True, kind="pretraining"):
+    """Writes the directory of a pretraining model or encoder; returns it."""
+    vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
+    settings = BertTokenizer(vocabulary).settings() if vocabulary else None
+    weights = random_weights()
+    if kind == "encoder":
+        weights = {n: x for n, x in weights.items() if n.startswith("bert/")}
+    model_directory.write(
+        path,
+        CONFIG,
+        weights,
+        vocabulary,
+        settings,
+        {"kind": kind, "max_seq_length": 12},
+        "# Tiny\n",
+    )
+    return path
+
+
+def write_task(path, task, weights=None, **values):
+    """Writes the directory of a model for a task; returns it.
+
+    Args:
+      path: Where to.
+      task: The task.
+      weights: By canonical name; random ones by default.
+      **values: What task.json says beside what the task does; None leaves a
+        key out.
+    """
+    model = TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
+    vocabulary = Vocabulary(TOKENS)
+    values = {"kind": task.kind} | task.to_json() | values
+    model_directory.write(
+        path,
+        CONFIG,
+        weights or random_weights(model),
+        vocabulary,
+        BertTokenizer(vocabulary).settings(),
+        {name: value for name, value in values.items() if value is not None},
+        "# Tiny\n",
+    )
+    return path

@@ -1,0 +1,173 @@
+"""SavedModels that compute in the head, and servers in this process."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+
+import tensorflow as tf
+
+from bert_tf.flags.serve import ServeConfig
+from bert_tf.serving.server import ModelServer
+
+TIMEOUT_SECONDS = 60
+
+
+class _Toy(tf.Module):
+    """Signatures of all kinds; `factor` tells versions apart."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = tf.Variable(factor, dtype=tf.float32)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, name="text"),
+            tf.TensorSpec([None, 2], tf.float32, name="weights"),
+        ]
+    )
+    def mixed(self, text, weights):
+        length = tf.strings.length(text)
+        return {
+            "length": length,
+            "label": tf.where(length > 3, "long", "café"),
+            "raw_bytes": tf.strings.join([text, "\xff"]),
+            "scaled": weights * self.factor,
+        }
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+    )
+    def echo(self, text):
+        with tf.control_dependencies(
+            [tf.debugging.assert_none_equal(text, "bad", message="bad text")]
+        ):
+            return {"text": tf.identity(text)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def log(self, x):
+        return {"y": tf.math.log(x) * self.factor}
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int32, name="ids"),
+            tf.TensorSpec([None], tf.bool, name="negate"),
+        ]
+    )
+    def total(self, ids, negate):
+        total = tf.reduce_sum(ids, -1)
+        return {"total": tf.where(negate, -total, total)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def share(self, x):
+        # Rows depend on each other, and there is one output for them all.
+        return {"sum": tf.reduce_sum(x)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def pairs(self, x):
+        # The signature does not tell that there are two rows for each.
+        return {"twice": tf.repeat(x, 2)}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int32, name="steps")]
+    )
+    def slow(self, steps):
+        x = tf.ones([1 << 16])
+        for _ in tf.range(tf.reduce_max(steps)):
+            x = tf.sin(x)
+        return {"steps": steps + tf.cast(x[0], tf.int32)}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="inputs")]
+    )
+    def classify(self, inputs):
+        x = self._parse(inputs)
+        return {
+            "classes": tf.tile([["low", "high"]], [tf.shape(x)[0], 1]),
+            "scores": tf.stack([-x, x], -1) * self.factor,
+        }
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name="inputs")]
+    )
+    def regress(self, inputs):
+        return {"outputs": self._parse(inputs)[:, tf.newaxis] * self.factor}
+
+    def _parse(self, examples):
+        feature = tf.io.FixedLenFeature([], tf.float32)
+        return tf.io.parse_example(examples, {"x": feature})["x"]
+
+
+def write(base_path, version=1, factor=2.0):
+    """Writes a version of the toy model; returns its directory."""
+    toy = _Toy(factor)
+    directory = os.path.join(base_path, str(version))
+    tf.saved_model.save(
+        toy,
+        directory,
+        signatures={
+            "serving_default": toy.mixed,
+            "echo": toy.echo,
+            "log": toy.log,
+            "total": toy.total,
+            "share": toy.share,
+            "pairs": toy.pairs,
+            "slow": toy.slow,
+            "classify": toy.classify,
+            "regress": toy.regress,
+        },
+    )
+    return directory
+
+
+def copy(directory, base_path, version):
+    """Copies a version in one moment; returns its directory."""
+    temporary = os.path.join(base_path, "copy")
+    shutil.copytree(directory, temporary)
+    return shutil.move(temporary, os.path.join(base_path, str(version)))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(base_path=None, **flags):
+    """Yields a server of this process and its configuration."""
+    ports = {"port": free_port(), "rest_api_port": free_port()}
+    config = ServeConfig(
+        model_base_path=base_path,
+        file_system_poll_wait_seconds=0,
+        **(ports | flags),
+    )
+    server = ModelServer(config)
+    server.start()
+    try:
+        yield server, config
+    finally:
+        server.stop()
+
+
+def ask(port, method, path, body=None, headers=()):
+    """Returns the status and the body of an answer; the body read as JSON."""
+    status, contents = ask_raw(port, method, path, body, headers)
+    return status, json.loads(contents)
+
+
+def ask_raw(port, method, path, body=None, headers=()):
+    """Returns the status and the bytes of an answer.
+
+    `body` is bytes, or what JSON is made of.
+    """
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port, timeout=TIMEOUT_SECONDS
+    )
+    with contextlib.closing(connection):
+        connection.request(method, path, body, dict(headers))
+        response = connection.getresponse()
+        return response.status, response.read()

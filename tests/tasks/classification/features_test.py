@@ -1,0 +1,175 @@
+"""Tests for classification_features and packed_texts of bert_tf.tasks."""
+
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks import packed_rows
+from bert_tf.tasks.classification import features as classification_features
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
+
+_NAMES = ("input_ids", "input_mask", "segment_ids")
+
+
+class GoldenTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        with open(golden("classifier/features.json"), encoding="utf-8") as file:
+            self.golden = json.load(file)
+        self.examples = [
+            InputExample(str(i), row["text_a"], row["text_b"], row["label"])
+            for i, row in enumerate(self.golden["rows"])
+        ]
+        self.tokenizer = BertTokenizer.from_vocab_file(
+            data(os.path.join("vocab", self.golden["vocab"])),
+            self.golden["do_lower_case"],
+        )
+        self.features = classification_features.convert_examples_to_features(
+            self.examples,
+            self.tokenizer,
+            self.golden["max_seq_length"],
+            self.golden["label_list"],
+        )
+
+    def test_all_examples_equal_the_originals(self):
+        rows = self.golden["rows"]
+        self.assertLen(rows, 50)
+        batch = self.features.batch(
+            np.arange(50), self.golden["max_seq_length"]
+        )
+        for name in _NAMES:
+            self.assertEqual(batch[name].dtype, np.int32)
+            self.assertAllEqual(batch[name], [row[name] for row in rows])
+        self.assertAllEqual(
+            batch["label_ids"], [row["label_id"] for row in rows]
+        )
+
+    def test_shorter_batches_are_the_beginning_of_the_originals(self):
+        lengths = self.features.texts.lengths
+        rows = self.golden["rows"]
+        self.assertAllEqual(lengths, [sum(row["input_mask"]) for row in rows])
+        indices = np.flatnonzero(lengths < 24)[::-1]
+        self.assertNotEmpty(indices)
+        batch = self.features.batch(indices, 24)
+        for name in (*_NAMES,):
+            self.assertAllEqual(
+                batch[name], [rows[i][name][:24] for i in indices]
+            )
+        self.assertAllEqual(
+            batch["label_ids"], [rows[i]["label_id"] for i in indices]
+        )
+
+    def test_truncated_examples_are_counted(self):
+        expected = 0
+        for example in self.examples:
+            pieces = self.tokenizer.tokenize(example.text_a).shape[0] + 2
+            if example.text_b:
+                pieces += self.tokenizer.tokenize(example.text_b).shape[0] + 1
+            expected += pieces > self.golden["max_seq_length"]
+        self.assertBetween(expected, 1, 49)
+        self.assertEqual(self.features.texts.num_truncated, expected)
+
+
+class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.tokenizer = BertTokenizer(
+            Vocabulary(
+                ["[UNK]", "[SEP]", "a", "[CLS]", "[MASK]", "[PAD]", "b", "c"]
+            )
+        )
+
+    def test_texts_of_unequal_lengths(self):
+        packed = packed_rows.pack_texts(
+            ["a b c", "c", "b b", ""],
+            ["b", None, "c a c a", ""],
+            self.tokenizer,
+            7,
+        )
+        self.assertLen(packed, 4)
+        self.assertAllEqual(packed.lengths, [7, 3, 7, 2])
+        self.assertEqual(packed.num_truncated, 1)
+        batch = packed.batch(np.array([3, 1, 2, 1]), 8)
+        self.assertAllEqual(
+            batch["input_ids"],
+            [
+                [3, 1, 5, 5, 5, 5, 5, 5],
+                [3, 7, 1, 5, 5, 5, 5, 5],
+                [3, 6, 6, 1, 7, 2, 1, 5],
+                [3, 7, 1, 5, 5, 5, 5, 5],
+            ],
+        )
+        self.assertAllEqual(batch["segment_ids"][2], [0, 0, 0, 0, 1, 1, 1, 0])
+        self.assertAllEqual(batch["input_mask"].sum(-1), [2, 3, 7, 3])
+
+    def test_parts_of_a_long_list_come_together(self):
+        count = packed_rows._TEXTS_PER_CALL + 3
+        texts = [["a", "b c", "c b a"][i % 3] for i in range(count)]
+        packed = packed_rows.pack_texts(texts, None, self.tokenizer, 9)
+        self.assertAllEqual(packed.lengths, [3 + i % 3 for i in range(count)])
+        last = packed.batch(np.array([count - 1, 0]), 5)["input_ids"]
+        self.assertAllEqual(
+            last, [{1: [3, 6, 7, 1, 5]}[(count - 1) % 3], [3, 2, 1, 5, 5]]
+        )
+
+    def test_no_texts(self):
+        packed = packed_rows.pack_texts([], None, self.tokenizer, 9)
+        self.assertAllEqual(packed.lengths, np.zeros([0]))
+        batch = packed.batch(np.zeros([0], np.int64), 9)
+        self.assertEqual(batch["input_ids"].shape, (0, 9))
+
+    def test_refuses_a_batch_that_would_cut(self):
+        packed = packed_rows.pack_texts(["a", "a b"], None, self.tokenizer, 9)
+        packed.batch(np.array([0]), 3)
+        with self.assertRaisesRegex(ValueError, "longest row, 4. Received: 3"):
+            packed.batch(np.array([0, 1]), 3)
+
+    def test_refuses_lengths_without_room(self):
+        with self.assertRaisesRegex(UserError, "at least 5. Received: 4"):
+            packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 4)
+
+    @parameterized.parameters(
+        ("single_label", ("y", "x"), ["x", "y", "x"], [1, 0, 1], np.int32),
+        (
+            "multi_label",
+            ("z", "x", "y"),
+            [("x", "z"), (), ("y",)],
+            [[1, 1, 0], [0, 0, 0], [0, 0, 1]],
+            np.float32,
+        ),
+        ("regression", None, [0.5, -2.0, 3.25], [0.5, -2.0, 3.25], np.float32),
+    )
+    def test_labels(self, problem_type, labels, given, expected, dtype):
+        examples = [InputExample("", "a", None, label) for label in given]
+        features = classification_features.convert_examples_to_features(
+            examples, self.tokenizer, 9, labels, problem_type
+        )
+        self.assertLen(features, 3)
+        self.assertEqual(features.label_ids.dtype, dtype)
+        self.assertAllEqual(features.label_ids, expected)
+        self.assertAllEqual(
+            features.batch(np.array([2, 0]), 4)["label_ids"],
+            [expected[2], expected[0]],
+        )
+
+    def test_examples_without_labels(self):
+        features = classification_features.convert_examples_to_features(
+            [InputExample("", "a"), InputExample("", "b")],
+            self.tokenizer,
+            9,
+            ("x", "y"),
+        )
+        self.assertIsNone(features.label_ids)
+        self.assertEqual(set(features.batch(np.array([0]), 9)), set(_NAMES))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,370 @@
+"""Tests for bert_tf.tasks.classification.flags."""
+
+import pathlib
+import shlex
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.tasks.classification.examples import Columns
+
+_MNLI = ("contradiction", "entailment", "neutral")
+
+
+class _TestCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+    def write(self, name, contents):
+        path = self.folder / name
+        path.write_text(contents, encoding="utf-8", newline="")
+        return str(path)
+
+    def build(self, stored_task=None, **flags):
+        flags = {
+            "output_dir": str(self.folder),
+            "pretrained_model_dir": "model",
+        } | flags
+        return classification_flags.build_task(
+            ClassifierConfig(**flags), stored_task
+        )
+
+    def assert_refused(self, message, *args, **flags):
+        with self.assertRaisesRegex(UserError, message) as caught:
+            self.build(*args, **flags)
+        self.assertNotIn("\n", str(caught.exception))
+
+
+class OfficialTest(_TestCase):
+    def official(self, name, *args, **flags):
+        return self.build(
+            *args, task_name=name, data_dir=str(self.folder), **flags
+        )
+
+    def assert_official_refused(self, message, name, *args, **flags):
+        self.assert_refused(
+            message, *args, task_name=name, data_dir=str(self.folder), **flags
+        )
+
+    def test_files_of_the_splits_that_are_asked_for(self):
+        for name in (
+            "train.tsv",
+            "dev_matched.tsv",
+            "dev_mismatched.jsonl",
+            "test_matched.tsv.gz",
+        ):
+            self.write(name, "")
+        task = self.official("MNLI", do_train=True, do_eval=True)
+        self.assertEqual(
+            task.files,
+            {
+                split: str(self.folder / file)
+                for split, file in (
+                    ("train", "train.tsv"),
+                    ("dev_matched", "dev_matched.tsv"),
+                    ("dev_mismatched", "dev_mismatched.jsonl"),
+                )
+            },
+        )
+        self.assertEqual((task.name, task.labels), ("mnli", _MNLI))
+        self.assertEqual(task.metric_names, ("accuracy",))
+        with self.assertLogs(level="WARNING") as logs:
+            task = self.official("mnli", do_predict=True)
+        self.assertIn("test_mismatched, which is left out", logs.output[0])
+        self.assertEqual(list(task.files), ["test_matched"])
+
+    def test_missing_files(self):
+        self.write("dev.tsv", "")
+        self.assert_official_refused(
+            "no file train.tsv or .* split train of RTE.*",
+            "rte",
+            do_train=True,
+            do_eval=True,
+        )
+
+    def test_ax_has_a_test_only(self):
+        self.write("AX.tsv", "")
+        for flag in ("do_train", "do_eval"):
+            self.assert_official_refused(
+                f"--{flag} needs a .* AX has only test; train with "
+                "--task_name=mnli",
+                "ax",
+                **{flag: True},
+            )
+        # Its model has the labels in the order of another program.
+        labels = ["entailment", "neutral", "contradiction"]
+        task = self.official("ax", {"labels": labels}, do_predict=True)
+        self.assertEqual(task.labels, tuple(labels))
+        self.assert_official_refused(
+            "has the labels 0, 1, and AX has contradiction, entailment",
+            "ax",
+            {"labels": ["0", "1"]},
+            do_predict=True,
+        )
+
+    def test_what_the_model_says(self):
+        self.write("dev.tsv", "")
+        with self.assertLogs(level="WARNING") as logs:
+            task = self.official(
+                "sts-b",
+                {"max_seq_length": 64, "head": "bilstm", "doc_stride": 9},
+                do_eval=True,
+            )
+        self.assertIn(
+            "--max_seq_length=64 and is used with 128", logs.output[0]
+        )
+        self.assertEqual((task.head, task.doc_stride), ("bilstm", 9))
+        self.assertIsNone(task.labels)
+        self.assertEqual(task.problem_type, "regression")
+
+    def test_languages(self):
+        self.write("xnli.dev.tsv", "")
+        task = self.official("xnli", do_eval=True, language="sw")
+        self.assertEqual(task.language, "sw")
+        self.assertEqual(self.official("xnli", do_eval=True).language, "zh")
+        stored = {"language": "de"}
+        task = self.official("xnli", stored, do_eval=True)
+        self.assertEqual(task.language, "de")
+        task = self.official("xnli", stored, do_eval=True, language="sw")
+        self.assertEqual(task.language, "sw")
+        self.assert_official_refused(
+            "--language is for xnli", "snli", do_eval=True, language="de"
+        )
+
+    def test_unknown_task(self):
+        self.assert_official_refused(
+            "cola, sst-2, .*'boolq'", "boolq", do_eval=True
+        )
+
+
+class _CustomCase(_TestCase):
+    def setUp(self):
+        super().setUp()
+        self.train = self.write(
+            "train.csv", "body,kind\nA,10\nB,9\nC,10\nD,x y\nE,10\n"
+        )
+        self.flags = {
+            "task_name": "custom",
+            "train_file": self.train,
+            "text_column": "body",
+            "label_column": "kind",
+        }
+
+
+class CustomTest(_CustomCase):
+    def test_labels_are_those_of_the_training_data(self):
+        task = self.build(**self.flags, do_train=True)
+        self.assertEqual(task.labels, ("10", "9", "x y"))
+        self.assertEqual(task.columns, Columns("body", None, ("kind",)))
+        self.assertEqual(
+            task.metric_names, ("accuracy", "macro_f1", "matthews_correlation")
+        )
+        self.assertEqual(task.files, {"train": self.train})
+
+    def test_labels_and_columns_are_those_of_the_model(self):
+        stored = self.build(**self.flags, do_train=True).to_json()
+        dev = self.write("dev.csv", "")
+        task = self.build(
+            stored, task_name="custom", do_eval=True, dev_file=dev
+        )
+        self.assertEqual(task.labels, ("10", "9", "x y"))
+        self.assertEqual(task.columns, Columns("body", None, ("kind",)))
+        self.assertEqual(task.files, {"dev": dev})
+        self.assert_refused(
+            "one for --problem_type=single_label. .*=regression",
+            stored,
+            task_name="custom",
+            do_eval=True,
+            dev_file=dev,
+            problem_type="regression",
+        )
+
+    def test_a_model_of_another_program_that_gives_scores(self):
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
+        task = self.build({"labels": ["LABEL_0"]}, **flags)
+        self.assertEqual(task.problem_type, "regression")
+        self.assertIsNone(task.labels)
+        self.assert_refused(
+            "one for --problem_type=regression",
+            {"labels": ["LABEL_0"]},
+            **flags,
+            problem_type="single_label",
+        )
+
+    def test_a_model_that_does_not_say_its_labels(self):
+        dev = self.write("dev.csv", "")
+        for stored in (None, {}, {"labels": None}):
+            self.assert_refused(
+                "does not say what its labels are called; give --train_file",
+                stored,
+                task_name="custom",
+                do_eval=True,
+                dev_file=dev,
+            )
+        self.assert_refused(
+            "fine-tuned for classification. .* kind='question_answering'; add",
+            {"kind": "question_answering"},
+            task_name="custom",
+            do_eval=True,
+            dev_file=dev,
+        )
+        task = self.build({}, **self.flags, do_eval=True, dev_file=dev)
+        self.assertEqual(task.labels, ("10", "9", "x y"))
+
+    def test_labels_only_in_dev(self):
+        dev = self.write("dev.csv", "kind,body\n9,A\n8,B\n")
+        task = self.build(
+            **self.flags, do_train=True, do_eval=True, dev_file=dev
+        )
+        with self.assertRaisesRegex(
+            UserError, "dev.csv, line 3 has the label '8', .* '10', '9', 'x y'"
+        ):
+            task.read("dev")
+
+    def test_one_label(self):
+        train = self.write("one.csv", "body,kind\nA,10\n")
+        self.assert_refused(
+            "one.csv must have at least 2 .*'10'",
+            **self.flags | {"train_file": train},
+            do_train=True,
+        )
+
+    def test_several_labels(self):
+        flags = {
+            "task_name": "custom",
+            "problem_type": "multi_label",
+            "do_train": True,
+        }
+        names = self.write("names.csv", "text,label\nA,b;a\nB,\nC,c\n")
+        task = self.build(**flags, train_file=names, label_separator=";")
+        self.assertEqual(task.labels, ("a", "b", "c"))
+        self.assertEqual(task.metric, "micro_f1")
+        self.assertEqual(task.read("train")[0].label, ("b", "a"))
+        columns = self.write("columns.csv", "text,b,a\nA,1,0\nB,0,0\n")
+        # A label that never occurs is one nevertheless.
+        task = self.build(**flags, train_file=columns, label_column="b, a")
+        self.assertEqual(task.labels, ("b", "a"))
+        self.assertEqual(task.read("train")[0].label, ("b",))
+
+    def test_regression(self):
+        task = self.build(
+            **self.flags | {"train_file": "absent.csv"},
+            problem_type="regression",
+            do_train=True,
+        )
+        self.assertIsNone(task.labels)
+        self.assertEqual(task.metric, "pearson")
+
+    @parameterized.parameters(
+        ("--label_separator is for", {"label_separator": ";"}),
+        ("multi_label. Received: --label_column=kind,x and .*single_label",
+         {"label_column": "kind,x"}),
+        ("different columns. Received: 'body' twice", {"label_column": "body"}),
+        ("different columns. Received: 'body' twice",
+         {"text_pair_column": "body"}),
+        ("--label_separator is for", {
+            "label_separator": ";", "label_column": "kind,x",
+            "problem_type": "multi_label"}),
+    )  # fmt: skip
+    def test_flags_that_contradict(self, message, flags):
+        self.assert_refused(message, **self.flags | flags, do_train=True)
+
+
+class ClassWeightsTest(_CustomCase):
+    def weights(self, text, **flags):
+        return self.build(
+            **self.flags | flags, do_train=True, class_weights=text
+        ).class_weights
+
+    def test_balanced(self):
+        # 5 examples, 3 labels; all labels weigh as much in sum.
+        weights = self.weights("balanced")
+        self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
+
+    def test_the_loss_of_a_model_is_that_of_its_training(self):
+        flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
+        trained = self.build(
+            **self.flags, do_train=True, class_weights="balanced"
+        )
+        task = self.build(trained.to_json(), **flags)
+        self.assertEqual(task.class_weights, trained.class_weights)
+        trained = self.build(**self.flags, do_train=True)
+        self.assertIsNone(self.build(trained.to_json(), **flags).class_weights)
+
+    def test_given(self):
+        self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
+
+    def test_labels_with_colons(self):
+        train = self.write("colons.csv", "body,kind\nA,a:b\nB,a\n")
+        self.assertEqual(self.weights("a:b:3", train_file=train), (1.0, 3.0))
+
+    def test_labels_with_commas(self):
+        train = self.write(
+            "commas.csv",
+            'body,kind\nA,"card, arrival"\nB,card\nC,"pin, card:2"\nD,pin\n',
+        )
+        for text, expected in (
+            ("card, arrival:3,pin:2", (1.0, 3.0, 2.0, 1.0)),
+            ("pin:2, card:0.5 ,card, arrival : 3", (0.5, 3.0, 2.0, 1.0)),
+            ("pin, card:2:4,pin:5,card:6", (6.0, 1.0, 5.0, 4.0)),
+        ):
+            weights = self.weights(text, train_file=train)
+            self.assertEqual(weights, expected, text)
+
+    def test_the_hint_can_be_parsed(self):
+        train = self.write("commas.csv", 'body,kind\nA,"a, b"\nB,it\'s: c\n')
+        with self.assertRaises(UserError) as caught:
+            self.weights("a, b:3,a, c:2", train_file=train)
+        message = str(caught.exception)
+        self.assertIn("Received: 'a, c:2', and the labels are 'a, b'", message)
+        hint = message.partition(", as ")[2].partition(". Received")[0]
+        (word,) = shlex.split(hint)
+        given = word.removeprefix("--class_weights=")
+        self.assertEqual(self.weights(given, train_file=train), (2.5, 0.5))
+
+    def test_balanced_without_examples_of_a_label(self):
+        self.write("train.tsv", "sentence\tlabel\nA\t1\nB\t1\n")
+        self.assert_refused(
+            "examples of every label; .*train.tsv has none of '0'",
+            task_name="sst-2",
+            data_dir=str(self.folder),
+            do_train=True,
+            class_weights="balanced",
+        )
+
+    @parameterized.parameters(
+        ("8:2", "name labels once each, .* '8:2', .* '10', '9', 'x y'"),
+        ("9:2,9:3", "once each"),
+        ("9", "once each"),
+        ("", "once each"),
+        ("9:2,", "once each, .* Received: ''"),
+        ("9:2,8:3,10:4", "Received: '8:3', and"),
+        ("9:2:3", "Received: '9:2:3', and"),
+        ("9:0", "numbers above 0. Received: '9:0'"),
+        ("9:many", "above 0"),
+        ("9:inf", "above 0"),
+        ("9:nan", "above 0"),
+    )
+    def test_refused(self, text, message):
+        self.assert_refused(
+            message, **self.flags, do_train=True, class_weights=text
+        )
+
+    def test_problems_without_single_labels(self):
+        train = self.write("scores.csv", "body,kind\nA,1\nB,2\n")
+        for problem_type in ("regression", "multi_label"):
+            self.assert_refused(
+                f"one label of several. Received: .*{problem_type}",
+                **self.flags | {"train_file": train},
+                problem_type=problem_type,
+                do_train=True,
+                class_weights="balanced",
+            )
+
+
+if __name__ == "__main__":
+    tf.test.main()

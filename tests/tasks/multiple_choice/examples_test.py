@@ -1,0 +1,336 @@
+"""Tests for multiple_choice_examples and multiple_choice_files."""
+
+import collections
+import csv
+import gzip
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
+from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice.examples import Columns
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from tests.support.shared_data import data
+
+_SWAG = multiple_choice_files.OFFICIAL["swag"]
+_CODAH = multiple_choice_files.OFFICIAL["codah"]
+_COMVE_A = multiple_choice_files.OFFICIAL["comve_a"]
+_COMVE_B = multiple_choice_files.OFFICIAL["comve_b"]
+_OWN = Columns(("a", "b", "c"), "q", label="answer")
+_LISTED = Columns(("choices",), "context", label="label")
+
+# The layout of the official train.csv and val.csv; the first column has no
+# name. That of test.csv has no label.
+_SWAG_CSV = """\
+,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,\
+ending2,ending3,label
+0,anetv_x-1,34,"A ""big"" cat sits. It","A ""big"" cat sits.",It,gold,\
+"looks, and runs.",sleeps.,is a dog.,has a hat.,1
+1,lsmdc_y,35,He stands.,He stands.,The dog,gen0,barks.,is red.,reads.,sings.,3
+"""
+
+
+class _FilesTestCase(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, name, text):
+        path = pathlib.Path(self.create_tempdir().full_path, name)
+        contents = text.encode("utf-8")
+        if name.endswith(".gz"):
+            contents = gzip.compress(contents)
+        path.write_bytes(contents)
+        return str(path)
+
+    def _read(self, name, text, columns=_OWN, **kwargs):
+        return multiple_choice_examples.read_examples(
+            self._write(name, text), columns, **kwargs
+        )
+
+
+class OfficialFilesTest(_FilesTestCase):
+    def test_swag_by_its_header(self):
+        path = self._write("val.csv", _SWAG_CSV)
+        self.assertEqual(
+            _SWAG.find(str(pathlib.Path(path).parent), "dev"), path
+        )
+        first, second = multiple_choice_examples.read_examples(
+            path, _SWAG.columns
+        )
+        self.assertEqual(
+            first,
+            MultipleChoiceExample(
+                "val.csv:2",
+                'A "big" cat sits.',
+                (
+                    "It looks, and runs.",
+                    "It sleeps.",
+                    "It is a dog.",
+                    "It has a hat.",
+                ),
+                ("ending0", "ending1", "ending2", "ending3"),
+                1,
+            ),
+        )
+        self.assertEqual(second.choices[0], "The dog barks.")
+        self.assertEqual(second.label, 3)
+
+    def test_test_of_swag_has_no_label(self):
+        rows = list(csv.reader(_SWAG_CSV.splitlines()))
+        path = self._write("test.csv.gz", "")
+        with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(row[:-1] for row in rows)
+        self.assertEqual(
+            _SWAG.find(str(pathlib.Path(path).parent), "test"), path
+        )
+        with self.assertRaisesRegex(UserError, "has no column 'label'"):
+            multiple_choice_examples.read_examples(path, _SWAG.columns)
+        examples = multiple_choice_examples.read_examples(
+            path, _SWAG.columns, may_lack_labels=True
+        )
+        self.assertEqual([x.label for x in examples], [None, None])
+        self.assertEqual(examples[1].context, "He stands.")
+
+    def test_missing_files_are_named(self):
+        folder = self.create_tempdir().full_path
+        with self.assertRaisesRegex(
+            UserError, "no file train.csv or one like it .* train of CODAH"
+        ):
+            _CODAH.find(folder, "train")
+
+    @parameterized.parameters(("train", 1665), ("dev", 556), ("test", 555))
+    def test_codah_has_no_header(self, split, count):
+        path = _CODAH.find(data("codah/fold_0"), split)
+        examples = multiple_choice_examples.read_examples(
+            path,
+            _CODAH.columns,
+            columns_without_header=_CODAH.columns_without_header,
+        )
+        with open(path, encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split("\t") for line in file]
+        self.assertLen(examples, count)
+        self.assertEqual(
+            [[x.context, *x.choices, str(x.label)] for x in examples],
+            [row[1:] for row in rows],
+        )
+
+    def _comve(self, split, official):
+        path = official.find(data("comve"), split)
+        examples = multiple_choice_examples.read_examples(
+            path, official.columns
+        )
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return examples, rows
+
+    def test_comve_a_asks_for_what_makes_no_sense(self):
+        examples, rows = self._comve("dev", _COMVE_A)
+        self.assertLen(examples, 1000)
+        for example, row in zip(examples, rows, strict=True):
+            self.assertIsNone(example.context)
+            self.assertCountEqual(
+                example.choices,
+                [row["Correct Statement"], row["Incorrect Statement"]],
+            )
+            self.assertEqual(
+                example.choices[example.label], row["Incorrect Statement"]
+            )
+
+    def test_comve_b_asks_for_the_reason(self):
+        examples, rows = self._comve("test", _COMVE_B)
+        self.assertLen(examples, 1000)
+        for example, row in zip(examples, rows, strict=True):
+            self.assertEqual(example.context, row["Incorrect Statement"])
+            self.assertEqual(
+                dict(zip(example.names, example.choices, strict=True)),
+                {name: row[name] for name in _COMVE_B.columns.choices},
+            )
+            self.assertEqual(example.names[example.label], "Right Reason1")
+        labels = collections.Counter(example.label for example in examples)
+        # 1,000 draws of a third: far from 290 and 380 by chance.
+        self.assertBetween(min(labels.values()), 290, 333)
+        self.assertBetween(max(labels.values()), 334, 380)
+
+    def test_the_order_is_that_of_the_line_alone(self):
+        text = "Right Reason1,Confusing Reason1,Confusing Reason2"
+        text += ",Incorrect Statement\n"
+        rows = [f"r{i},x{i},y{i},s{i}\n" for i in range(30)]
+        all_rows = self._read("a.csv", text + "".join(rows), _COMVE_B.columns)
+        few_rows = self._read(
+            "b.csv", text + "".join(rows[:7]), _COMVE_B.columns
+        )
+        self.assertEqual(
+            [x.choices for x in all_rows[:7]], [x.choices for x in few_rows]
+        )
+        orders = {tuple(name[:1] for name in x.choices) for x in all_rows}
+        self.assertLen(orders, 6)
+
+    def test_rows_of_comve_without_the_last_reason_have_two(self):
+        examples, _ = self._comve("train", _COMVE_B)
+        self.assertLen(examples, 10000)
+        fewer = [x for x in examples if len(x.choices) == 2]
+        self.assertLen(fewer, 3)
+        for example in fewer:
+            self.assertCountEqual(
+                example.names, ["Right Reason1", "Confusing Reason1"]
+            )
+            self.assertEqual(example.names[example.label], "Right Reason1")
+
+
+class OwnFilesTest(_FilesTestCase):
+    def test_labels_are_indices_or_names(self):
+        examples = self._read(
+            "x.csv",
+            "\ufeffq,a,b,c,answer\r\n"
+            "Who?,he,she,it,c\r\n"
+            "Where?,here,there,home, 0 \r\n"
+            "When?,now,then,soon,1.0\r\n",
+        )
+        self.assertEqual([x.label for x in examples], [2, 0, 1])
+        self.assertEqual(
+            [x.context for x in examples], ["Who?", "Where?", "When?"]
+        )
+        self.assertEqual(examples[2].names, ("a", "b", "c"))
+        self.assertEqual(examples[2].guid, "x.csv:4")
+
+    def test_names_come_before_indices(self):
+        columns = Columns(("1", "2"), label="answer")
+        (example,) = self._read("x.tsv", "1\t2\tanswer\nx\ty\t1\n", columns)
+        self.assertEqual((example.label, example.context), (0, None))
+
+    def test_lists_of_any_length(self):
+        examples = self._read(
+            "x.jsonl",
+            '{"context": "A", "choices": ["x", "y"], "label": 1}\n'
+            '{"context": "B", "choices": ["x", "y", "z", "v"], "label": "3"}\n',
+            _LISTED,
+        )
+        self.assertEqual([x.choices[-1] for x in examples], ["y", "v"])
+        self.assertEqual([x.label for x in examples], [1, 3])
+        self.assertEqual(examples[1].names, ("0", "1", "2", "3"))
+
+    def test_a_cell_holds_no_list(self):
+        with self.assertRaisesRegex(
+            UserError, "line 2 must have a list of two or more texts"
+        ):
+            self._read(
+                "x.csv",
+                'context,choices,label\nA,"[""x"", ""y""]",0\n',
+                _LISTED,
+            )
+
+    def test_rows_may_have_fewer_choices_than_columns(self):
+        examples = self._read(
+            "x.csv", "q,a,b,c,answer\nWho?,he,she,,b\nWho?,he,she,it,2\n"
+        )
+        self.assertEqual(examples[0].choices, ("he", "she"))
+        self.assertEqual(examples[0].names, ("a", "b"))
+        self.assertLen(examples[1].choices, 3)
+
+    @parameterized.parameters(
+        ("Who?,he,,it,1", "line 3 has an empty text in column 'b'"),
+        ("Who?,he,,,0", "line 3 has an empty text in column 'b'"),
+        (" ,he,she,it,1", "line 3 has an empty text in column 'q'"),
+        ("Who?,he,she,it,", "line 3 has no label in column 'answer'"),
+        ("Who?,he,she,it,-1", "line 3 has no label in column 'answer'"),
+        ("Who?,he,she,it,3", 'line 3 .* 0 to 2, .*Received: "3"'),
+        ("Who?,he,she,,c", 'line 3 .* 0 to 1, .*Received: "c"'),
+        (f"Who?,he,she,it,{'9' * 400}", "line 3 .* which choice is right"),
+        ("Who?,he,she,it,d", "line 3 .*'answer' which choice is right"),
+        ("Who?,he,she,it,1.5", "line 3 .*'answer' which choice is right"),
+        ("Who?,he,she,1", "line 3 must have 5 columns"),
+    )
+    def test_broken_rows(self, row, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read("x.csv", f"q,a,b,c,answer\nWho?,x,y,z,0\n{row}\n")
+
+    @parameterized.parameters(
+        ('"choices": ["x"], "label": 0', "two or more texts in column"),
+        ('"choices": "x", "label": 0', "two or more texts in column"),
+        ('"choices": ["x", " "], "label": 0', "two or more texts in column"),
+        ('"choices": ["x", 3], "label": 0', r'Received: \["x", 3\]'),
+        ('"label": 0', "Received: nothing"),
+        ('"choices": ["x", "y"], "label": true', "Received: true"),
+        ('"choices": ["x", "y"], "label": [1]', r"Received: \[1\]"),
+        ('"choices": ["x", "y"], "context": null', "string in column 'conte"),
+    )
+    def test_broken_objects(self, values, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read(
+                "x.jsonl",
+                '{"context": "A", "choices": ["x", "y"], "label": 0}\n'
+                f'{{"context": "A", {values}}}\n',
+                _LISTED,
+            )
+
+    def test_missing_columns(self):
+        with self.assertRaisesRegex(UserError, "has no column 'c'"):
+            self._read("x.csv", "q,a,b,answer\nWho?,x,y,0\n")
+
+    def test_all_or_none_have_labels(self):
+        with self.assertRaisesRegex(UserError, "1 of 2 have none"):
+            self._read(
+                "x.csv",
+                "q,a,b,c,answer\nWho?,x,y,z,0\nWho?,x,y,z,\n",
+                may_lack_labels=True,
+            )
+
+
+class InputsTest(_FilesTestCase):
+    def test_labels_are_not_read(self):
+        path = self._write("x.csv", "q,a,b,c,answer\nWho?,he,she,it,what\n")
+        (example,) = multiple_choice_examples.read_inputs(path, _OWN)
+        self.assertEqual(example.choices, ("he", "she", "it"))
+        self.assertIsNone(example.label)
+
+    def test_the_order_stays(self):
+        path = self._write(
+            "x.csv",
+            "Correct Statement,Incorrect Statement\n"
+            + "".join(f"c{i},i{i}\n" for i in range(20)),
+        )
+        examples = list(
+            multiple_choice_examples.read_inputs(path, _COMVE_A.columns)
+        )
+        self.assertEqual(
+            [x.choices for x in examples],
+            [(f"c{i}", f"i{i}") for i in range(20)],
+        )
+
+    def test_context_and_choices_do_for_every_model(self):
+        path = self._write(
+            "x.jsonl", '{"context": "He stands.", "choices": ["It", "He"]}\n'
+        )
+        (example,) = multiple_choice_examples.read_inputs(path, _SWAG.columns)
+        self.assertEqual(example.context, "He stands.")
+        self.assertEqual(example.choices, ("It", "He"))
+
+    def test_rows_come_as_they_are_asked_for(self):
+        path = self._write("x.csv", "q,a,b,c\n1,he,she,it\n2,he,,it\n")
+        examples = multiple_choice_examples.read_inputs(path, _OWN)
+        self.assertEqual(next(examples).context, "1")
+        with self.assertRaisesRegex(UserError, "line 3 has an empty text"):
+            next(examples)
+
+    def test_mappings(self):
+        for row in (
+            {"q": "Who?", "a": "he", "b": "she", "c": "it", "answer": 7},
+            {"context": "Who?", "choices": ["he", "she", "it"]},
+        ):
+            example = multiple_choice_examples.parse_row(row, _OWN)
+            self.assertEqual(example.context, "Who?")
+            self.assertEqual(example.choices, ("he", "she", "it"))
+
+    @parameterized.parameters(
+        ("text", "a mapping with 'q', 'a', 'b', 'c'. Received: 'text'"),
+        ({"q": "Who?"}, "must have a string in column 'a'. Received: nothing"),
+        ({"context": "", "choices": ["x", "y"]}, "empty text in column 'con"),
+        ({"context": "x", "choices": [1, {2}]}, "two or more texts"),
+    )
+    def test_other_values(self, row, message):
+        with self.assertRaisesRegex(UserError, message):
+            multiple_choice_examples.parse_row(row, _OWN)
+
+
+if __name__ == "__main__":
+    tf.test.main()

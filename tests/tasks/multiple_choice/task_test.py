@@ -1,0 +1,305 @@
+"""Tests for bert_tf.tasks.multiple_choice.task."""
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.modeling import task_models
+from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice.examples import Columns
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_tf.tasks.multiple_choice.task import Prediction
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+
+_COLUMNS = Columns(("a", "b", "c"), "q", label="answer")
+
+
+def _example(context, choices, label=None):
+    names = tuple("abcdef"[: len(choices)])
+    return MultipleChoiceExample("", context, tuple(choices), names, label)
+
+
+_EXAMPLES = [
+    _example("The cat sat.", ["on the mat", "on dogs .", "dog"], 2),
+    _example("The dog", ["sat", "the cat sat on the mat"], 0),
+    _example("On the mat", ["the cat", "sat ."], 1),
+]
+
+
+class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.task = MultipleChoiceTask(
+            name="custom", max_seq_length=12, columns=_COLUMNS
+        )
+        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+
+    def _model(self):
+        model = task_models.BertForMultipleChoice(
+            tiny_model.CONFIG, **self.task.model_arguments()
+        )
+        rng = np.random.default_rng(5)
+        for variable in model.trainable_variables:
+            variable.assign(rng.normal(scale=0.5, size=variable.shape))
+        return model
+
+    def _predict(self, model, examples):
+        features = self.task.featurize(examples, self.tokenizer)
+        computed = task_prediction.compute_outputs(
+            model, self.task, features, 2, (8, 12)
+        )
+        return computed.loss, self.task.predict(
+            examples, features, computed.outputs, self.tokenizer
+        )
+
+    def test_losses_of_unequal_numbers_of_choices(self):
+        logits = np.array(
+            [[0.5, -1.0, 2.0], [3.0, -0.5, 50.0], [0.1, 0.2, -80.0]], np.float32
+        )
+        features = self.task.featurize(_EXAMPLES, self.tokenizer)
+        batch = features.batch(np.arange(3), 12)
+        variable = tf.Variable(logits)
+        with tf.GradientTape() as tape:
+            losses = self.task.losses({"logits": variable}, batch)
+        expected = [
+            -np.log(np.exp(2.0) / np.exp([0.5, -1.0, 2.0]).sum()),
+            -np.log(np.exp(3.0) / np.exp([3.0, -0.5]).sum()),
+            -np.log(np.exp(0.2) / np.exp([0.1, 0.2]).sum()),
+        ]
+        self.assertAllClose(losses, expected, rtol=1e-6, atol=1e-6)
+        gradient = tape.gradient(losses, variable).numpy()
+        self.assertAllEqual(gradient[1:, 2], [0.0, 0.0])
+        self.assertNotAllClose(gradient[0], np.zeros(3), atol=1e-3)
+
+    def test_probabilities_are_those_of_an_examples_own_choices(self):
+        model = self._model()
+        loss, together = self._predict(model, _EXAMPLES)
+        losses = []
+        for example, predicted in zip(_EXAMPLES, together, strict=True):
+            self.assertLen(predicted.probabilities, len(example.choices))
+            self.assertAllClose(predicted.probabilities.sum(), 1.0, atol=1e-6)
+            _, (alone,) = self._predict(model, [example])
+            self.assertAllClose(
+                alone.probabilities, predicted.probabilities, atol=1e-5
+            )
+            losses.append(-np.log(predicted.probabilities[example.label]))
+        self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
+        spread = [p.probabilities[0] for p in together]
+        self.assertGreater(np.ptp(spread), 0.01)
+
+    def test_the_order_of_the_choices_does_not_matter(self):
+        model = self._model()
+        first = _EXAMPLES[0]
+        swapped = _example(first.context, first.choices[::-1], 0)
+        _, (one, other) = self._predict(model, [first, swapped])
+        self.assertAllClose(
+            one.probabilities, other.probabilities[::-1], atol=1e-6
+        )
+
+    def test_bilstms_do_with_fewer_choices(self):
+        self.task = MultipleChoiceTask(
+            name="custom", max_seq_length=12, columns=_COLUMNS, head="bilstm"
+        )
+        _, predicted = self._predict(self._model(), _EXAMPLES)
+        self.assertAllEqual(
+            [np.isfinite(x.probabilities).all() for x in predicted], [True] * 3
+        )
+
+    def test_what_users_get(self):
+        described = self.task.describe(
+            _EXAMPLES[0], Prediction(np.array([0.25, 0.125, 0.625], np.float32))
+        )
+        self.assertEqual(
+            described,
+            {
+                "label": "c",
+                "index": 2,
+                "probability": 0.625,
+                "probabilities": {"a": 0.25, "b": 0.125, "c": 0.625},
+            },
+        )
+
+    def test_users_get_choices_in_the_order_of_the_file(self):
+        example = MultipleChoiceExample("", "q", ("z", "x", "y"), tuple("cab"))
+        described = self.task.describe(
+            example, Prediction(np.array([0.625, 0.25, 0.125], np.float32))
+        )
+        self.assertEqual((described["label"], described["index"]), ("c", 2))
+        self.assertEqual(
+            list(described["probabilities"].items()),
+            [("a", 0.25), ("b", 0.125), ("c", 0.625)],
+        )
+        general = MultipleChoiceExample("", "q", ("x", "y"), ("0", "1"))
+        described = self.task.describe(
+            general, Prediction(np.array([0.25, 0.75], np.float32))
+        )
+        self.assertEqual((described["label"], described["index"]), ("1", 1))
+
+    def _predictions(self, *indices):
+        return [
+            Prediction(np.eye(len(example.choices))[index])
+            for example, index in zip(_EXAMPLES, indices, strict=True)
+        ]
+
+    def test_score(self):
+        self.assertEqual(self.task.metric, "accuracy")
+        score = self.task.score(_EXAMPLES, self._predictions(2, 1, 1))
+        self.assertAllClose(score, {"accuracy": 2 / 3})
+        self.assertTrue(self.task.is_labelled(_EXAMPLES))
+        self.assertFalse(self.task.is_labelled([_example("x", ["y", "z"])]))
+        self.assertFalse(self.task.is_labelled([]))
+
+    @parameterized.parameters(
+        ("dev", "confusion_matrix"),
+        ("test", "test_confusion_matrix"),
+    )
+    def test_report_by_the_columns_of_the_choices(self, split, name):
+        folder = self.create_tempdir().full_path
+        reordered = MultipleChoiceExample(
+            "", "q", ("y", "x"), ("b", "a"), label=1
+        )
+        self.task.write_report(
+            folder,
+            split,
+            [*_EXAMPLES, reordered],
+            [*self._predictions(2, 1, 1), Prediction(np.array([0.75, 0.25]))],
+        )
+        self.assertCountEqual(
+            os.listdir(folder), [f"{name}.png", f"{name}.txt"]
+        )
+        text = pathlib.Path(folder, f"{name}.txt").read_text(encoding="utf-8")
+        self.assertStartsWith(
+            text,
+            """\
+4 examples, 2 right (50.00%), 3 labels
+
+right \\ predicted  [0]  [1]  [2]
+[0] a                0    2    0
+[1] b                0    1    0
+[2] c                0    0    1
+""",
+        )
+
+    def test_report_of_lists_of_choices(self):
+        folder = self.create_tempdir().full_path
+        task = MultipleChoiceTask(
+            name="custom", columns=Columns(("choices",), label="label")
+        )
+        examples = [
+            MultipleChoiceExample("", None, ("x", "y"), ("0", "1"), 1),
+            MultipleChoiceExample("", None, ("x",) * 3, ("0", "1", "2"), 0),
+        ]
+        task.write_report(
+            folder,
+            "dev",
+            examples,
+            [Prediction(np.array([0, 1])), Prediction(np.array([0, 0, 1]))],
+        )
+        text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
+        self.assertIn("[0] 0                0    0    1\n", text)
+
+    def test_without_labels_there_is_no_report(self):
+        folder = self.create_tempdir().full_path
+        self.task.write_report(
+            folder,
+            "test",
+            [_example("x", ["y", "z"])],
+            [Prediction(np.array([0.5, 0.5]))],
+        )
+        self.assertEmpty(os.listdir(folder))
+
+    @parameterized.parameters(
+        (_COLUMNS,), (multiple_choice_files.OFFICIAL["swag"].columns,)
+    )
+    def test_task_json(self, columns):
+        task = MultipleChoiceTask(
+            name="mine", max_seq_length=80, columns=columns, head="bilstm"
+        )
+        self.assertEqual(MultipleChoiceTask.from_json(task.to_json()), task)
+
+    def test_models_of_other_programs_take_context_and_choices(self):
+        task = MultipleChoiceTask.from_json({"kind": "multiple_choice"})
+        example = task.parse({"context": "x", "choices": ["y", "z"]})
+        self.assertEqual(example.choices, ("y", "z"))
+        self.assertEqual(task.max_seq_length, 128)
+
+    def _write(self, name, text):
+        path = pathlib.Path(self.create_tempdir().full_path, name)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def test_reads_files_and_says_what_is_in_them(self):
+        path = self._write(
+            "x.csv", "q,a,b,c,answer\nWho?,he,she,it,2\nWhose?,his,hers,,a\n"
+        )
+        task = MultipleChoiceTask(
+            name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
+        )
+        with self.assertLogs(level="WARNING") as logs:
+            examples = task.read("dev")
+        self.assertIn("1 of 2 examples have fewer than 3", logs.output[0])
+        self.assertEqual([x.label for x in examples], [2, 0])
+        self.assertEqual(
+            [x.choices for x in task.read_inputs(path)],
+            [x.choices for x in examples],
+        )
+
+    def test_only_a_test_set_may_lack_labels(self):
+        path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
+        task = MultipleChoiceTask(
+            name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
+        )
+        self.assertFalse(task.is_labelled(task.read("test")))
+        with self.assertRaisesRegex(
+            UserError, "no column 'answer'; .*; say with --label_column which"
+        ):
+            task.read("dev")
+
+    @parameterized.parameters(
+        (Columns(("a", "b"), "x"), "no column 'x'; .*; say with --context_col"),
+        (Columns(("a", "x")), "no column 'x'; .*; say with --choice_columns"),
+    )
+    def test_missing_columns_are_said_with_their_flags(self, columns, message):
+        path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
+        task = MultipleChoiceTask(
+            name="custom", columns=columns, files={"test": path}
+        )
+        with self.assertRaisesRegex(UserError, message):
+            task.read("test")
+        # Official files have no such flags, and prediction has not.
+        official = dataclasses.replace(task, name="swag")
+        for read in (
+            lambda: official.read("test"),
+            lambda: list(task.read_inputs(path)),
+        ):
+            with self.assertRaisesRegex(UserError, "'b', 'c'.$"):
+                read()
+
+    def test_inputs_of_codah_have_no_header(self):
+        path = self._write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
+        codah = multiple_choice_files.OFFICIAL["codah"]
+        task = MultipleChoiceTask(name="codah", columns=codah.columns)
+        (example,) = task.read_inputs(path)
+        self.assertEqual(
+            (example.context, example.choices),
+            ("He", ("eats.", "sits.", "runs.", "sings.")),
+        )
+
+    def test_truncated_choices_are_said(self):
+        examples = [_example("the cat sat on the mat", ["the cat sat on", "."])]
+        with self.assertLogs(level="WARNING") as logs:
+            self.task.featurize(examples, self.tokenizer)
+        self.assertIn("1 of 2 choices have", logs.output[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,277 @@
+"""Tests for bert_tf.tasks.predict."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import NotFiniteError
+from bert_tf.errors import UserError
+from bert_tf.modeling.bert import named_variables
+from bert_tf.modeling.task_models import BertForClassification
+from bert_tf.modeling.task_models import BertForMultipleChoice
+from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.tasks import predict as task_prediction
+from tests.support import logical_devices
+from tests.support import tiny_model
+
+logical_devices.make()
+
+_LENGTHS = np.array([3, 12, 5, 9, 9, 4, 12, 8, 3, 6, 11])
+_EIGHTS = (8, 12)
+
+
+@dataclasses.dataclass
+class _Features:
+    """Rows of random pieces with a random weight and label each."""
+
+    lengths: np.ndarray
+    num_choices: int = 0
+    is_labelled: bool = True
+
+    def __post_init__(self):
+        rng = np.random.default_rng(7)
+        shape = [
+            len(self.lengths),
+            *[self.num_choices] * (self.num_choices > 0),
+        ]
+        self.ids = rng.integers(5, len(tiny_model.TOKENS), [*shape, 12])
+        self.segments = rng.integers(0, 2, [*shape, 12])
+        self.label_ids = rng.integers(0, 3, shape[:1]).astype(np.int32)
+        self.row_weights = rng.uniform(0.5, 2, shape[:1]).astype(np.float32)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def batch(self, indices, length):
+        mask = np.arange(length) < self.lengths[indices][:, np.newaxis]
+        if self.num_choices:
+            mask = np.repeat(mask[:, np.newaxis], self.num_choices, axis=1)
+        batch = {
+            "input_ids": self.ids[indices][..., :length] * mask,
+            "input_mask": mask,
+            "segment_ids": self.segments[indices][..., :length] * mask,
+        }
+        batch = {name: x.astype(np.int32) for name, x in batch.items()}
+        if self.is_labelled:
+            batch["label_ids"] = self.label_ids[indices]
+            batch["row_weights"] = self.row_weights[indices]
+        return batch
+
+
+class _Task:
+    """The methods of a task that are asked for here; notes each trace."""
+
+    def __init__(self):
+        self.batches = []
+
+    def outputs(self, outputs):
+        self.batches.append(tuple(outputs["logits"].shape))
+        return {"logits": outputs["logits"], "mean": outputs["pooled_output"]}
+
+    def losses(self, outputs, batch):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+            batch["label_ids"], outputs["logits"]
+        )
+
+    def loss_weights(self, batch):
+        return batch["row_weights"]
+
+
+def _fill(model):
+    """Gives a model weights that differ everywhere."""
+    rng = np.random.default_rng(5)
+    for variable in named_variables(model).values():
+        variable.assign(rng.normal(scale=0.4, size=variable.shape))
+    return model
+
+
+def _classifier():
+    return _fill(BertForClassification(tiny_model.CONFIG, num_labels=3))
+
+
+def _one_by_one(model, features, name="logits"):
+    """Returns the outputs of each row alone, without padding."""
+    rows = []
+    for index, length in enumerate(features.lengths):
+        batch = features.batch(np.array([index]), length)
+        inputs = {name: batch[name] for name in task_prediction.MODEL_INPUTS}
+        rows.append(model(inputs)[name][0].numpy())
+    return rows
+
+
+def _expected_loss(logits, features):
+    logits = np.array(logits, np.float64)
+    chosen = logits[np.arange(len(logits)), features.label_ids]
+    losses = np.log(np.exp(logits).sum(axis=1)) - chosen
+    return np.average(losses, weights=features.row_weights)
+
+
+class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(batch_size=(1, 4, 32), lengths=((12,), (4, 7, 12)))
+    def test_outputs_and_loss_are_those_of_rows_alone(
+        self, batch_size, lengths
+    ):
+        model, features = _classifier(), _Features(_LENGTHS)
+        computed = task_prediction.OutputComputer(
+            model, _Task(), batch_size
+        ).compute(features, lengths)
+        logits = _one_by_one(model, features)
+        self.assertAllClose(
+            computed.outputs["logits"], logits, atol=1e-5, rtol=1e-5
+        )
+        self.assertAllClose(
+            computed.outputs["mean"],
+            _one_by_one(model, features, "pooled_output"),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+        self.assertAllClose(
+            computed.loss, _expected_loss(logits, features), rtol=1e-5
+        )
+
+    # Rows fill up batches of an odd size, and in those of 4 replicas the whole
+    # share of one.
+    @parameterized.parameters((2, 3), (4, 3))
+    def test_replicas_share_a_batch(self, count, batch_size):
+        features = _Features(_LENGTHS)
+        model = _classifier()
+        expected = _one_by_one(model, features)
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(count)]
+        )
+        with strategy.scope():
+            model = _classifier()
+        computed = task_prediction.OutputComputer(
+            model, _Task(), batch_size, strategy
+        ).compute(features, _EIGHTS)
+        self.assertAllClose(
+            computed.outputs["logits"], expected, atol=1e-5, rtol=1e-5
+        )
+        self.assertAllClose(
+            computed.loss, _expected_loss(expected, features), rtol=1e-5
+        )
+
+    def test_traces_once_and_sees_new_weights(self):
+        model, features, task = _classifier(), _Features(_LENGTHS), _Task()
+        computer = task_prediction.OutputComputer(model, task, 4)
+        first = computer.compute(features, _EIGHTS)
+        named_variables(model)["output_bias"].assign_add([1.0, 2.0, 3.0])
+        second = computer.compute(features, (5, 9, 12))
+        self.assertLen(task.batches, 1)
+        self.assertAllClose(
+            second.outputs["logits"],
+            np.array(first.outputs["logits"]) + [1.0, 2.0, 3.0],
+            atol=1e-5,
+            rtol=1e-5,
+        )
+        self.assertNotAlmostEqual(first.loss, second.loss)
+
+    def test_batches_differ_in_length_only(self):
+        seen = []
+        features = _Features(_LENGTHS)
+        batch_of = features.batch
+
+        def batch(indices, length):
+            seen.append((len(indices), length))
+            return batch_of(indices, length)
+
+        features.batch = batch
+        done = []
+        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
+        computer.compute(features, _EIGHTS, done.append)
+        self.assertEqual(seen, [(4, 12), (4, 12), (4, 8)])
+        self.assertEqual(done, [4, 4, 3])
+        # No more than there are.
+        del seen[:]
+        computer = task_prediction.OutputComputer(_classifier(), _Task(), 32)
+        computer.compute(features, _EIGHTS)
+        self.assertEqual(seen, [(11, 12)])
+
+    def test_rows_without_labels_have_no_loss(self):
+        model = _classifier()
+        computer = task_prediction.OutputComputer(model, _Task(), 4)
+        features = _Features(_LENGTHS, is_labelled=False)
+        computed = computer.compute(features, _EIGHTS)
+        self.assertIsNone(computed.loss)
+        labelled = computer.compute(_Features(_LENGTHS), _EIGHTS)
+        self.assertAllClose(computed.outputs, labelled.outputs)
+
+    def test_outputs_with_positions_are_as_long_as_the_batch(self):
+        model = _fill(BertForTagging(tiny_model.CONFIG, num_labels=3))
+        features = _Features(_LENGTHS, is_labelled=False)
+        computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
+            features, _EIGHTS
+        )
+        expected = _one_by_one(model, features)
+        for row, logits, alone in zip(
+            _LENGTHS, computed.outputs["logits"], expected, strict=True
+        ):
+            self.assertIn(len(logits), _EIGHTS)
+            self.assertAllClose(logits[:row], alone, atol=1e-5, rtol=1e-5)
+
+    def test_rows_of_choices(self):
+        model = _fill(BertForMultipleChoice(tiny_model.CONFIG))
+        features = _Features(_LENGTHS, num_choices=3)
+        computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
+            features, _EIGHTS
+        )
+        expected = _one_by_one(model, features)
+        self.assertAllClose(
+            computed.outputs["logits"], expected, atol=1e-5, rtol=1e-5
+        )
+        self.assertAllClose(
+            computed.loss, _expected_loss(expected, features), rtol=1e-5
+        )
+
+    def test_refuses_rows_that_are_too_long(self):
+        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
+        with self.assertRaisesRegex(UserError, "longer than 8"):
+            computer.compute(_Features(_LENGTHS), (8,))
+
+    def test_refuses_numbers_that_are_not_finite(self):
+        model = _classifier()
+        bias = named_variables(model)["output_bias"]
+        bias.assign([0.0, np.inf, 0.0])
+        computer = task_prediction.OutputComputer(model, _Task(), 4)
+        with self.assertRaisesRegex(NotFiniteError, "not finite.*--mixed_prec"):
+            computer.compute(_Features(_LENGTHS), _EIGHTS)
+
+    def test_no_rows(self):
+        computer = task_prediction.OutputComputer(_classifier(), _Task(), 4)
+        computed = computer.compute(_Features(_LENGTHS[:0]), (8,))
+        self.assertEqual(computed.outputs["logits"], [])
+        self.assertIsNone(computed.loss)
+
+    def test_at_once(self):
+        model, features = _classifier(), _Features(_LENGTHS)
+        computed = task_prediction.compute_outputs(
+            model, _Task(), features, 4, _EIGHTS
+        )
+        self.assertAllClose(
+            computed.outputs["logits"],
+            _one_by_one(model, features),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+
+
+class AllowedLengthsTest(tf.test.TestCase):
+    def test_few_many_or_one(self):
+        lengths = np.array([5] * 50 + [30] * 20 + [61])
+        self.assertEqual(
+            task_prediction.allowed_lengths(lengths, 61),
+            (8, 16, 24, 32, 40, 48, 56, 61),
+        )
+        self.assertEqual(task_prediction.allowed_lengths(lengths, 61, 1), (61,))
+        self.assertEqual(
+            task_prediction.allowed_lengths(lengths, 61, 2), (8, 61)
+        )
+        self.assertEqual(
+            task_prediction.allowed_lengths(lengths, 61, 3), (8, 32, 61)
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,276 @@
+"""Tests for bert_tf.tasks.squad.examples; the goldens have their own."""
+
+import gzip
+import json
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.squad import examples as squad_examples
+
+_CONTEXT = "\tIn 1895-1943\u202fhe led\u00a0them.\r\n The end. "
+
+
+def _dataset(*questions, context=_CONTEXT):
+    return [{"paragraphs": [{"context": context, "qas": list(questions)}]}]
+
+
+def _question(id, *answers, **values):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id, "question": f"{id}?", "answers": answers, **values}
+
+
+class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, contents, name="train.json"):
+        path = pathlib.Path(self.create_tempdir().full_path) / name
+        path.write_bytes(contents)
+        return str(path)
+
+    def test_words_and_their_places(self):
+        (example,) = squad_examples.build_examples(
+            _dataset(_question("q")), is_training=False
+        ).examples
+        self.assertEqual(
+            example,
+            squad_examples.SquadExample(
+                "q",
+                "q?",
+                ("In", "1895-1943", "he", "led\u00a0them.", "The", "end."),
+                (1, 4, 14, 17, 29, 33),
+                answers=None,
+            ),
+        )
+
+    def test_answers_to_score_with(self):
+        """What dev files say, and files without answers do not."""
+        questions = [
+            _question("two", ("he", 14), ("1895", 4)),
+            _question("none", is_impossible=True),
+            {"id": "unknown", "question": "?"},
+            {"id": "impossible", "question": "?", "is_impossible": True},
+        ]
+        read = squad_examples.build_examples(_dataset(*questions), False)
+        self.assertEqual(
+            [one.answers for one in read.examples],
+            [("he", "1895"), (), None, ()],
+        )
+        (article,) = squad_examples.to_dataset(read.examples[:3])
+        (paragraph,) = article["paragraphs"]
+        self.assertEqual(
+            paragraph["qas"],
+            [
+                {"id": "two", "answers": [{"text": "he"}, {"text": "1895"}]},
+                {"id": "none", "answers": []},
+                {"id": "unknown"},
+            ],
+        )
+
+    @parameterized.parameters(
+        ((), (), None),
+        ((), (("he", 14),), ()),
+        # SQuAD 2.0 says that there is no answer.
+        ((), (), (), True),
+        ((), (), (), False),
+    )
+    def test_lists_of_answers_that_are_all_empty_say_nothing(
+        self, first, second, expected, is_impossible=None
+    ):
+        questions = [_question("a", *first), _question("b", *second)]
+        if is_impossible is not None:
+            questions[1]["is_impossible"] = is_impossible
+        read = squad_examples.build_examples(_dataset(*questions), False)
+        self.assertEqual(read.examples[0].answers, expected)
+
+    def test_answers(self):
+        read = squad_examples.build_examples(
+            _dataset(
+                _question("part", ("1895", 4)),
+                # A space of another kind.
+                _question("words", ("1895-1943\u202fhe", 4)),
+                _question("last", ("end.", 33)),
+            ),
+            is_training=True,
+        )
+        self.assertEmpty(read.unmatched)
+        self.assertEqual(
+            [
+                (one.orig_answer_text, one.start_position, one.end_position)
+                for one in read.examples
+            ],
+            [
+                ("1895", 1, 1),
+                ("1895-1943\u202fhe", 1, 2),
+                ("end.", 5, 5),
+            ],
+        )
+
+    def test_answers_that_are_not_there_are_left_out(self):
+        read = squad_examples.build_examples(
+            _dataset(
+                _question("elsewhere", ("1895", 14)),
+                _question("good", ("he", 14)),
+                _question("nowhere", ("him", 14)),
+                _question("behind", ("end. Really", 33)),
+                _question("before", ("The", -9)),
+                _question("empty", ("", 4)),
+                _question("blank", (" ", 3)),
+                _question("in front", ("\tIn", 0)),
+                # The original takes this space as one in the answer only.
+                _question("no-break", ("led\u00a0them.", 17)),
+            ),
+            is_training=True,
+        )
+        self.assertEqual([one.qas_id for one in read.examples], ["good"])
+        self.assertEqual(
+            read.unmatched,
+            (
+                "elsewhere",
+                "nowhere",
+                "behind",
+                "before",
+                "empty",
+                "blank",
+                "in front",
+                "no-break",
+            ),
+        )
+
+    def test_questions_without_answer(self):
+        questions = (
+            _question("said", ("he", 14), is_impossible=True),
+            # Some files have the empty list only.
+            _question("shown"),
+            _question("null", is_impossible=None),
+            _question("good", ("he", 14), is_impossible=False),
+        )
+        read = squad_examples.build_examples(
+            _dataset(*questions), True, version_2_with_negative=True
+        )
+        self.assertEqual(
+            [
+                (
+                    one.is_impossible,
+                    one.orig_answer_text,
+                    one.start_position,
+                    one.end_position,
+                )
+                for one in read.examples
+            ],
+            [(True, "", -1, -1)] * 3 + [(False, "he", 2, 2)],
+        )
+        # To be predicted, they are questions like any other.
+        read = squad_examples.build_examples(
+            _dataset(*questions), False, version_2_with_negative=True
+        )
+        self.assertEqual(
+            [
+                (one.is_impossible, one.orig_answer_text)
+                for one in read.examples
+            ],
+            [(False, None)] * 4,
+        )
+
+    @parameterized.parameters(
+        (
+            [_question("q")],
+            r"exactly 1 answer \(or --version_2_with_negative\). Received: 0",
+        ),
+        ([_question("q", ("he", 14), ("In", 1))], "exactly 1 answer. Rec.* 2"),
+        ([{"id": "q", "question": "?"}], "exactly 1 answer"),
+        (
+            [{"id": "q", "question": "?", "answers": [{"text": "he"}]}],
+            "question 'q' must be .*'answer_start', a whole number",
+        ),
+    )
+    def test_training_needs_one_answer(self, questions, message):
+        with self.assertRaisesRegex(UserError, message):
+            squad_examples.build_examples(
+                _dataset(*questions), True, source="train.json"
+            )
+
+    @parameterized.parameters(
+        {}, {"answers": None}, {"answers": None, "is_impossible": None}
+    )
+    def test_nothing_is_said_of_answers(self, **values):
+        question = {"id": "q", "question": "?"} | values
+        with self.assertRaisesRegex(UserError, "question 'q': .* neither"):
+            squad_examples.build_examples(_dataset(question), True, True)
+
+    @parameterized.parameters("dev.json", "dev.json.gz")
+    def test_reads_file(self, name):
+        data = _dataset(_question("é"), {"id": "b", "question": "b?"})
+        contents = json.dumps(
+            {"version": "1.1", "data": data}, indent=1, ensure_ascii=False
+        ).replace("\n", "\r\n")
+        contents = b"\xef\xbb\xbf" + contents.encode()
+        if name.endswith(".gz"):
+            contents = gzip.compress(contents)
+        path = self._write(contents, name)
+        self.assertEqual(squad_examples.read_dataset(path), data)
+        read = squad_examples.read_squad_examples(path, is_training=False)
+        self.assertEqual([one.qas_id for one in read.examples], ["é", "b"])
+
+    @parameterized.parameters(
+        ([], "train.json must be an object with 'data', a list.*: list"),
+        ({"Data": []}, r"'data', a list. Received: the keys \['Data'\]"),
+        ({"data": []}, "train.json holds no question"),
+        ({"data": [{}]}, r"data\[0\] must be .*'paragraphs'.*: no keys"),
+        (
+            {"data": [{"paragraphs": [{"qas": []}]}]},
+            r"data\[0\].paragraphs\[0\] must be .*'context', a string",
+        ),
+        (
+            {"data": _dataset(_question("a"), _question(3))},
+            r"qas\[1\] must be an object with 'id', a string. Received: 3",
+        ),
+        (
+            {"data": _dataset(_question("a"), _question("a"))},
+            r"qas\[1\]: the id 'a' belongs to an earlier question",
+        ),
+        (
+            {"data": _dataset({"id": "a", "question": None})},
+            r"qas\[0\] must be .*'question', a string. Received: None",
+        ),
+        (
+            {"data": _dataset(_question("a", ("he", 1), (None, 1)))},
+            r"qas\[0\].answers\[1\] must be .*'text', a string",
+        ),
+        (
+            {"data": _dataset({"id": "a", "question": "?", "answers": {}})},
+            r"qas\[0\] must be .*'answers', a list. Received: {}",
+        ),
+        (
+            {"data": _dataset(_question("a", is_impossible="False"))},
+            r"qas\[0\]: 'is_impossible' must be true or false.*: 'False'",
+        ),
+    )
+    def test_other_files(self, values, message):
+        path = self._write(json.dumps(values).encode())
+        with self.assertRaisesRegex(UserError, message):
+            squad_examples.read_dataset(path)
+
+    def test_files_that_are_no_json(self):
+        path = self._write(b'{"data":\n [1, }')
+        with self.assertRaisesRegex(
+            UserError, "train.json, line 2 is not valid JSON: .* column 6"
+        ):
+            squad_examples.read_dataset(path)
+        path = self._write(b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}')
+        with self.assertRaisesRegex(
+            UserError, "train.json holds half of a character, '.ud83d', .*so '"
+        ):
+            squad_examples.read_dataset(path)
+        path = self._write(b"[" * 100000)
+        with self.assertRaisesRegex(UserError, "lists in lists"):
+            squad_examples.read_dataset(path)
+        path = self._write(b'{"data": %s}' % (b"9" * 5000))
+        with self.assertRaisesRegex(UserError, "cannot be read: .*digits"):
+            squad_examples.read_dataset(path)
+        with self.assertRaisesRegex(UserError, "not there: '/nowhere.json'"):
+            squad_examples.read_dataset("/nowhere.json")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,213 @@
+"""Tests for bert_tf.tasks.squad.features; the goldens have their own."""
+
+import dataclasses
+import tracemalloc
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import features as squad_features
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+
+_PIECES = ("what", "is", "it", "?", "a", "b", "c", "d", "e", "##x", "(", ")")
+
+
+def _tokenizer():
+    return BertTokenizer(Vocabulary([*SPECIAL_TOKENS, *_PIECES]))
+
+
+def _example(context, question="what is it?", **values):
+    dataset = [
+        {
+            "paragraphs": [
+                {
+                    "context": context,
+                    "qas": [{"id": "q", "question": question, "answers": []}],
+                }
+            ]
+        }
+    ]
+    (example,) = squad_examples.build_examples(dataset, False).examples
+    return dataclasses.replace(example, **values)
+
+
+def _tokens(features):
+    tokenizer = _tokenizer()
+    return [" ".join(one.tokens(tokenizer.vocabulary)) for one in features]
+
+
+class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
+    def _convert(self, *examples, is_training=False, **options):
+        options = {
+            "max_seq_length": 9,
+            "doc_stride": 2,
+            "max_query_length": 2,
+        } | options
+        return list(
+            squad_features.convert_examples_to_features(
+                examples, _tokenizer(), is_training=is_training, **options
+            )
+        )
+
+    def test_windows(self):
+        features = self._convert(_example("a (b) ex cd"))
+        # "cd" is not in the vocabulary. Of the question two pieces remain.
+        self.assertEqual(
+            _tokens(features),
+            [
+                "[CLS] what is [SEP] a ( b ) [SEP]",
+                "[CLS] what is [SEP] b ) e ##x [SEP]",
+                "[CLS] what is [SEP] e ##x [UNK] [SEP]",
+            ],
+        )
+        self.assertTrue(all(one.is_query_truncated for one in features))
+        self.assertEqual([one.doc_span_index for one in features], [0, 1, 2])
+        self.assertEqual(
+            [one.token_to_orig_map for one in features],
+            [
+                {4: 0, 5: 1, 6: 1, 7: 1},
+                {4: 1, 5: 1, 6: 2, 7: 2},
+                {4: 2, 5: 2, 6: 3},
+            ],
+        )
+        # "b" has one piece to its right in the first window and none to its
+        # left in the second.
+        self.assertEqual(
+            [one.token_is_max_context for one in features],
+            [
+                {4: True, 5: True, 6: True, 7: False},
+                {4: False, 5: True, 6: True, 7: False},
+                {4: False, 5: True, 6: True},
+            ],
+        )
+        self.assertAllEqual(features[2].segment_ids, [0, 0, 0, 0, 1, 1, 1, 1])
+
+    def test_longer_window_counts_as_more_context(self):
+        # 400 pieces in windows of 300 and 150. Piece 275 has 24 more behind it
+        # in the first and 25 before it in the second, but 0.01 for each piece
+        # of a window makes it 27 and 26.5.
+        features = self._convert(
+            _example("a " * 400), max_seq_length=305, doc_stride=250
+        )
+        self.assertEqual(
+            [one.is_max_context.tolist() for one in features],
+            [[True] * 276 + [False] * 24, [False] * 26 + [True] * 124],
+        )
+
+    def test_a_long_paragraph_takes_no_table_of_windows_and_pieces(self):
+        example = _example("a " * 8000)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        features = self._convert(example, doc_stride=4)
+        _, peak = tracemalloc.get_traced_memory()
+        self.assertLen(features, 2000)
+        # One such table takes that many bytes.
+        self.assertLess(peak, 2000 * 8000 * 8)
+
+    def test_answers(self):
+        example = _example(
+            "a (b) ex cd",
+            orig_answer_text="b",
+            start_position=1,
+            end_position=1,
+        )
+        features = self._convert(example, is_training=True)
+        # The brackets do not belong to the answer, and a window without the
+        # answer points at [CLS].
+        self.assertEqual(
+            [(one.start_position, one.end_position) for one in features],
+            [(6, 6), (4, 4), (0, 0)],
+        )
+        example = dataclasses.replace(
+            example, orig_answer_text="ex cd", start_position=2, end_position=3
+        )
+        features = self._convert(example, is_training=True)
+        self.assertEqual(
+            [(one.start_position, one.end_position) for one in features],
+            [(0, 0), (0, 0), (4, 6)],
+        )
+
+    @parameterized.parameters("d", "\u0301")
+    def test_answer_that_is_no_piece_of_its_word_is_the_word(self, answer):
+        example = _example(
+            "a (b\u0301) ex",
+            orig_answer_text=answer,
+            start_position=1,
+            end_position=1,
+        )
+        features = self._convert(example, is_training=True)
+        self.assertEqual(
+            [(one.start_position, one.end_position) for one in features],
+            [(5, 7), (0, 0)],
+        )
+
+    def test_impossible(self):
+        example = _example(
+            "a b",
+            orig_answer_text="",
+            start_position=-1,
+            end_position=-1,
+            is_impossible=True,
+        )
+        (feature,) = self._convert(example, is_training=True)
+        self.assertEqual((feature.start_position, feature.end_position), (0, 0))
+        self.assertTrue(feature.is_impossible)
+
+    def test_paragraph_without_pieces_has_no_window(self):
+        features = self._convert(
+            _example(" \n"), _example("\u200b a"), _example("\u200b")
+        )
+        self.assertEqual(_tokens(features), ["[CLS] what is [SEP] a [SEP]"])
+        self.assertEqual(features[0].example_index, 1)
+        self.assertEqual(features[0].unique_id, 1000000000)
+        self.assertEqual(features[0].token_to_orig_map, {4: 1})
+
+    def test_any_number_of_examples_at_once(self):
+        examples = [
+            _example(" ".join("abcde"[: 1 + index % 5]))
+            for index in range(5000)
+        ]
+        # Taken one by one, as from a file.
+        features = squad_features.convert_examples_to_features(
+            iter(examples), _tokenizer(), 7, 1, 2
+        )
+        first = next(features)
+        features = [first, *features]
+        self.assertEqual(
+            [one.unique_id for one in features],
+            list(range(1000000000, 1000000000 + len(features))),
+        )
+        # 1, 2, 3, 4, 5 pieces in windows of 2: 1, 1, 2, 3, 4 windows.
+        self.assertEqual(
+            [one.example_index for one in features],
+            [
+                index
+                for index in range(5000)
+                for _ in range((1, 1, 2, 3, 4)[index % 5])
+            ],
+        )
+        self.assertEqual(
+            _tokens(features[-4:]),
+            [
+                f"[CLS] what is [SEP] {two} [SEP]"
+                for two in ("a b", "b c", "c d", "d e")
+            ],
+        )
+
+    @parameterized.parameters(
+        {"max_seq_length": 5},
+        {"doc_stride": 0},
+        {"max_query_length": 0},
+    )
+    def test_lengths_that_leave_no_room(self, **options):
+        with self.assertRaisesRegex(UserError, "--max_seq_length greater by 4"):
+            self._convert(_example("a"), **options)
+        self.assertLen(self._convert(_example("a"), max_seq_length=6), 1)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,222 @@
+"""SQuAD against the original: every example, window and prediction."""
+
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import features as squad_features
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.text.tokenizer import BertTokenizer
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
+
+
+def _read_golden(name):
+    path = golden(f"squad/{name}.features.json.gz")
+    return json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
+
+
+def _read_json(name):
+    path = golden(f"squad/{name}")
+    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+
+
+def _build(config):
+    """Returns the examples, features and tokenizer of a golden."""
+    tokenizer = BertTokenizer.from_vocab_file(
+        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+    )
+    read = squad_examples.read_squad_examples(
+        golden(f"squad/{config['input']}"),
+        config["is_training"],
+        config["version_2_with_negative"],
+    )
+    features = squad_features.convert_examples_to_features(
+        read.examples,
+        tokenizer,
+        config["max_seq_length"],
+        config["doc_stride"],
+        config["max_query_length"],
+        config["is_training"],
+    )
+    return read.examples, list(features), tokenizer
+
+
+def _build_task(config, split):
+    """Returns the task as the original has it, and the tokenizer."""
+    names = (
+        "max_seq_length",
+        "doc_stride",
+        "max_query_length",
+        "version_2_with_negative",
+    )
+    task = SquadTask(
+        files={split: golden(f"squad/{config['input']}")},
+        mask_padding=False,
+        **{name: config[name] for name in names},
+    )
+    tokenizer = BertTokenizer.from_vocab_file(
+        data(f"vocab/{config['vocab']}"), config["do_lower_case"]
+    )
+    return task, tokenizer
+
+
+def _pad(values, length):
+    return np.pad(values, [0, length - len(values)]).tolist()
+
+
+class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
+    )
+    def test_examples_and_features(self, name):
+        expected = _read_golden(name)
+        config = expected["config"]
+        examples, features, tokenizer = _build(config)
+
+        self.assertLen(examples, len(expected["examples"]))
+        for example, one in zip(examples, expected["examples"], strict=True):
+            values = {key: getattr(example, key) for key in one}
+            values["doc_tokens"] = list(example.doc_tokens)
+            self.assertEqual(values, one)
+
+        self.assertLen(features, len(expected["features"]))
+        length = config["max_seq_length"]
+        for feature, one in zip(features, expected["features"], strict=True):
+            values = {
+                "unique_id": feature.unique_id,
+                "qas_id": examples[feature.example_index].qas_id,
+                "doc_span_index": feature.doc_span_index,
+                "tokens": feature.tokens(tokenizer.vocabulary),
+                "token_to_orig_map": _with_text_keys(feature.token_to_orig_map),
+                "token_is_max_context": _with_text_keys(
+                    feature.token_is_max_context
+                ),
+                "input_ids": _pad(feature.input_ids, length),
+                "input_mask": _pad(np.ones_like(feature.input_ids), length),
+                "segment_ids": _pad(feature.segment_ids, length),
+                "start_position": feature.start_position,
+                "end_position": feature.end_position,
+                "is_impossible": feature.is_impossible,
+            }
+            self.assertEqual(values, one)
+
+    @parameterized.parameters(
+        "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
+    )
+    def test_batches(self, name):
+        expected = _read_golden(name)
+        config = expected["config"]
+        split = "train" if config["is_training"] else "dev"
+        task, tokenizer = _build_task(config, split)
+        features = task.featurize(
+            task.read(split), tokenizer, config["is_training"]
+        )
+        self.assertLen(features, len(expected["features"]))
+        batch = features.batch(
+            np.arange(len(features)), config["max_seq_length"]
+        )
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            self.assertAllEqual(
+                batch[key], [one[key] for one in expected["features"]]
+            )
+        for key in ("start_position", "end_position"):
+            self.assertEqual(f"{key}s" in batch, config["is_training"])
+            if config["is_training"]:
+                self.assertAllEqual(
+                    batch[f"{key}s"], [one[key] for one in expected["features"]]
+                )
+
+    def test_loss(self):
+        # Padded, as the inputs of these logits are.
+        inputs = np.load(golden("model/forward.npz"))
+        expected = np.load(golden("model/squad.npz"))
+        batch = {
+            "input_mask": inputs["input_mask"],
+            "start_positions": expected["start_positions"],
+            "end_positions": expected["end_positions"],
+        }
+        self.assertLess(batch["input_mask"].min(), 1)
+        outputs = {
+            name: tf.constant(expected[name])
+            for name in ("start_logits", "end_logits")
+        }
+        losses = [
+            tf.reduce_mean(SquadTask(mask_padding=mask).losses(outputs, batch))
+            for mask in (False, True)
+        ]
+        self.assertAllClose(losses[0], expected["loss"], rtol=0, atol=1e-5)
+        self.assertNotAllClose(losses[1], expected["loss"], atol=1e-3)
+
+    @parameterized.parameters(
+        ("v1_uncased", "v1_uncased", 0.0),
+        ("v2_cased", "v2_cased", 0.0),
+        ("v2_cased", "v2_cased.threshold-3.0", -3.0),
+    )
+    def test_predictions(self, name, expected, threshold):
+        config = _read_golden(name)["config"]
+        task, tokenizer = _build_task(config, "dev")
+        if threshold:
+            task = dataclasses.replace(
+                task, null_score_diff_threshold=threshold
+            )
+        examples = task.read("dev")
+        features = task.featurize(examples, tokenizer)
+        logits = np.load(golden(f"squad/{name}.logits.npz"))
+        self.assertAllEqual(
+            logits["unique_ids"], [one.unique_id for one in features.windows()]
+        )
+        outputs = {
+            name: list(logits[name]) for name in ("start_logits", "end_logits")
+        }
+        predictions = task.predict(examples, features, outputs, tokenizer)
+        folder = self.create_tempdir().full_path
+        task.write_report(folder, "dev", examples, predictions)
+
+        kinds = ["predictions", "nbest_predictions"]
+        if config["version_2_with_negative"]:
+            kinds.append("null_odds")
+        self.assertCountEqual(
+            os.listdir(folder), [f"{kind}.json" for kind in kinds]
+        )
+        for kind in kinds:
+            path = pathlib.Path(folder) / f"{kind}.json"
+            written = json.loads(path.read_text(encoding="utf-8"))
+            reference = _read_json(f"{expected}.{kind}.json")
+            self.assertEqual(list(written), list(reference))
+            self.assertAllClose(
+                _numbers(written), _numbers(reference), rtol=0, atol=1e-6
+            )
+            self.assertEqual(_texts(written), _texts(reference))
+
+
+def _with_text_keys(values):
+    return {str(key): value for key, value in values.items()}
+
+
+def _numbers(value):
+    """Returns the numbers of JSON values in order."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [number for part in parts for number in _numbers(part)]
+    return [] if isinstance(value, str) else [value]
+
+
+def _texts(value):
+    """Returns JSON values without their numbers."""
+    if isinstance(value, dict):
+        return {key: _texts(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_texts(part) for part in value]
+    return value if isinstance(value, str) else None
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,166 @@
+"""Tests for bert_tf.tasks.squad.metrics."""
+
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from official.nlp.tools import squad_evaluate_v2_0
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import metrics as squad_metrics
+from bert_tf.tasks.squad.predictions import NbestPrediction
+from bert_tf.tasks.squad.predictions import SquadPrediction
+from tests.support.shared_data import data
+from tests.support.shared_data import golden
+
+
+def _dataset(**answers):
+    """Returns questions with their answers."""
+    questions = [
+        {
+            "id": id,
+            "question": f"{id}?",
+            "answers": [{"text": text} for text in texts],
+        }
+        for id, texts in answers.items()
+    ]
+    return [{"paragraphs": [{"context": "", "qas": questions}]}]
+
+
+def _predictions(**best):
+    """Returns predictions with the best text and the null odds."""
+    return [
+        SquadPrediction(
+            id,
+            (NbestPrediction("", 0.5), NbestPrediction(text, 0.4))
+            if text
+            else (NbestPrediction("", 1.0),),
+            null_odds,
+        )
+        for id, (text, null_odds) in best.items()
+    ]
+
+
+class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        "v1.1_bert_ensemble",
+        "v1.1_logistic_regression",
+        "v2.0_bert_single",
+        "v2.0_nlnet_single",
+    )
+    def test_published_systems_have_their_published_scores(self, name):
+        version = name[1:4]
+        dataset = squad_examples.read_dataset(
+            data(f"squad/dev-v{version}.json.gz")
+        )
+        path = pathlib.Path(golden(f"squad_metrics/{name}.predictions.json.gz"))
+        answers = json.loads(gzip.decompress(path.read_bytes()))
+        path = pathlib.Path(golden("squad_metrics/expected.json"))
+        expected = json.loads(path.read_text(encoding="utf-8"))[name]
+        scores = squad_metrics.evaluate(dataset, answers, version == "2.0")
+        self.assertEqual(list(scores), list(expected))
+        for key, value in expected.items():
+            self.assertAlmostEqual(scores[key], value, 9)
+
+    def test_best_threshold(self):
+        dataset = _dataset(a=["red fox"], b=[], c=["blue"], d=[], e=["green"])
+        predictions = _predictions(
+            a=("fox", -4.0),
+            b=("wrong", -3.0),
+            c=("the blue", -2.0),
+            d=("wrong", 1.0),
+            e=("grey", 2.0),
+        )
+        # Answered up to -4: a has F1 2/3, b and d are right. Up to -2: c too
+        # is right, but b is wrong.
+        best = squad_metrics.find_best_thresholds(dataset, predictions)
+        self.assertAlmostEqual(best.best_f1, 100 * (2 / 3 + 2) / 5)
+        self.assertEqual(best.best_f1_thresh, -4.0)
+        # Without any answer b and d are right, and no threshold is better.
+        self.assertAlmostEqual(best.best_exact, 40.0)
+        self.assertEqual(best.best_exact_thresh, np.nextafter(-4.0, -np.inf))
+        for threshold, name, score in (
+            (best.best_f1_thresh, "f1", best.best_f1),
+            (best.best_exact_thresh, "exact", best.best_exact),
+        ):
+            answers = {one.qas_id: one.answer(threshold) for one in predictions}
+            scores = squad_metrics.evaluate(dataset, answers, True)
+            self.assertAlmostEqual(scores[name], score)
+
+    def test_questions_of_equal_odds_go_together(self):
+        dataset = _dataset(a=["red"], b=[], c=["blue"])
+        predictions = _predictions(
+            a=("red", -1.0), b=("wrong", -1.0), c=("blue", 0.5)
+        )
+        best = squad_metrics.find_best_thresholds(dataset, predictions)
+        # Between a and b there is no threshold.
+        self.assertAlmostEqual(best.best_f1, 100 * 2 / 3)
+        self.assertEqual(best.best_f1_thresh, 0.5)
+
+    def test_question_without_candidates_is_never_answered(self):
+        dataset = _dataset(a=[], b=["blue"])
+        predictions = _predictions(a=("", -9.0), b=("blue", 3.0))
+        best = squad_metrics.find_best_thresholds(dataset, predictions)
+        self.assertEqual(best.best_f1, 100.0)
+        self.assertEqual(best.best_f1_thresh, 3.0)
+
+    def test_search_is_the_official_where_odds_differ(self):
+        rng = np.random.default_rng(0)
+        dataset = squad_examples.read_dataset(data("squad/dev-v2.0.json.gz"))
+        dataset = dataset[:2]
+        predictions = []
+        for article in dataset:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    words = paragraph["context"].split()[:2]
+                    answers = [one["text"] for one in question["answers"]]
+                    text = rng.choice([*answers, " ".join(words)])
+                    odds = rng.normal() - 2 * bool(answers)
+                    predictions += _predictions(
+                        **{question["id"]: (str(text), odds)}
+                    )
+        best = squad_metrics.find_best_thresholds(dataset, predictions)
+        official = squad_evaluate_v2_0.evaluate(
+            dataset,
+            {one.qas_id: one.best_non_null.text for one in predictions},
+            {one.qas_id: one.null_odds for one in predictions},
+        )
+        self.assertGreater(best.best_f1, best.best_exact)
+        self.assertAlmostEqual(best.best_f1, official["final_f1"])
+        self.assertEqual(best.best_f1_thresh, official["final_f1_thresh"])
+        self.assertAlmostEqual(best.best_exact, official["final_exact"])
+        self.assertEqual(best.best_exact_thresh, official["final_exact_thresh"])
+
+    def test_evaluators_load_no_other_keras(self):
+        program = (
+            "import sys; "
+            "from official.nlp.tools import squad_evaluate_v1_1, "
+            "squad_evaluate_v2_0; "
+            "sys.exit(bool({'tf_keras', 'tensorflow'} & set(sys.modules)))"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    def test_errors(self):
+        dataset = _dataset(a=["red"], b=[])
+        with self.assertRaisesRegex(UserError, "'b' has no prediction"):
+            squad_metrics.evaluate(dataset, {"a": "red", "c": ""}, True)
+        with self.assertRaisesRegex(UserError, "'b' has no prediction"):
+            squad_metrics.find_best_thresholds(
+                dataset, _predictions(a=("red", 0.0))
+            )
+        with self.assertRaisesRegex(UserError, "--version_2_with_negative"):
+            squad_metrics.evaluate(dataset, {"a": "red", "b": ""})
+        for question in dataset[0]["paragraphs"][0]["qas"]:
+            del question["answers"]
+        with self.assertRaisesRegex(UserError, "'a' has no \"answers\""):
+            squad_metrics.evaluate(dataset, {"a": "red", "b": ""}, True)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,271 @@
+"""Tests for bert_tf.tasks.squad.predictions; the goldens have their own."""
+
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import features as squad_features
+from bert_tf.tasks.squad import predictions as squad_predictions
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+
+_PIECES = ("who", "?", "the", "steve", "smith", "'", "s", "son", "of", "ann")
+
+
+def _tokenizer():
+    return BertTokenizer(Vocabulary([*SPECIAL_TOKENS, *_PIECES]))
+
+
+def _examples(*contexts):
+    dataset = [
+        {
+            "paragraphs": [
+                {"context": text, "qas": [{"id": f"q{n}", "question": "who?"}]}
+            ]
+        }
+        for n, text in enumerate(contexts)
+    ]
+    return squad_examples.build_examples(dataset, False).examples
+
+
+def _logits(length, **values):
+    """Returns logits of -9 but at the named positions: _3=2.5."""
+    logits = np.full([length], -9.0, np.float32)
+    for place, value in values.items():
+        logits[int(place[1:])] = value
+    return logits
+
+
+class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
+    def _predict(self, examples, logits, max_seq_length=64, **options):
+        """Predicts from start and end logits, one pair for each window."""
+        tokenizer = _tokenizer()
+        features = list(
+            squad_features.convert_examples_to_features(
+                examples, tokenizer, max_seq_length, 2, max_query_length=2
+            )
+        )
+        results = {
+            one.unique_id: squad_predictions.RawResult(one.unique_id, *pair)
+            for one, pair in zip(features, logits, strict=True)
+        }
+        return list(
+            squad_predictions.predict_answers(
+                examples, features, results, tokenizer, **options
+            )
+        )
+
+    def test_text_and_place_in_the_paragraph(self):
+        # [CLS] who ? [SEP] the steve smith ' s son [SEP]
+        context = "\n The  \u015at\u00e9ve\tSMITH's\u202fson. "
+        length = 12
+        logits = (
+            _logits(length, _5=3, _4=1, _9=0.5),
+            _logits(length, _6=2, _9=1.5, _5=1, _4=0),
+        )
+        (prediction,) = self._predict(_examples(context), [logits])
+        best = [
+            (one.text, context[one.start : one.end])
+            for one in prediction.nbest[:6]
+        ]
+        self.assertEqual(
+            best,
+            [
+                ("\u015at\u00e9ve SMITH", "\u015at\u00e9ve\tSMITH"),
+                (
+                    "\u015at\u00e9ve SMITH's son",
+                    "\u015at\u00e9ve\tSMITH's\u202fson",
+                ),
+                ("\u015at\u00e9ve", "\u015at\u00e9ve"),
+                (
+                    "The \u015at\u00e9ve SMITH",
+                    "The  \u015at\u00e9ve\tSMITH",
+                ),
+                (
+                    "The \u015at\u00e9ve SMITH's son",
+                    "The  \u015at\u00e9ve\tSMITH's\u202fson",
+                ),
+                ("The \u015at\u00e9ve", "The  \u015at\u00e9ve"),
+            ],
+        )
+        scores = np.array(
+            [one.start_logit + one.end_logit for one in prediction.nbest]
+        )
+        self.assertAllEqual(scores[:6], [5, 4.5, 4, 3, 2.5, 2])
+        self.assertAllClose(
+            [one.probability for one in prediction.nbest],
+            np.exp(scores) / np.exp(scores).sum(),
+        )
+        self.assertIsNone(prediction.null_odds)
+        self.assertEqual(prediction.answer(), "\u015at\u00e9ve SMITH")
+
+    @parameterized.parameters(
+        # An accent of its own is a character that the pieces do not have.
+        ("of ste\u0301ve's son", 5, 5, "ste\u0301ve's"),
+        ("of st\u00e9ve's son", 5, 5, "st\u00e9ve"),
+        # What [UNK] stands for is not known.
+        ("of bob's son", 5, 6, "bob's"),
+        ("of bob's son", 6, 7, "'s"),
+    )
+    def test_where_characters_do_not_match_the_answer_is_whole_words(
+        self, context, start, end, expected
+    ):
+        # [CLS] who ? [SEP] of steve ' s son [SEP]
+        logits = [
+            (_logits(10, **{f"_{start}": 3}), _logits(10, **{f"_{end}": 3}))
+        ]
+        (prediction,) = self._predict(_examples(context), logits)
+        best = prediction.nbest[0]
+        self.assertEqual(best.text, expected)
+        self.assertEqual(context[best.start : best.end], expected)
+
+    def test_equal_texts_count_once(self):
+        # [CLS] who ? [SEP] ann of ann [SEP], with two positions of padding.
+        logits = (_logits(10, _4=1, _6=2), _logits(10, _4=1, _6=2))
+        (prediction,) = self._predict(_examples("ann of ann"), [logits])
+        self.assertEqual(
+            [(one.text, one.start) for one in prediction.nbest],
+            [
+                ("ann", 7),
+                ("ann of ann", 0),
+                ("of ann", 4),
+                ("ann of", 0),
+                ("of", 4),
+            ],
+        )
+
+    def test_longest_answer_and_number_of_answers(self):
+        logits = (
+            _logits(8, _4=5, _5=2, _6=1),
+            _logits(8, _4=1, _5=2, _6=5),
+        )
+        (prediction,) = self._predict(
+            _examples("ann of steve"), [logits], max_answer_length=2
+        )
+        self.assertEqual(
+            [one.text for one in prediction.nbest],
+            ["ann of", "of steve", "ann", "steve", "of"],
+        )
+        (prediction,) = self._predict(
+            _examples("ann of steve"),
+            [logits],
+            max_answer_length=2,
+            n_best_size=2,
+        )
+        # Starts "ann" and "of", ends "steve" and "of".
+        self.assertEqual(
+            [one.text for one in prediction.nbest], ["ann of", "of steve"]
+        )
+
+    def test_only_the_window_with_most_context_may_begin_an_answer(self):
+        # Windows of four pieces: "ann of steve smith" and "steve smith son".
+        logits = [
+            (_logits(9, _7=4), _logits(9, _7=4)),
+            (_logits(8, _5=3), _logits(8, _5=3)),
+        ]
+        (prediction,) = self._predict(
+            _examples("ann of steve smith son"), logits, max_seq_length=9
+        )
+        # "smith" has no context on its right in the first window.
+        self.assertEqual(prediction.nbest[0].text, "smith")
+        self.assertEqual(prediction.nbest[0].start_logit, 3.0)
+
+    def test_null_odds_are_those_of_the_window_that_favours_it_least(self):
+        logits = [
+            (_logits(9, _0=2.5, _4=4), _logits(9, _0=1, _4=2)),
+            (_logits(8, _0=1, _5=3), _logits(8, _0=2, _5=2)),
+        ]
+        (prediction,) = self._predict(
+            _examples("ann of steve smith son"),
+            logits,
+            max_seq_length=9,
+            version_2_with_negative=True,
+        )
+        self.assertEqual(
+            [
+                (one.text, one.start_logit, one.end_logit)
+                for one in prediction.nbest[:3]
+            ],
+            [("ann", 4, 2), ("smith", 3, 2), ("", 1, 2)],
+        )
+        self.assertEqual(prediction.null_odds, -3.0)
+        self.assertEqual(prediction.answer(), "ann")
+        # It takes more than the threshold not to answer.
+        self.assertEqual(prediction.answer(-3.0), "ann")
+        self.assertEqual(prediction.answer(-3.1), "")
+
+    def test_no_candidate(self):
+        # The end stands before the start in one, the other has no window.
+        examples = _examples("ann of", " ")
+        logits = [(_logits(7, _0=2, _5=4), _logits(7, _0=1, _4=4))]
+        predictions = self._predict(
+            examples, logits, n_best_size=1, version_2_with_negative=True
+        )
+        for prediction, null_odds in zip(predictions, (3.0, 0.0), strict=True):
+            self.assertEqual(
+                [(one.text, one.probability) for one in prediction.nbest],
+                [("", 1.0)],
+            )
+            self.assertEqual(prediction.null_odds, null_odds)
+            for threshold in (-99.0, 0.0, 99.0):
+                self.assertEqual(prediction.answer(threshold), "")
+        # Without "no answer" the original has a word for it.
+        predictions = self._predict(examples, logits, n_best_size=1)
+        self.assertEqual([one.answer() for one in predictions], ["empty"] * 2)
+
+    def test_files_are_rewritten_with_the_threshold(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        examples = _examples("ann of", "\u015at\u00e9ve")
+        logits = [
+            (_logits(7, _0=2, _4=3), _logits(7, _0=2, _4=3)),
+            (_logits(6, _0=3, _4=4), _logits(6, _0=3, _4=4)),
+        ]
+        predictions = self._predict(
+            examples, logits, n_best_size=1, version_2_with_negative=True
+        )
+
+        def read(name):
+            return json.loads((folder / name).read_text(encoding="utf-8"))
+
+        for threshold, answers in (
+            (-1.0, ["ann", "\u015at\u00e9ve"]),
+            (-2.5, ["", ""]),
+            (-2.0, ["ann", "\u015at\u00e9ve"]),
+        ):
+            squad_predictions.write_predictions(
+                str(folder), predictions, threshold
+            )
+            self.assertEqual(
+                read("predictions.json"),
+                dict(zip(("q0", "q1"), answers, strict=True)),
+            )
+            self.assertEqual(read("null_odds.json"), {"q0": -2.0, "q1": -2.0})
+        nbest = read("nbest_predictions.json")
+        self.assertEqual(list(nbest), ["q0", "q1"])
+        probability = 1 / (1 + np.exp(-2.0))
+        self.assertAllClose(
+            nbest["q1"][0].pop("probability"), probability, rtol=1e-12
+        )
+        self.assertEqual(
+            nbest["q1"][0],
+            {"text": "\u015at\u00e9ve", "start_logit": 4.0, "end_logit": 4.0},
+        )
+
+    def test_more_examples_than_are_taken_at_once(self):
+        contexts = [("ann of", "of steve")[n % 2] for n in range(2500)]
+        logits = [(_logits(7, _4=3), _logits(7, _5=3))] * len(contexts)
+        predictions = self._predict(_examples(*contexts), logits)
+        self.assertEqual([one.answer() for one in predictions], contexts)
+        self.assertEqual(
+            [one.qas_id for one in predictions],
+            [f"q{n}" for n in range(len(contexts))],
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

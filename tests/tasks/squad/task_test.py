@@ -1,0 +1,351 @@
+"""Tests for bert_tf.tasks.squad.task; the goldens have their own."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.tasks.squad.predictions import NbestPrediction
+from bert_tf.tasks.squad.predictions import SquadPrediction
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
+from bert_tf.text.vocabulary import Vocabulary
+
+_PIECES = ("who", "?", "ann", "of", "bob", "met", "him")
+
+
+def _tokenizer():
+    return BertTokenizer(Vocabulary([*SPECIAL_TOKENS, *_PIECES]))
+
+
+def _task(**values):
+    lengths = {"max_seq_length": 9, "max_query_length": 2, "doc_stride": 3}
+    return SquadTask(**lengths | values)
+
+
+def _question(id, *answers, question="who?", **values):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id, "question": question, "answers": answers, **values}
+
+
+def _logits(length, **values):
+    """Returns logits of -9 but at the named positions: _3=2.5."""
+    logits = np.full([length], -9.0, np.float32)
+    for place, value in values.items():
+        logits[int(place[1:])] = value
+    return logits
+
+
+class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, *paragraphs):
+        """Writes a SQuAD file of contexts with their questions."""
+        path = pathlib.Path(self.create_tempdir().full_path) / "squad.json"
+        files.write_json(
+            str(path),
+            {
+                "data": [
+                    {
+                        "paragraphs": [
+                            {"context": context, "qas": list(questions)}
+                            for context, *questions in paragraphs
+                        ]
+                    }
+                ]
+            },
+        )
+        return str(path)
+
+    def _read(self, *paragraphs, split="dev", **values):
+        path = self._write(*paragraphs)
+        return _task(files={split: path}, **values).read(split)
+
+    def test_training_goes_without_answers_that_are_not_there(self):
+        paragraph = (
+            "ann met bob",
+            _question("good", ("bob", 8)),
+            *(_question(f"bad {number}", ("bob", 0)) for number in range(6)),
+        )
+        for verbose, shown in (
+            (False, "bad 4 and 1 more[.]"),
+            (True, "bad 4, bad 5[.]"),
+        ):
+            with self.assertLogs(level="WARNING") as logs:
+                examples = self._read(
+                    paragraph, split="train", verbose_logging=verbose
+                )
+            self.assertEqual([one.qas_id for one in examples], ["good"])
+            self.assertRegex(
+                "".join(logs.output),
+                "squad.json: 6 of 7 questions are left out, .*: bad 0, bad 1, "
+                f"bad 2, bad 3, {shown}",
+            )
+
+    def test_nothing_to_train_on(self):
+        with self.assertRaisesRegex(
+            UserError, "squad.json has nothing to train on: of none of its 1 "
+        ):
+            self._read(("ann", _question("q", ("bob", 0))), split="train")
+
+    def test_questions_without_an_answer(self):
+        paragraph = ("ann", _question("a", ("ann", 0)), _question("b"))
+        with self.assertRaisesRegex(
+            UserError,
+            "squad.json has 1 questions that nothing answers.*set "
+            "--version_2_with_negative. The first is 'b'",
+        ):
+            self._read(paragraph)
+        examples = self._read(paragraph, version_2_with_negative=True)
+        self.assertEqual([one.answers for one in examples], [("ann",), ()])
+        self.assertTrue(_task().is_labelled(examples))
+
+    def test_answers_of_some_questions_only(self):
+        unknown = {"id": "b", "question": "who?"}
+        paragraph = ("ann", _question("a", ("ann", 0)), unknown)
+        with self.assertLogs(level="WARNING") as logs:
+            examples = self._read(paragraph)
+        self.assertRegex(
+            "".join(logs.output), '1 of its 2 questions have no "answers"'
+        )
+        self.assertFalse(_task().is_labelled(examples))
+
+    def test_too_long_questions_are_counted(self):
+        examples = self._read(
+            (
+                "ann met bob of ann",
+                _question("short"),
+                _question("long", question="who of him?"),
+            ),
+            version_2_with_negative=True,
+        )
+        with self.assertLogs(level="WARNING") as logs:
+            features = _task().featurize(examples, _tokenizer())
+        self.assertRegex(
+            "".join(logs.output),
+            "1 of 2 questions have more than --max_query_length=2 pieces",
+        )
+        self.assertLen(features, 4)
+
+    @parameterized.parameters(False, True)
+    def test_losses(self, mask_padding):
+        rng = np.random.default_rng(1)
+        outputs = {
+            name: rng.normal(size=[2, 5]).astype(np.float32)
+            for name in ("start_logits", "end_logits", "pooled_output")
+        }
+        batch = {
+            "input_mask": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]),
+            "start_positions": np.array([1, 0], np.int32),
+            "end_positions": np.array([2, 3], np.int32),
+        }
+        expected = np.zeros([2])
+        for row, length in enumerate([3, 4] if mask_padding else [5, 5]):
+            for end in ("start", "end"):
+                logits = outputs[f"{end}_logits"][row, :length]
+                exponentials = np.exp(logits - logits.max())
+                probabilities = exponentials / exponentials.sum()
+                position = batch[f"{end}_positions"][row]
+                expected[row] -= np.log(probabilities[position]) / 2
+        task = _task(mask_padding=mask_padding)
+        with tf.GradientTape(persistent=True) as tape:
+            tensors = tf.nest.map_structure(tf.constant, outputs)
+            tape.watch(tensors)
+            losses = task.losses(
+                tensors, tf.nest.map_structure(tf.constant, batch)
+            )
+        self.assertAllClose(losses, expected)
+        for name in ("start_logits", "end_logits"):
+            gradient = tape.gradient(losses, tensors)[name].numpy()
+            self.assertEqual(np.any(gradient[0, 3:]), not mask_padding)
+            self.assertTrue(np.all(gradient[0, :3]))
+            self.assertAllClose(gradient.sum(-1), [0, 0])
+
+    def test_padding_takes_no_place_among_the_best(self):
+        examples = self._read(("ann met bob", _question("q", ("bob", 8))))
+        # [CLS] who ? [SEP] ann met bob [SEP], and two positions of padding.
+        logits = _logits(10, _8=7, _9=6, _6=5, _4=4)
+        outputs = {"start_logits": [logits], "end_logits": [logits]}
+        answers = []
+        for mask_padding in (True, False):
+            task = _task(n_best_size=2, mask_padding=mask_padding)
+            features = task.featurize(examples, _tokenizer())
+            (prediction,) = task.predict(
+                examples, features, outputs, _tokenizer()
+            )
+            answers.append([one.text for one in prediction.nbest])
+        self.assertEqual(answers, [["bob", "ann met bob"], ["empty"]])
+
+    def test_predictions_over_windows(self):
+        context = "ann met bob of ann of him"
+        examples = self._read(
+            ("ann", _question("first", ("ann", 0))),
+            (context, _question("second", ("him", 22), ("of him", 19))),
+        )
+        task = _task(max_seq_length=10)
+        features = task.featurize(examples, _tokenizer())
+        # "ann", "ann met bob of ann" and "of ann of him".
+        self.assertAllEqual(features.lengths, [6, 10, 9])
+        # As long as their batches, not as the windows.
+        outputs = {
+            "start_logits": [
+                _logits(8, _4=1),
+                _logits(10, _4=3),
+                _logits(10, _6=4, _7=2, _9=8),
+            ],
+            "end_logits": [
+                _logits(8, _4=1),
+                _logits(10, _6=1),
+                _logits(10, _7=4, _9=8),
+            ],
+        }
+        predictions = task.predict(examples, features, outputs, _tokenizer())
+        described = [
+            task.describe(*pair)
+            for pair in zip(examples, predictions, strict=True)
+        ]
+        self.assertEqual([one["id"] for one in described], ["first", "second"])
+        self.assertEqual(
+            [one["answer"] for one in described], ["ann", "of him"]
+        )
+        self.assertEqual(
+            [(one["start"], one["end"]) for one in described],
+            [(0, 3), (19, 25)],
+        )
+
+    def test_description(self):
+        task = _task(version_2_with_negative=True)
+        example = task.parse(("who?", "ann met bob"))
+        nbest = (
+            NbestPrediction("bob", 0.5, 3.0, 2.0, 8, 11),
+            NbestPrediction("", 0.3, 2.5, 2.0),
+            NbestPrediction("ann", 0.2, 1.5, 2.0, 0, 3),
+        )
+        prediction = SquadPrediction("", nbest, null_odds=-0.5)
+        answer = {
+            "id": None,
+            "answer": "bob",
+            "start": 8,
+            "end": 11,
+            "score": 0.5,
+            "no_answer_score": 0.3,
+        }
+        self.assertEqual(task.describe(example, prediction), answer)
+        strict = dataclasses.replace(task, null_score_diff_threshold=-1.0)
+        self.assertEqual(
+            strict.describe(example, prediction),
+            answer | {"answer": "", "start": None, "end": None, "score": 0.3},
+        )
+
+    def test_description_without_a_candidate(self):
+        task = _task()
+        example = task.parse({"id": 7, "question": "who?", "context": "."})
+        prediction = SquadPrediction(
+            "7", (NbestPrediction("empty", 1.0, 0.0, 0.0),)
+        )
+        self.assertEqual(
+            task.describe(example, prediction),
+            {
+                "id": "7",
+                "answer": "",
+                "start": None,
+                "end": None,
+                "score": 0.0,
+                "no_answer_score": None,
+            },
+        )
+
+    def test_threshold(self):
+        """Found on dev, used from then on, and kept in the model directory."""
+        examples = self._read(
+            (
+                "ann met bob",
+                _question("a", ("ann", 0)),
+                _question("b", ("bob", 8)),
+                _question("c"),
+            ),
+            version_2_with_negative=True,
+        )
+        predictions = [
+            SquadPrediction(
+                id,
+                (
+                    NbestPrediction(text, 0.6, 1.0, 1.0, start, start + 3),
+                    NbestPrediction("", 0.4, 1.0, odds - 1.0),
+                ),
+                null_odds=odds,
+            )
+            for id, text, start, odds in (
+                ("a", "ann", 0, -4.0),
+                ("b", "bob", 8, -2.5),
+                ("c", "met", 4, -1.0),
+            )
+        ]
+        task = _task(version_2_with_negative=True)
+        scores = task.score(examples, predictions)
+        self.assertAllClose(scores[task.metric], 200 / 3)
+        self.assertAllClose(scores["NoAns_f1"], 0)
+        with self.assertLogs(level="INFO") as logs:
+            tuned = task.tune(examples, predictions)
+        self.assertEqual(tuned.null_score_diff_threshold, -2.5)
+        self.assertIn("best F1, 100.00, on 3 questions", "".join(logs.output))
+        self.assertEqual(tuned.score(examples, predictions)["f1"], 100)
+
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        tuned = dataclasses.replace(tuned, files={"test": "t", "dev": "d"})
+        tuned.write_report(str(folder), "dev", examples, predictions)
+        self.assertEqual(
+            json.loads((folder / "predictions.json").read_text()),
+            {"a": "ann", "b": "bob", "c": ""},
+        )
+        tuned.write_report(str(folder), "test", examples, predictions)
+        self.assertCountEqual(
+            [path.name for path in folder.iterdir()],
+            [
+                f"{prefix}{name}.json"
+                for prefix in ("", "test_")
+                for name in ("predictions", "nbest_predictions", "null_odds")
+            ],
+        )
+
+        given = dataclasses.replace(task, null_score_diff_threshold=-9.0)
+        self.assertIs(given.tune(examples, predictions), given)
+        first = _task()
+        self.assertIs(first.tune(examples, predictions), first)
+
+        stored = json.loads(
+            json.dumps(dataclasses.replace(tuned, head="bilstm").to_json())
+        )
+        self.assertEqual(
+            dataclasses.replace(SquadTask.from_json(stored), files=tuned.files),
+            dataclasses.replace(tuned, head="bilstm"),
+        )
+
+    def test_the_only_file_to_predict_has_the_originals_names(self):
+        task = _task(files={"train": "a.json", "test": "b.json"})
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
+        task.write_report(
+            str(folder), "test", [], [SquadPrediction("q", nbest)]
+        )
+        self.assertEqual(
+            json.loads((folder / "predictions.json").read_text()), {"q": "x"}
+        )
+
+    def test_model_directories_of_others(self):
+        self.assertEqual(
+            SquadTask.from_json({"kind": "question_answering"}), SquadTask()
+        )
+
+    def test_lengths_without_room(self):
+        task = SquadTask(max_seq_length=64)
+        with self.assertRaisesRegex(UserError, "--max_seq_length"):
+            task.featurize([task.parse(("who?", "ann"))], _tokenizer())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,248 @@
+"""Tests for bert_tf.tasks.tagging.examples."""
+
+import gzip
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging.examples import TaggingExample
+from tests.support import shared_data
+
+# As in CoNLL-2003, of which every document begins so.
+_CONLL = """\
+-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+. . O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+Rome NNP I-NP I-LOC
+Oslo NNP B-NP B-LOC
+Ajax NNP I-NP I-ORG
+"""
+
+
+class ReadTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, contents, name="data.txt"):
+        path = pathlib.Path(self.create_tempdir().full_path) / name
+        if isinstance(contents, str):
+            contents = contents.encode()
+        path.write_bytes(contents)
+        return str(path)
+
+    def _read(self, contents, *arguments, **kwargs):
+        return tagging_examples.read_examples(
+            self._write(contents), *arguments, **kwargs
+        )
+
+    def test_conll(self):
+        data = self._read(_CONLL)
+        self.assertEqual(
+            data.examples,
+            (
+                TaggingExample(
+                    ("EU", "rejects", "German", "."),
+                    ("B-ORG", "O", "B-MISC", "O"),
+                    document=1,
+                    line=3,
+                ),
+                TaggingExample(
+                    ("Peter", "Blackburn"), ("B-PER", "I-PER"), 1, 8
+                ),
+                TaggingExample(
+                    ("Rome", "Oslo", "Ajax"), ("B-LOC", "B-LOC", "B-ORG"), 2, 13
+                ),
+            ),
+        )
+        self.assertEqual(data.scheme, "IOB1")
+        self.assertEqual(data.num_changed_tags, 5)
+        self.assertTrue(data.has_documents)
+
+    @parameterized.parameters(
+        ("\ufeff" + _CONLL,),
+        (_CONLL.replace("\n", "\r\n"),),
+        (_CONLL.replace("\n", " \n"),),
+        ("\n\n" + _CONLL.removesuffix("\n").replace("\n\n", "\n \t\n\n"),),
+        (_CONLL.replace(" ", "   "),),
+        (_CONLL.replace(" ", "\t"),),
+        (_CONLL.replace("-DOCSTART- -X- -X- O", "-DOCSTART-"),),
+    )
+    def test_same_sentences_however_they_are_written(self, contents):
+        data = self._read(contents)
+        for example, expected in zip(
+            data.examples, self._read(_CONLL).examples, strict=True
+        ):
+            self.assertEqual(example.words, expected.words)
+            self.assertEqual(example.tags, expected.tags)
+            self.assertEqual(example.document, expected.document)
+
+    def test_gzip(self):
+        path = self._write(gzip.compress(_CONLL.encode()), "data.conll.gz")
+        self.assertEqual(
+            tagging_examples.read_examples(path), self._read(_CONLL)
+        )
+
+    def test_without_documents_each_sentence_is_one(self):
+        data = self._read("a\tO\n\t\nb\tB-x-y\nc\tI-x-y\n\n\n\nd\tO")
+        self.assertFalse(data.has_documents)
+        self.assertEqual([x.document for x in data.examples], [0, 1, 2])
+        self.assertEqual(data.examples[1].tags, ("B-x-y", "I-x-y"))
+        self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
+
+    def test_words_with_odd_spaces(self):
+        data = self._read("New York\tB-LOC\n\u00a0a\u200b\tO\n")
+        self.assertEqual(data.examples[0].words, ("New York", "\u00a0a\u200b"))
+        data = self._read("a\u00a0b O\n")
+        self.assertEqual(data.examples[0].words, ("a\u00a0b",))
+
+    @parameterized.parameters(
+        (0, 3), (-4, -1), ("word", "ner"), ("word", 3), (0, "ner")
+    )
+    def test_chosen_columns(self, word_column, tag_column):
+        lines = _CONLL
+        if "word" == word_column or "ner" == tag_column:
+            lines = "word pos chunk ner\n" + _CONLL
+        data = self._read(lines, word_column, tag_column)
+        self.assertEqual(data.examples[1].words, ("Peter", "Blackburn"))
+        self.assertEqual(data.examples[1].tags, ("B-PER", "I-PER"))
+        self.assertLen(data.examples, 3)
+
+    def test_words_only(self):
+        data = self._read("Rome ?\n\nGo ?\nthere ?\n", tag_column=None)
+        self.assertEqual(
+            data.examples,
+            (
+                TaggingExample(("Rome",), None, 0, 1),
+                TaggingExample(("Go", "there"), None, 1, 3),
+            ),
+        )
+        self.assertIsNone(data.scheme)
+
+    def test_another_column_in_place_of_the_last(self):
+        data = self._read(_CONLL, tag_column=2)
+        self.assertEqual(data.examples[0].tags, ("B-NP", "B-VP", "B-NP", "O"))
+        self.assertEqual(data.examples[2].tags, ("B-NP", "B-NP", "I-NP"))
+
+    @parameterized.parameters("data.csv", "data.jsonl.gz", "DATA.JSON")
+    def test_files_of_other_kinds(self, name):
+        with self.assertRaisesRegex(UserError, "must have a word and its tag"):
+            tagging_examples.read_examples(self._write("", name))
+
+    @parameterized.parameters(
+        ("", "data.txt has no sentence: expected a word and its tag"),
+        ("\ufeff\n\n-DOCSTART- O\n\n", "data.txt has no sentence"),
+        ("a O\n\nb x O\n", "line 3 has 3 columns; expected 2, as on line 1"),
+        ("\na\tO\nb O\n", "line 3 has 1 columns; expected 2, as on line 2"),
+        ("a O\nb B-\n", "line 2: expected a tag O, .* column 1.*'B-'"),
+        ("a O\n\nb NNP\n", "line 3: expected a tag O, B-type.*'NNP'"),
+        ("a O\nb S-PER\n", "line 2: expected a tag .*'S-PER'"),
+        ("a\tO\nb\t\n", "line 2: expected a tag .*''"),
+        ("a\tO\n \tO\n", "line 2 has no word in column 0"),
+    )
+    def test_bad_files(self, contents, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read(contents)
+
+    @parameterized.parameters(
+        ((4, -1), "no column 4: its lines have 4 columns, .* 0 to 3"),
+        ((0, -5), "no column -5"),
+        (("token", -1), "no column 'token'; its first line has: EU, NNP"),
+    )
+    def test_columns_that_are_not_there(self, columns, message):
+        contents = _CONLL.split("\n\n", 1)[1]
+        with self.assertRaisesRegex(UserError, message):
+            self._read(contents, *columns)
+
+    def test_header_alone(self):
+        with self.assertRaisesRegex(UserError, "has no sentence"):
+            self._read("word tag\n", "word", "tag")
+
+
+class TagsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("", "", None),
+        ("O O", "O O", None),
+        ("I-x I-x O I-x", "B-x I-x O B-x", "IOB1"),
+        ("I-x B-x I-x", "B-x B-x I-x", "IOB1"),
+        ("I-x I-y I-xy", "B-x B-y B-xy", "IOB1"),
+        ("B-x I-x B-y B-y", "B-x I-x B-y B-y", "IOB2"),
+        ("B-x I-y", "B-x B-y", "mixed"),
+        ("I-x O B-x", "B-x O B-x", "mixed"),
+    )
+    def test_schemes(self, tags, expected, scheme):
+        tags = tags.split()
+        self.assertEqual(
+            tagging_examples.to_iob2(tags), tuple(expected.split())
+        )
+        self.assertEqual(tagging_examples.detect_scheme([tags]), scheme)
+
+    def test_scheme_is_of_all_sentences(self):
+        sentences = [["I-x"], ["O"], ["B-x"]]
+        detect = tagging_examples.detect_scheme
+        self.assertEqual(detect(sentences), "mixed")
+        self.assertEqual(detect(sentences[:2]), "IOB1")
+        # A sentence's first tag follows none of the sentence before.
+        self.assertEqual(detect([["B-x"], ["I-x"]]), "mixed")
+
+    def test_labels(self):
+        examples = [
+            TaggingExample(("a", "b"), ("B-y", "I-y")),
+            TaggingExample(("c",), ("B-x-z",)),
+            TaggingExample(("d",)),
+        ]
+        labels = tagging_examples.collect_labels(examples)
+        self.assertEqual(labels, ["O", "B-x-z", "I-x-z", "B-y", "I-y"])
+        self.assertEqual(
+            tagging_examples.count_unknown_types(examples, labels), {}
+        )
+        examples.append(
+            TaggingExample(tuple("efg"), ("B-new", "I-new", "B-new"))
+        )
+        self.assertEqual(
+            tagging_examples.count_unknown_types(examples, labels), {"new": 2}
+        )
+        with self.assertRaisesRegex(UserError, "no tag but O"):
+            tagging_examples.collect_labels([TaggingExample(("a",), ("O",))])
+
+
+class RealDataTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("train", 3394, 62730, 1975),
+        ("dev", 1009, 15733, 836),
+        ("test", 1287, 23394, 1079),
+    )
+    def test_wnut17(self, part, sentences, words, entities):
+        data = tagging_examples.read_examples(
+            shared_data.data(f"wnut17/{part}.conll")
+        )
+        self.assertLen(data.examples, sentences)
+        self.assertEqual(sum(len(x.words) for x in data.examples), words)
+        starts = [t for x in data.examples for t in x.tags if t[0] == "B"]
+        self.assertLen(starts, entities)
+        self.assertLen(tagging_examples.collect_labels(data.examples), 13)
+        self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
+
+    def test_wikigold(self):
+        data = tagging_examples.read_examples(
+            shared_data.data("wikigold/wikigold.conll.txt")
+        )
+        self.assertLen(data.examples, 1696)
+        self.assertLen({x.document for x in data.examples}, 145)
+        self.assertEqual(data.scheme, "IOB1")
+        self.assertEqual(
+            tagging_examples.collect_labels(data.examples)[1::2],
+            ["B-LOC", "B-MISC", "B-ORG", "B-PER"],
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

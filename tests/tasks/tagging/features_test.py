@@ -1,0 +1,228 @@
+"""Tests for bert_tf.tasks.tagging.features."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import shared_data
+
+# Ids from 5 on: the letters, then the same as continuations.
+_LETTERS = "abcdefgh"
+_TOKENIZER = BertTokenizer(
+    Vocabulary(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        + list(_LETTERS)
+        + [f"##{letter}" for letter in _LETTERS]
+    )
+)
+_CLS, _SEP, _UNK = 2, 3, 1
+_LABELS = ["O", "B-x", "I-x"]
+_EXAMPLES = (
+    TaggingExample(("ab", "\u200b", "C", "dz"), ("B-x", "I-x", "I-x", "O"), 0),
+    TaggingExample(("e", "fgh"), ("O", "B-x"), 0),
+    TaggingExample(("h",), ("B-y",), 1),
+)
+
+
+def _convert(examples, max_seq_length=10, **kwargs):
+    return tagging_features.convert_examples_to_features(
+        examples, _TOKENIZER, max_seq_length, **kwargs
+    )
+
+
+def _windows(features):
+    """Returns the pieces of each window as text."""
+    vocabulary = _TOKENIZER.vocabulary.tokens
+    return [
+        " ".join(vocabulary[x] for x in features.input_ids[a:b][1:-1])
+        for a, b in itertools.pairwise(features.row_splits)
+    ]
+
+
+class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
+    def test_sentences(self):
+        features = _convert(
+            _EXAMPLES, labels=_LABELS, context="sentence", doc_stride=1
+        )
+        batch = features.batch(np.array([1, 0, 2]), 7)
+        a, h = 5, 12
+        self.assertAllEqual(
+            batch["input_ids"],
+            [
+                [_CLS, a + 4, a + 5, h + 7, h + 8, _SEP, 0],
+                [_CLS, a, h + 2, a + 2, _UNK, _SEP, 0],
+                [_CLS, h, _SEP, 0, 0, 0, 0],
+            ],
+        )
+        self.assertAllEqual(
+            batch["input_mask"], [[1] * 6 + [0]] * 2 + [[1] * 3 + [0] * 4]
+        )
+        self.assertAllEqual(batch["segment_ids"], np.zeros([3, 7]))
+        self.assertAllEqual(
+            batch["label_ids"],
+            [[0, 0, 1, 0, 0, 0, 0], [0, 1, 0, 2, 0, 0, 0], [0] * 7],
+        )
+        # The tag of "h" is none of the labels.
+        self.assertAllEqual(
+            batch["label_weights"],
+            [[0, 1, 1, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0, 0], [0] * 7],
+        )
+        for name, dtype in (("input_ids", "i4"), ("label_weights", "f4")):
+            self.assertEqual(batch[name].dtype, np.dtype(dtype))
+        self.assertEqual(features.num_words_without_piece, 1)
+        self.assertEqual(features.num_truncated_words, 0)
+        self.assertLen(features, 3)
+        self.assertAllEqual(features.lengths, [6, 6, 3])
+
+    def test_documents(self):
+        features = _convert(_EXAMPLES, 10, labels=_LABELS, doc_stride=8)
+        self.assertEqual(_windows(features), ["a ##b c [UNK] e f ##g ##h", "h"])
+        self.assertAllEqual(features.word_rows, [0, -1, 0, 0, 0, 0, 1])
+        self.assertAllEqual(features.word_positions, [1, 0, 3, 4, 5, 6, 1])
+
+    def test_windows_and_most_context(self):
+        words = tuple("a b c d e f g h a b c".split())
+        features = _convert([TaggingExample(words)], 7, doc_stride=3)
+        self.assertEqual(
+            _windows(features), ["a b c d e", "d e f g h", "g h a b c"]
+        )
+        # Of equal ones (d and e have 1 and 0 in both) the first is taken,
+        # else that with more on the poorer side.
+        self.assertAllEqual(
+            features.word_rows, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+        )
+        self.assertAllEqual(
+            features.word_positions, [1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 5]
+        )
+        self.assertIsNone(features.label_ids)
+        self.assertNotIn("label_ids", features.batch(np.array([0]), 7))
+
+    def test_windows_begin_with_whole_words(self):
+        words = ("ab", "cde", "f", "gh")
+        features = _convert([TaggingExample(words)], 6, doc_stride=3)
+        self.assertEqual(
+            _windows(features),
+            ["a ##b c ##d", "c ##d ##e f", "f g ##h"],
+        )
+        self.assertAllEqual(features.word_rows, [0, 0, 1, 2])
+
+    def test_word_longer_than_a_window(self):
+        words = ("a", "abcdefgh", "b", "c", "hgfedcba")
+        features = _convert([TaggingExample(words)], 5, doc_stride=2)
+        self.assertEqual(
+            _windows(features),
+            ["a a ##b", "a ##b ##c", "b c h", "h ##g ##f"],
+        )
+        self.assertEqual(features.num_truncated_words, 0)
+        self.assertAllEqual(features.word_rows >= 0, [True] * 5)
+
+    def test_truncation_is_counted(self):
+        examples = [TaggingExample(tuple("abcde"), ("O",) * 5)]
+        examples += _EXAMPLES[2:]
+        features = _convert(
+            examples, 5, labels=_LABELS, context="sentence", doc_stride=None
+        )
+        self.assertEqual(_windows(features), ["a b c", "h"])
+        self.assertEqual(features.num_truncated_words, 2)
+        tags = tagging_features.decode_tags(
+            features, [np.ones(5, int)] * 2, _LABELS
+        )
+        self.assertEqual(tags, [("B-x",) * 3 + ("O", "O"), ("B-x",)])
+
+    def test_every_label_is_learned_once(self):
+        rng = np.random.default_rng(3)
+        examples = [
+            TaggingExample(
+                tuple(
+                    "".join(rng.choice(list(_LETTERS), rng.integers(1, 7)))
+                    for _ in range(size)
+                ),
+                tuple(rng.choice(_LABELS, size).tolist()),
+                document=number // 4,
+            )
+            for number, size in enumerate(rng.integers(1, 20, 30))
+        ]
+        for context in ("document", "sentence"):
+            for length, stride in ((3, 1), (9, 3), (16, 14), (64, 20)):
+                features = _convert(
+                    examples,
+                    length,
+                    labels=_LABELS,
+                    context=context,
+                    doc_stride=stride,
+                )
+                self.assertLessEqual(features.lengths.max(), length)
+                batch = features.batch(np.arange(len(features)), length)
+                self.assertEqual(
+                    batch["label_weights"].sum(),
+                    sum(len(example.words) for example in examples),
+                )
+                tags = tagging_features.decode_tags(
+                    features, batch["label_ids"], _LABELS
+                )
+                self.assertEqual(tags, [example.tags for example in examples])
+
+    def test_nothing_to_read(self):
+        features = _convert(
+            [TaggingExample(("\u200b",), ("B-x",))], doc_stride=1
+        )
+        self.assertLen(features, 0)
+        self.assertEqual(
+            tagging_features.decode_tags(features, [], _LABELS), [("O",)]
+        )
+        self.assertLen(_convert([], doc_stride=1), 0)
+
+    @parameterized.parameters(
+        ({"max_seq_length": 2}, "max_seq_length` must be at least 3.*: 2"),
+        ({"max_seq_length": 8, "doc_stride": 7}, "between 1 .*: 7 with .*=8"),
+        ({"max_seq_length": 8, "doc_stride": 0}, "between 1 .*: 0"),
+    )
+    def test_wrong_lengths(self, arguments, message):
+        with self.assertRaisesRegex(UserError, message):
+            _convert(_EXAMPLES, **arguments)
+
+    def test_labels_without_tags(self):
+        with self.assertRaisesRegex(UserError, "without tags, 'a b'"):
+            _convert([TaggingExample(("a", "b"))], labels=_LABELS, doc_stride=1)
+
+    def test_batch_too_short(self):
+        features = _convert(_EXAMPLES, doc_stride=1)
+        with self.assertRaisesRegex(ValueError, "longest row, 10.*: 9"):
+            features.batch(np.array([0]), 9)
+
+    def test_wikigold(self):
+        data = tagging_examples.read_examples(
+            shared_data.data("wikigold/wikigold.conll.txt")
+        )
+        tokenizer = BertTokenizer.from_vocab_file(
+            shared_data.data("vocab/bert-base-cased-vocab.txt"),
+            do_lower_case=False,
+        )
+        labels = tagging_examples.collect_labels(data.examples)
+        features = tagging_features.convert_examples_to_features(
+            data.examples, tokenizer, 128, labels, doc_stride=64
+        )
+        self.assertEqual(features.num_truncated_words, 0)
+        batch = features.batch(np.arange(len(features)), 128)
+        tags = tagging_features.decode_tags(
+            features, batch["label_ids"], labels
+        )
+        self.assertEqual(tags, [example.tags for example in data.examples])
+        # Far from a document's ends every word has much on both sides.
+        last = features.lengths[features.word_rows] - 1
+        inner = np.minimum(
+            features.word_positions, last - features.word_positions
+        )
+        self.assertGreater(np.mean(inner >= 30), 0.75)
+
+
+if __name__ == "__main__":
+    tf.test.main()

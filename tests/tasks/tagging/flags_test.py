@@ -1,0 +1,236 @@
+"""Tests for bert_tf.tasks.tagging.flags and the flags themselves."""
+
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.tasks.tagging import flags as tagging_flags
+
+_TRAIN = "a\tO\nb\tI-PER\n\nc\tB-LOC\n"
+_STORED = {
+    "kind": "tagging",
+    "labels": ["O", "B-x"],
+    "approach": "feature_based",
+    "layer_combination": "embeddings",
+    "lstm_size": 5,
+    "head": "linear",
+}
+
+
+def _config(**flags):
+    flags = {
+        "output_dir": "out",
+        "pretrained_model_dir": "model",
+        "do_eval": True,
+        "dev_file": "dev.conll",
+    } | flags
+    return TaggerConfig(**{k: x for k, x in flags.items() if x is not None})
+
+
+class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"do_train": True}, "--do_train needs --train_file, or --data_dir"),
+        ({"dev_file": None}, "--do_eval needs --dev_file"),
+        ({"data_dir": "x"}, "takes the place of .*--data_dir and --dev_file"),
+        (
+            {"word_column": "w", "do_train": True, "train_file": "x"},
+            "two different names. Received: w and -1",
+        ),
+        (
+            {"word_column": "1", "tag_column": "1"},
+            "two different numbers.*Received: 1 and 1",
+        ),
+        ({"doc_stride": 127}, "at most --max_seq_length - 2.*127 with"),
+        ({"doc_stride": -1}, "doc_stride"),
+        ({"max_seq_length": 2}, "at least 3"),
+        ({"lstm_size": 5}, "--lstm_size is for"),
+        ({"lstm_size": 0, "head": "bilstm"}, "lstm_size"),
+        (
+            {"layer_combination": "embeddings"},
+            "is for --approach=feature_based",
+        ),
+        ({"new_pooler": True}, "--new_pooler has no effect on a tagger"),
+        (
+            {"approach": "feature_based", "head": "bilstm"},
+            "has its own two BiLSTMs",
+        ),
+        (
+            {"approach": "feature_based", "num_frozen_layers": 2},
+            "--num_frozen_layers has no effect",
+        ),
+        (
+            {"approach": "feature_based", "layer_decay": 0.9},
+            "--layer_decay has no effect",
+        ),
+        ({"head_dropout_prob": 1.0}, "below 1"),
+    )
+    def test_what_cannot_be(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            _config(**flags)
+
+    def test_learning_rate(self):
+        for approach, given, rate in (
+            ("fine_tuning", None, 5e-5),
+            ("feature_based", None, 1e-3),
+            ("feature_based", "2e-3", 2e-3),
+        ):
+            config = _config(approach=approach, learning_rate=given)
+            self.assertEqual(config.runs()[0].learning_rate, rate)
+
+    def test_columns(self):
+        config = _config(word_column="-2", tag_column="3")
+        self.assertEqual(config.parse_column("word_column"), -2)
+        self.assertEqual(config.parse_column("tag_column"), 3)
+
+    def test_only_training_has_defaults(self):
+        names = ("word_column", "tag_column", "context", "doc_stride")
+        for flags, expected in (
+            ({"do_train": True}, ("0", "-1", "document", None)),
+            ({}, (None, None, None, None)),
+        ):
+            config = _config(train_file="train.conll", **flags)
+            self.assertEqual(
+                tuple(getattr(config, name) for name in names), expected
+            )
+
+
+class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
+    def _folder(self, *names):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        for name in names:
+            (folder / name).write_text(_TRAIN)
+        return folder
+
+    @parameterized.parameters(
+        ("eng.train", "eng.testa", "eng.testb"),
+        ("train.txt", "valid.txt", "test.txt"),
+        ("train.conll", "dev.conll", "test.conll"),
+        ("train.tsv", "devel.tsv", "test.tsv"),
+    )
+    def test_folders(self, *names):
+        folder = self._folder(*names)
+        config = _config(
+            data_dir=str(folder), dev_file=None, do_train=True, do_predict=True
+        )
+        task = tagging_flags.build_task(config, None)
+        self.assertEqual(
+            task.files,
+            {
+                split: str(folder / name)
+                for split, name in zip(
+                    ("train", "dev", "test"), names, strict=True
+                )
+            },
+        )
+        self.assertEqual(task.labels, ("O", "B-LOC", "I-LOC", "B-PER", "I-PER"))
+
+    @parameterized.parameters(
+        ((), "Received: none of them in"),
+        (("dev.txt", "valid.txt"), r"Received: \S*dev.txt, \S*valid.txt in"),
+    )
+    def test_no_file_or_two(self, names, message):
+        config = _config(data_dir=str(self._folder(*names)), dev_file=None)
+        with self.assertRaisesRegex(UserError, message):
+            tagging_flags.build_task(config, _STORED)
+
+    def test_the_layer_combination_is_named_in_any_case(self):
+        path = str(self._folder("eng.train") / "eng.train")
+        for flags, expected in (
+            ({"approach": "feature_based"}, "concat_last_four_hidden"),
+            (
+                {
+                    "approach": "feature_based",
+                    "layer_combination": "embeddings",
+                },
+                "embeddings",
+            ),
+            ({}, None),
+        ):
+            config = _config(do_train=True, train_file=path, **flags)
+            task = tagging_flags.build_task(config, None)
+            self.assertEqual(task.to_json()["layer_combination"], expected)
+
+    def test_what_is_not_trained_is_as_it_was_stored(self):
+        task = tagging_flags.build_task(_config(), _STORED)
+        self.assertEqual(task.labels, ("O", "B-x"))
+        arguments = task.model_arguments()
+        for name in ("approach", "layer_combination", "lstm_size", "head"):
+            self.assertEqual(arguments[name], _STORED[name])
+        self.assertEqual(task.files, {"dev": "dev.conll"})
+
+    def test_what_is_not_given_is_read_as_in_training(self):
+        stored = _STORED | {
+            "max_seq_length": 128,
+            "word_column": "token",
+            "tag_column": "ner",
+            "context": "sentence",
+            "doc_stride": 32,
+        }
+        names = ("word_column", "tag_column", "context", "doc_stride")
+        with self.assertNoLogs(level="WARNING"):
+            task = tagging_flags.build_task(_config(), stored)
+        for name in names:
+            self.assertEqual(getattr(task, name), stored[name])
+
+        # Models that other programs trained do not say it.
+        task = tagging_flags.build_task(_config(), _STORED)
+        values = tuple(getattr(task, name) for name in names)
+        self.assertEqual(values, (0, -1, "document", None))
+
+        config = _config(tag_column="pos", doc_stride=0)
+        with self.assertLogs(level="WARNING") as logs:
+            task = tagging_flags.build_task(config, stored)
+        values = tuple(getattr(task, name) for name in names)
+        self.assertEqual(values, ("token", "pos", "sentence", 0))
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            [
+                "The model was trained with --tag_column=ner and is used with "
+                "pos.",
+                "The model was trained with --doc_stride=32 and is used with "
+                "0.",
+            ],
+        )
+        with self.assertRaisesRegex(UserError, "Received: 0 and ner"):
+            tagging_flags.build_task(_config(word_column="0"), stored)
+
+    def test_windows_that_are_not_those_of_training_are_said(self):
+        stored = _STORED | {
+            "max_seq_length": 64,
+            "context": "sentence",
+            "doc_stride": None,
+            "word_column": 1,
+            "tag_column": -1,
+        }
+        flags = {"word_column": "0", "context": "document"}
+        with self.assertLogs(level="WARNING") as logs:
+            tagging_flags.build_task(
+                _config(max_seq_length=32, **flags), stored
+            )
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            [
+                "The model was trained with --word_column=1 and is used with "
+                "0.",
+                "The model was trained with --context=sentence and is used "
+                "with document.",
+                "The model was trained with --max_seq_length=64 and is used "
+                "with 32.",
+            ],
+        )
+        with self.assertNoLogs(level="WARNING"):
+            tagging_flags.build_task(_config(max_seq_length=64), stored)
+
+    @parameterized.parameters(
+        ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
+    )
+    def test_no_tagger(self, stored):
+        with self.assertRaisesRegex(UserError, "Without --do_train a tagger"):
+            tagging_flags.build_task(_config(), stored)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,114 @@
+"""Tests for bert_tf.tasks.tagging.metrics."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from seqeval import metrics
+from seqeval import scheme
+
+from bert_tf.tasks.tagging import metrics as tagging_metrics
+from bert_tf.tasks.tagging.metrics import Entity
+
+
+def _random_tags(rng, agree_with=None):
+    """Returns tags with everything that models predict, also I- after O."""
+    labels = ["O", "B-x", "I-x", "B-y-z", "I-y-z"]
+    drawn = []
+    for number in range(200):
+        if agree_with is None:
+            size = int(rng.integers(0, 12))
+            drawn.append(rng.choice(labels, size).tolist())
+            continue
+        wanted = agree_with[number]
+        drawn.append(
+            [x if rng.random() < 0.8 else rng.choice(labels) for x in wanted]
+        )
+    return [[str(tag) for tag in tags] for tags in drawn]
+
+
+class EntitiesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("", [], []),
+        ("O B-x I-x O", [("x", 1, 2)], [("x", 1, 2)]),
+        ("B-x B-x I-y", [("x", 0, 0), ("x", 1, 1), ("y", 2, 2)],
+         [("x", 0, 0), ("x", 1, 1)]),
+        ("I-a-b I-a-b O I-c", [("a-b", 0, 1), ("c", 3, 3)], []),
+        ("B-x I-y I-x", [("x", 0, 0), ("y", 1, 1), ("x", 2, 2)],
+         [("x", 0, 0)]),
+    )  # fmt: skip
+    def test_entities(self, tags, lenient, strict):
+        find = tagging_metrics.find_entities
+        self.assertEqual(find(tags.split()), [Entity(*x) for x in lenient])
+        self.assertEqual(
+            find(tags.split(), strict=True), [Entity(*x) for x in strict]
+        )
+
+
+class ScoreTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(False, True)
+    def test_equals_seqeval(self, strict):
+        rng = np.random.default_rng(5)
+        references = _random_tags(rng)
+        predictions = _random_tags(rng, references)
+        score = tagging_metrics.score(references, predictions, strict)
+        mode = {"mode": "strict", "scheme": scheme.IOB2} if strict else {}
+        report = metrics.classification_report(
+            references, predictions, output_dict=True, zero_division=0, **mode
+        )
+        self.assertEqual(list(score.by_type), ["x", "y-z"])
+        names = dict(score.rows()) | {"micro avg": score.overall}
+        self.assertEqual(names.pop("overall"), score.overall)
+        for name, received in names.items():
+            self.assertAllClose(
+                [received.precision, received.recall, received.f1],
+                [report[name][x] for x in ("precision", "recall", "f1-score")],
+                atol=1e-12,
+            )
+            self.assertEqual(received.num_references, report[name]["support"])
+        self.assertAllClose(
+            score.accuracy, metrics.accuracy_score(references, predictions)
+        )
+
+    def test_modes_differ(self):
+        arguments = ([["B-x", "I-x", "O"]], [["I-x", "I-x", "O"]])
+        self.assertEqual(tagging_metrics.score(*arguments).overall.f1, 1.0)
+        strict = tagging_metrics.score(*arguments, strict=True)
+        self.assertEqual(strict.overall.f1, 0.0)
+        self.assertAllClose(strict.accuracy, 2 / 3)
+
+    def test_counts(self):
+        score = tagging_metrics.score(
+            [["B-x", "O", "B-y", "I-y"], ["B-y"]],
+            [["B-x", "B-z", "B-y", "O"], ["B-y"]],
+        )
+        # Correct are x of the first and y of the second sentence.
+        overall = score.overall
+        self.assertEqual(
+            (overall.num_references, overall.num_predictions), (3, 4)
+        )
+        self.assertEqual(overall.num_correct, 2)
+        self.assertAllClose(overall.f1, 4 / 7)
+        self.assertEqual(list(score.by_type), ["x", "y", "z"])
+        self.assertEqual(score.by_type["z"].recall, 0.0)
+        self.assertEqual(score.by_type["y"].precision, 0.5)
+
+    def test_entities_do_not_cross_sentences(self):
+        score = tagging_metrics.score([["B-x"], ["I-x"]], [["B-x"], ["I-x"]])
+        self.assertEqual(score.overall.num_references, 2)
+
+    def test_nothing(self):
+        score = tagging_metrics.score([], [])
+        self.assertEqual((score.overall.f1, score.accuracy), (0.0, 0.0))
+        self.assertEqual(score.by_type, {})
+
+    @parameterized.parameters(
+        ([["O"], ["O"]], [["O"]], "zip"),
+        ([["O"], ["O", "O"]], [["O"], ["O"]], "2 tags for sentence 1.*: 1"),
+    )
+    def test_unequal_lengths(self, references, predictions, message):
+        with self.assertRaisesRegex(ValueError, message):
+            tagging_metrics.score(references, predictions)
+
+
+if __name__ == "__main__":
+    tf.test.main()

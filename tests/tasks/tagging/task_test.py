@@ -1,0 +1,240 @@
+"""Tests for bert_tf.tasks.tagging.task."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import NotFiniteError
+from bert_tf.errors import UserError
+from bert_tf.tasks import registry
+from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+
+_LABELS = ("O", "B-x", "I-x")
+_TOKENIZER = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+_EXAMPLES = (
+    TaggingExample(("the", "matting", "cat"), ("O", "B-x", "I-x"), 0),
+    TaggingExample(("dog", "sat"), ("B-x", "O"), 0),
+    TaggingExample(("mat",), ("B-y",), 1),
+)
+
+
+def _task(**kwargs):
+    kwargs = {
+        "name": "tagging",
+        "labels": _LABELS,
+        "max_seq_length": 8,
+    } | kwargs
+    return TaggingTask(**kwargs)
+
+
+class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
+    def _read(self, text, split="train", **kwargs):
+        path = pathlib.Path(self.create_tempdir().full_path, "file.conll")
+        path.write_text(text)
+        return _task(files={split: str(path)}, **kwargs).read(split)
+
+    def test_iob1_becomes_iob2_and_unknown_types_are_named(self):
+        text = "a I-x\nb I-x\nc B-x\n\nd I-y\n"
+        with self.assertLogs(level="INFO") as logs:
+            examples = self._read(text)
+        self.assertEqual(
+            [x.tags for x in examples], [("B-x", "I-x", "B-x"), ("B-y",)]
+        )
+        text = "\n".join(logs.output)
+        self.assertIn("its tags are IOB1; 2 of them are others in IOB2", text)
+        self.assertIn("1 entities have types that the model has no", text)
+        self.assertIn("y (1)", text)
+
+    def test_a_test_set_may_lack_tags(self):
+        for text, columns in (
+            ("a\nb\n", {}),
+            ("w\na\nb\n", {"word_column": "w", "tag_column": "t"}),
+            ("1 a\n2 b\n", {"word_column": 1, "tag_column": 2}),
+        ):
+            examples = self._read(text, "test", **columns)
+            self.assertEqual([x.words for x in examples], [("a", "b")])
+            self.assertFalse(_task().is_labelled(examples))
+            with self.assertRaises(UserError):
+                self._read(text, "dev", **columns)
+        self.assertTrue(_task().is_labelled(self._read("a O\nb O\n", "test")))
+
+    @parameterized.parameters(
+        # The first document has six pieces, which a window has room for.
+        ("document", None, [8, 3]),
+        ("document", None, [7, 5, 3], 7),
+        ("sentence", None, [6, 4, 3]),
+        ("document", 0, [7, 3], 7),
+        ("document", 5, [5, 5, 3], 5),
+    )
+    def test_windows(self, context, doc_stride, lengths, max_seq_length=8):
+        task = _task(
+            context=context,
+            doc_stride=doc_stride,
+            max_seq_length=max_seq_length,
+        )
+        features = task.featurize(_EXAMPLES, _TOKENIZER)
+        self.assertEqual(features.lengths.tolist(), lengths)
+
+    @parameterized.parameters((90, 13), (1000, 144), (1, 1))
+    def test_a_step_takes_windows_for_as_many_sentences(self, rows, expected):
+        self.assertEqual(_task().rows_per_step(32, 222, rows), expected)
+
+    def test_losses_are_of_first_pieces_with_a_known_tag(self):
+        task = _task(context="sentence")
+        features = task.featurize(_EXAMPLES, _TOKENIZER)
+        batch = features.batch(np.arange(3), 6)
+        logits = np.random.default_rng(0).normal(size=(3, 6, 3))
+        losses = task.losses({"logits": tf.constant(logits)}, batch)
+        weights = task.loss_weights(batch)
+        # "matting" has two pieces.
+        expected = np.zeros([3, 6])
+        for row, place, label in (
+            (0, 1, 0),
+            (0, 2, 1),
+            (0, 4, 2),
+            (1, 1, 1),
+            (1, 2, 0),
+        ):
+            values = logits[row, place]
+            expected[row, place] = np.log(np.exp(values).sum()) - values[label]
+        self.assertAllClose(losses * weights, expected)
+        self.assertEqual(float(tf.reduce_sum(weights)), 5)
+
+    def test_predictions_go_to_the_words(self):
+        task = _task(context="sentence")
+        features = task.featurize(_EXAMPLES, _TOKENIZER)
+        ids = np.array(
+            [[9, 0, 1, 9, 2, 9], [9, 1, 0, 9, 9, 9], [9, 2, 9, 9, 9, 9]]
+        )
+        outputs = task.outputs({"logits": tf.one_hot(ids % 9, 3)})
+        predictions = task.predict(
+            _EXAMPLES,
+            features,
+            {name: list(x.numpy()) for name, x in outputs.items()},
+            _TOKENIZER,
+        )
+        self.assertEqual(
+            predictions, [("O", "B-x", "I-x"), ("B-x", "O"), ("I-x",)]
+        )
+        self.assertEqual(
+            task.score(_EXAMPLES, predictions),
+            {
+                "f1": 2 * 2 / (3 + 3),
+                "precision": 2 / 3,
+                "recall": 2 / 3,
+                "accuracy": 5 / 6,
+            },
+        )
+
+    def test_numbers_that_are_not_finite(self):
+        task = _task(context="sentence")
+        features = task.featurize(_EXAMPLES, _TOKENIZER)
+        logits = np.zeros([3, 6, 3], np.float32)
+        logits[1, 2, 0] = np.nan
+        outputs = task.outputs({"logits": tf.constant(logits)})
+        rows = {name: list(x.numpy()) for name, x in outputs.items()}
+        with self.assertRaisesRegex(NotFiniteError, "not finite"):
+            task.predict(_EXAMPLES, features, rows, _TOKENIZER)
+
+    def test_texts_without_words(self):
+        task = _task()
+        examples = [task.parse(""), task.parse("\u200b")]
+        features = task.featurize(examples, _TOKENIZER)
+        self.assertEmpty(features)
+        predictions = task.predict(examples, features, {}, _TOKENIZER)
+        self.assertEqual(predictions, [(), ("O",)])
+        self.assertEqual(
+            task.describe(examples[0], predictions[0]),
+            {"words": [], "tags": [], "offsets": []},
+        )
+
+    def test_description(self):
+        task = _task()
+        example = task.parse("cat, 東")
+        self.assertEqual(
+            task.describe(example, ("B-x", "O", "O")),
+            {
+                "words": ["cat", ",", "東"],
+                "tags": ["B-x", "O", "O"],
+                "offsets": [[0, 3], [3, 4], [5, 6]],
+            },
+        )
+        described = task.describe(_EXAMPLES[2], ("O",))
+        self.assertIsNone(described["offsets"])
+
+    def test_python_values_are_no_context_of_each_other(self):
+        task = _task()
+        rows = [["the", "cat"], ["dog"]]
+        features = task.featurize([task.parse(x) for x in rows], _TOKENIZER)
+        self.assertEqual(features.lengths.tolist(), [4, 3])
+        first, second = (task.parse(x) for x in rows)
+        self.assertFalse(task.belong_together(first, second))
+        self.assertTrue(task.belong_together(*_EXAMPLES[:2]))
+        self.assertFalse(task.belong_together(*_EXAMPLES[1:]))
+        alone = _task(context="sentence")
+        self.assertFalse(alone.belong_together(*_EXAMPLES[:2]))
+
+    def test_report(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        predictions = [("O", "B-x", "I-x"), ("B-x", "O"), ("I-x",)]
+        task = _task()
+        task.write_report(str(folder), "dev", _EXAMPLES, predictions)
+        text = (folder / "entity_scores.txt").read_text()
+        self.assertRegex(text, r"\nx +66\.67 +100\.00 +80\.00 +2 +3 +2\n")
+        self.assertRegex(text, r"\noverall +66\.67 +66\.67 +66\.67 +3 +3 +2")
+        self.assertTrue((folder / "entity_scores.png").exists())
+        self.assertEqual(
+            (folder / "dev_predictions.conll").read_text().splitlines()[:5],
+            [
+                "the\tO\tO",
+                "matting\tB-x\tB-x",
+                "cat\tI-x\tI-x",
+                "",
+                "dog\tB-x\tB-x",
+            ],
+        )
+        bare = [dataclasses.replace(x, tags=None) for x in _EXAMPLES]
+        task.write_report(str(folder), "test", bare, predictions)
+        self.assertFalse((folder / "test_entity_scores.txt").exists())
+        text = (folder / "test_predictions.conll").read_text()
+        self.assertStartsWith(text, "the\tO\nmatting\tB-x\n")
+
+    def test_types_that_pictures_number_have_their_numbers(self):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        task = _task(labels=("O", "B-人", "B-x"))
+        example = TaggingExample(("a", "b"), ("B-人", "B-x"))
+        task.write_report(str(folder), "dev", [example], [("B-人", "O")])
+        text = (folder / "entity_scores.txt").read_text(encoding="utf-8")
+        self.assertRegex(text, r"\n\[0\] \w +.*\n\[1\] \w +.*\noverall ")
+
+    def test_there_and_back(self):
+        task = _task(
+            word_column="token",
+            tag_column="ner",
+            context="sentence",
+            doc_stride=3,
+            approach="feature_based",
+            layer_combination="embeddings",
+            lstm_size=5,
+        )
+        values = {"kind": "tagging"} | task.to_json()
+        self.assertEqual(registry.build_task(values, 3, 512), task)
+
+    def test_models_of_others_say_their_labels_alone(self):
+        values = {"kind": "tagging", "labels": ["O", "B-x"]}
+        task = registry.build_task(values, 2, 64)
+        self.assertEqual(task.labels, ("O", "B-x"))
+        self.assertEqual(task.max_seq_length, 64)
+        # Half of that, not of what it was made with.
+        self.assertEqual(task.featurize((), _TOKENIZER).lengths.tolist(), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,176 @@
+import collections
+import random
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.text import learn_vocabulary as vocabulary_learning
+from bert_tf.text import word_statistics
+from bert_tf.text.vocabulary import Vocabulary
+
+_RESERVED = 5 + 99
+
+# "\u00e9" only inside words, "z" only in front, "\u6211" alone, "\u05e7" rare.
+_WORDS = {
+    "lower": 40,
+    "lowest": 31,
+    "low": 70,
+    "newer": 33,
+    "newest": 36,
+    "wide": 25,
+    "widest": 24,
+    "wid\u00e9": 17,
+    "zone": 20,
+    "\u6211": 300,
+    "\u4f60": 5,
+    "\u05e7ow": 1,
+}
+
+
+def _statistics(words=None, vocab_size=200, min_frequency=2):
+    items = list((words or _WORDS).items())
+    return word_statistics.gather_statistics(items, vocab_size, min_frequency)
+
+
+def _learn(words=None, vocab_size=200, coverage=1.0, num_unused=99):
+    return vocabulary_learning.learn(
+        _statistics(words, vocab_size), vocab_size, num_unused, coverage
+    )
+
+
+def _random_words(number=1500):
+    """Returns made-up words of syllables with counts like those of words."""
+    generator = random.Random(5)
+    syllables = [a + b for a in "bcdfghklmnprst" for b in "aeiou"]
+    words = collections.Counter()
+    for rank in range(1, number + 1):
+        length = generator.randint(1, 5)
+        word = "".join(generator.choices(syllables, k=length))
+        words[word] += number * 3 // rank
+    return dict(words)
+
+
+class LearnTest(tf.test.TestCase, parameterized.TestCase):
+    def test_reserved_lines_are_those_of_bert_base_uncased(self):
+        for num_unused in (99, 100, 994):
+            tokens = vocabulary_learning.reserved_tokens(num_unused)
+            self.assertLen(tokens, num_unused + 5)
+            self.assertEqual(tokens[0], "[PAD]")
+            self.assertEqual(tokens[1:100], [f"[unused{i}]" for i in range(99)])
+            self.assertEqual(
+                tokens[100:104], ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            )
+            self.assertEqual(
+                tokens[104:], [f"[unused{i}]" for i in range(99, num_unused)]
+            )
+
+    @parameterized.parameters(180, 300, 450, 700, 1000, 1500, 3000)
+    def test_has_the_size_asked_for(self, vocab_size):
+        learned = _learn(_random_words(), vocab_size)
+        self.assertLen(learned.tokens, vocab_size)
+        self.assertEqual(sum(learned.counts.values()), vocab_size)
+        Vocabulary(learned.tokens)  # Nothing is there twice or empty.
+
+    def test_the_learner_fills_nearly_all(self):
+        counts = _learn(_random_words(), 800).counts
+        self.assertLess(counts["filled"], 0.1 * counts["learned"])
+
+    def test_filling_continues_by_frequency(self):
+        words = _random_words()
+        learned = _learn(words, 600)
+        filling = learned.tokens[-learned.counts["filled"] :]
+        # Whole words that fill up are no rarer than whole words left out.
+        left_out = [words[w] for w in words if w not in learned.tokens]
+        filled = [words[piece] for piece in filling if piece in words]
+        self.assertNotEmpty(filled)
+        self.assertGreaterEqual(min(filled), max(left_out))
+        self.assertEqual(filled, sorted(filled, reverse=True))
+
+    def test_filling_keeps_the_order_of_the_learner(self):
+        filling = vocabulary_learning._fill(
+            ["known"], ["first", "known", "second", "third"], [], 2
+        )
+        self.assertEqual(filling, ["first", "second"])
+
+    def test_single_characters_stand_where_they_occur(self):
+        tokens = _learn().tokens
+        self.assertIn("z", tokens)
+        self.assertNotIn("##z", tokens)
+        self.assertIn("##\u00e9", tokens)
+        self.assertNotIn("\u00e9", tokens)
+        for char in "\u6211\u4f60\u05e7":
+            self.assertIn(char, tokens)
+            self.assertNotIn("##" + char, tokens)
+        start = _RESERVED
+        characters = [token for token in tokens[start:] if len(token) == 1]
+        self.assertEqual(
+            tokens[start : start + len(characters)], sorted(characters)
+        )
+
+    def test_coverage_leaves_out_the_rarest(self):
+        # 1 of about 1,400 characters; the other rare one is a frequent word.
+        tokens = _learn(coverage=0.999).tokens
+        self.assertNotIn("\u05e7", tokens)
+        self.assertIn("\u4f60", tokens)
+
+    def test_covers_more_chinese_characters_than_the_learner_would(self):
+        words = {chr(0x4E00 + i): 2 + i % 7 for i in range(6000)}
+        words.update(the=500, then=300)
+        tokens = _learn(words, 6500).tokens
+        self.assertContainsSubset(words, tokens)
+        self.assertLen(tokens, 6500)
+        self.assertNoCommonElements(
+            ["##" + word for word in words if len(word) == 1], tokens
+        )
+
+    def test_every_spelling_of_known_characters_is_known(self):
+        words = _random_words()
+        statistics = _statistics(words, 800)
+        learned = _learn(words, 800)
+        self.assertEqual(statistics.coverage(learned.tokens), 1.0)
+
+    def test_frequent_words_are_whole(self):
+        words = _random_words()
+        tokens = _learn(words, 1000).tokens
+        frequent = sorted(words, key=words.get)[-400:]
+        self.assertContainsSubset(frequent, tokens)
+
+    def test_little_text_fills_with_its_parts_then_with_unused(self):
+        learned = _learn({"abc": 5, "abd": 2}, 130)
+        self.assertEqual(
+            learned.tokens[_RESERVED:],
+            ["a", "##b", "##c", "##d"]
+            # Whole words by the learner, then parts of words by count.
+            + ["abc", "abd", "ab", "##bc", "##bd"]
+            + [f"[unused{99 + i}]" for i in range(17)],
+        )
+
+    def test_no_character_that_the_original_would_strip(self):
+        words = {"a\u2028": 50, "\u2029": 70, "ab": 3}
+        tokens = _learn(words, 130).tokens
+        self.assertEqual([t for t in tokens if t != t.strip()], [])
+        self.assertNotIn("##\u2028", tokens)
+        self.assertIn("ab", tokens)
+
+    def test_too_small_for_the_characters(self):
+        needed = _RESERVED + 26
+        words = {"abcdefghijklm"[i:] + "nopqrstuvwxyz"[i:]: 3 for i in range(9)}
+        message = "--vocab_size=110 is too small.*--vocab_size=1[0-9]+"
+        with self.assertRaisesRegex(UserError, message) as caught:
+            _learn(words, 110)
+        # The size that the message gives is just enough.
+        least = int(str(caught.exception).split("--vocab_size=")[2][:3])
+        self.assertGreater(least, needed)
+        self.assertLen(_learn(words, least).tokens, least)
+        with self.assertRaises(UserError):
+            _learn(words, least - 1)
+
+    def test_is_the_same_every_time(self):
+        words = _random_words()
+        backwards = dict(reversed(words.items()))
+        self.assertEqual(_learn(words, 700), _learn(backwards, 700))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,89 @@
+"""Tests for bert_tf.training.metrics."""
+
+import json
+import os
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.training import metrics as training_metrics
+
+
+class MetricsLogTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.path = os.path.join(self.folder, "train_metrics.jsonl")
+
+    def _lines(self):
+        with open(self.path) as file:
+            return [json.loads(line) for line in file]
+
+    def test_lines_are_on_disk_at_once_and_exact(self):
+        value = 0.1 + 0.2  # 0.30000000000000004: all digits count.
+        with training_metrics.MetricsLog(self.folder) as log:
+            log.write(1, {"loss": 9.5, "learning_rate": value})
+            self.assertEqual(
+                self._lines(),
+                [{"step": 1, "loss": 9.5, "learning_rate": value}],
+            )
+            log.write(20, {"loss": float("nan"), "learning_rate": 0.0})
+            self.assertIsNone(self._lines()[1]["loss"])
+
+    def test_resuming_removes_later_lines_and_a_cut_one(self):
+        with training_metrics.MetricsLog(self.folder) as log:
+            for step in (1, 10, 20, 30):
+                log.write(step, {"loss": step / 7})
+        with open(self.path, "a") as file:
+            file.write('{"step": 40, "lo')
+        self.assertLen(training_metrics.read(self.path), 4)
+        with training_metrics.MetricsLog(self.folder, start_step=20) as log:
+            log.write(30, {"loss": 30 / 7})
+        expected = [{"step": s, "loss": s / 7} for s in (1, 10, 20, 30)]
+        self.assertEqual(self._lines(), expected)
+        self.assertCountEqual(
+            os.listdir(self.folder), ["summaries", "train_metrics.jsonl"]
+        )
+
+    def test_a_fresh_run_starts_an_empty_file(self):
+        with training_metrics.MetricsLog(self.folder) as log:
+            log.write(5, {"loss": 1.0})
+        training_metrics.MetricsLog(self.folder).close()
+        self.assertEqual(self._lines(), [])
+
+    def test_rejects_a_file_of_another_kind(self):
+        with open(self.path, "w") as file:
+            file.write('{"step": 1}\nnot json\n{"step": 3}\n')
+        with self.assertRaisesRegex(UserError, "jsonl, line 2: expected"):
+            training_metrics.MetricsLog(self.folder, 3)
+
+    def test_tensorboard_gets_each_value(self):
+        with training_metrics.MetricsLog(self.folder) as log:
+            log.write(7, {"loss": 2.5})
+            log.write_summaries("eval", 7, {"loss": 3.5})
+        (events,) = tf.io.gfile.glob(os.path.join(self.folder, "summaries/*"))
+        found = {
+            value.tag: (event.step, float(tf.make_ndarray(value.tensor)))
+            for event in tf.compat.v1.train.summary_iterator(events)
+            for value in event.summary.value
+        }
+        self.assertEqual(found, {"train/loss": (7, 2.5), "eval/loss": (7, 3.5)})
+
+    def test_describes_in_one_line(self):
+        line = training_metrics.describe(
+            {
+                "loss": 2.34567,
+                "masked_lm_accuracy": 0.1234,
+                "next_sentence_accuracy": 0.5,
+                "learning_rate": 1e-4,
+                "grad_norm": 3.0,
+            }
+        )
+        self.assertEqual(
+            line,
+            "loss 2.346, masked LM 12.3%, next sentence 50.0%, rate 1.00e-04",
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

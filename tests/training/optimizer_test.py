@@ -1,0 +1,250 @@
+"""Tests for bert_tf.training.optimizer and its update rule."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import task_models
+from bert_tf.training import losses
+from bert_tf.training import optimizer as optimizers
+from bert_tf.training import state as training_state
+from bert_tf.training import update_rule
+from tests.support import golden_training
+from tests.support import tiny_model
+
+
+def _numpy_steps(name, weight, gradients, rate, decay, epsilon):
+    """The published formulas, in float64; returns the weight."""
+    weight, m, v = np.float64(weight), 0.0, 0.0
+    for t, gradient in enumerate(np.float64(gradients), start=1):
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.999 * v + 0.001 * gradient**2
+        if name == "bert_adam":
+            change = m / (np.sqrt(v) + epsilon) + decay * weight
+        else:
+            mean, square = m / (1 - 0.9**t), v / (1 - 0.999**t)
+            change = mean / (np.sqrt(square) + epsilon) + decay * weight
+        if name == "lamb" and decay:
+            change *= np.linalg.norm(weight) / np.linalg.norm(change)
+        weight = weight - rate * change
+    return weight
+
+
+class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (0, 0.0),
+        (1, 0.2),
+        (9, 1.8),
+        (10, 1.8),  # The jump: 2 * (1 - 10 / 100).
+        (55, 0.9),
+        (100, 0.0),
+        (170, 0.0),
+    )
+    def test_values(self, step, expected):
+        schedule = optimizers.WarmupLinearDecay(2.0, 100, 10)
+        self.assertAllClose(schedule(tf.constant(step, tf.int64)), expected)
+
+    def test_without_warmup_the_first_rate_is_the_peak(self):
+        schedule = optimizers.WarmupLinearDecay(2.0, 100)
+        self.assertAllClose(schedule(tf.constant(0)), 2.0)
+
+    @parameterized.parameters(
+        (90, 0.0), (100, 0.0), (101, 0.2), (110, 1.8), (155, 0.9), (200, 0.0)
+    )
+    def test_schedule_of_a_further_phase(self, step, expected):
+        optimizer = optimizers.build_optimizer(
+            "lamb", 2.0, 200, 10, schedule_start_step=100
+        )
+        rate = optimizer.learning_rate_at(tf.constant(step, tf.int64))
+        self.assertAllClose(rate, expected)
+
+    def test_round_trip(self):
+        schedule = optimizers.WarmupLinearDecay(0.3, 70, 5, 20)
+        schedules = keras.optimizers.schedules
+        again = schedules.deserialize(schedules.serialize(schedule))
+        self.assertEqual(again.get_config(), schedule.get_config())
+
+
+class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(0)
+        self.first = rng.normal(size=(3, 4)).astype(np.float32)
+        # Small beside some of the epsilons, so that it matters where they are.
+        self.gradients = rng.normal(size=(6, 3, 4), scale=1e-5).astype("f")
+
+    def _variable(self, name="kernel"):
+        return keras.Variable(self.first, name=name)
+
+    @parameterized.product(
+        name=["bert_adam", "adamw", "lamb"],
+        variable_name=["kernel", "bias"],
+        in_one_pass=[False, True],
+    )
+    def test_follows_the_formula(self, name, variable_name, in_one_pass):
+        variable = self._variable(variable_name)
+        optimizer = optimizers.build_optimizer(
+            name, 0.01, weight_decay_rate=0.1, global_clipnorm=None
+        )
+        optimizer.build([variable])
+        for step, gradient in enumerate(self.gradients):
+            if in_one_pass:
+                optimizer.update_weight(
+                    tf.distribute.get_strategy(),
+                    variable,
+                    tf.constant(gradient * 4),
+                    scale=tf.constant(0.25),
+                    learning_rate=tf.constant(0.01),
+                    step=tf.constant(step, tf.int64),
+                    apply=tf.constant(True),
+                )
+            else:
+                optimizer.apply([tf.constant(gradient)], [variable])
+        decay = 0.0 if variable_name == "bias" else 0.1
+        epsilon = 1e-8 if name == "adamw" else 1e-6
+        expected = _numpy_steps(
+            name, self.first, self.gradients, 0.01, decay, epsilon
+        )
+        self.assertAllClose(variable, expected, rtol=2e-6, atol=2e-6)
+
+    def test_a_step_that_is_not_applied_changes_nothing(self):
+        variable = self._variable()
+        optimizer = optimizers.build_optimizer("bert_adam", 0.01)
+        optimizer.build([variable])
+        optimizer.update_weight(
+            tf.distribute.get_strategy(),
+            variable,
+            tf.constant(self.gradients[0] * np.inf),
+            scale=tf.constant(np.nan, tf.float32),
+            learning_rate=tf.constant(0.01),
+            step=tf.constant(0, tf.int64),
+            apply=tf.constant(False),
+        )
+        self.assertAllEqual(variable, self.first)
+        for slot in optimizer.slots(variable):
+            self.assertAllEqual(slot, np.zeros_like(self.first))
+
+    def test_lamb_takes_zero_weights_and_zero_gradients(self):
+        for weight, gradient in ((0.0, 1.0), (0.0, 0.0)):
+            variable = keras.Variable([weight] * 3, name="kernel")
+            optimizer = optimizers.build_optimizer("lamb", 0.5)
+            optimizer.apply([tf.constant([gradient] * 3)], [variable])
+            # A ratio of 1: Adam's first update is the sign of the gradient,
+            # clipped to a norm of 1 here, which Adam takes no note of.
+            self.assertAllClose(variable, [-0.5 * gradient] * 3, atol=1e-4)
+
+    @parameterized.parameters((0.5, 1.0), (1.0, 1.0), (8.0, 0.125))
+    def test_clips_by_global_norm(self, norm, expected):
+        factor = update_rule.clip_factor(tf.constant(norm), 1.0)
+        self.assertAllClose(factor, expected)
+        self.assertAllClose(
+            update_rule.clip_factor(tf.constant(norm), None), 1.0
+        )
+
+    @parameterized.parameters(
+        (bert_model.BertForPretraining,),
+        (task_models.BertForClassification, 3),
+        (task_models.BertForTagging, 3),
+        (task_models.BertForQuestionAnswering,),
+        (task_models.BertForMultipleChoice,),
+    )
+    def test_decays_kernels_and_tables_alone(self, cls, *arguments):
+        model = cls(tiny_model.CONFIG, *arguments)
+        optimizer = optimizers.build_optimizer("bert_adam", 0.01)
+        optimizer.build(model.trainable_variables)
+        decayed = {
+            name.split("/")[-1]
+            for name, variable in bert_model.named_variables(model).items()
+            if optimizer.rule_for(variable).weight_decay_rate
+        }
+        others = {
+            name.split("/")[-1]
+            for name, variable in bert_model.named_variables(model).items()
+            if not optimizer.rule_for(variable).weight_decay_rate
+        }
+        self.assertEqual(
+            decayed,
+            {
+                "kernel",
+                "word_embeddings",
+                "token_type_embeddings",
+                "position_embeddings",
+                "output_weights",
+            },
+        )
+        self.assertEqual(others, {"bias", "beta", "gamma", "output_bias"})
+
+    def test_serves_compile_and_fit(self):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(
+            optimizers.build_optimizer("bert_adam", 0.1, 40, 5), loss="mse"
+        )
+        rng = np.random.default_rng(1)
+        x = rng.normal(size=(64, 3))
+        y = x @ rng.normal(size=(3, 2)) + 0.5
+        history = model.fit(x, y, batch_size=16, epochs=10, verbose=0)
+        self.assertEqual(int(model.optimizer.iterations), 40)
+        self.assertLess(
+            history.history["loss"][-1], 0.5 * history.history["loss"][0]
+        )
+
+    def test_round_trip(self):
+        optimizer = optimizers.build_optimizer(
+            "lamb", 0.1, 40, 5, weight_decay_rate=0.2
+        )
+        again = keras.optimizers.deserialize(
+            keras.optimizers.serialize(optimizer)
+        )
+        self.assertEqual(again.get_config(), optimizer.get_config())
+        self.assertEqual(again.rule, optimizer.rule)
+
+    def test_refuses_what_it_does_not_know(self):
+        with self.assertRaisesRegex(UserError, "'sgd'"):
+            optimizers.build_optimizer("sgd")
+        with self.assertRaisesRegex(UserError, "num_warmup_steps=3"):
+            optimizers.build_optimizer(num_warmup_steps=3)
+
+
+class GoldenTrajectoryTest(tf.test.TestCase):
+    """Keras' way to apply gradients; the training loop has a test like it."""
+
+    def _train(self, model, optimizer, num_steps):
+        batch = golden_training.read_batch()
+        counts = losses.pretraining_counts(batch)
+        inputs = {
+            name: batch[name]
+            for name in ("input_ids", "input_mask", "segment_ids")
+        } | {"masked_lm_positions": batch["masked_lm_positions"]}
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                sums = losses.pretraining_sums(model(inputs), batch)
+                loss = losses.normalize(sums, counts)["loss"]
+            variables = model.trainable_variables
+            optimizer.apply(
+                tape.gradient(loss, [v.value for v in variables]), variables
+            )
+            return loss
+
+        return [float(step()) for _ in range(num_steps)]
+
+    def test_25_steps_of_the_original(self):
+        model, optimizer = golden_training.build()
+        expected = golden_training.read_trajectory()["losses_before_each_step"]
+
+        received = self._train(model, optimizer, 25)
+
+        self.assertAllClose(received, expected, rtol=1e-4, atol=0)
+        golden_training.assert_same_state(
+            self,
+            training_state.read(bert_model.named_variables(model), optimizer),
+            golden_training.read_checkpoint("after_25_steps.ckpt"),
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

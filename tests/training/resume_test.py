@@ -1,0 +1,200 @@
+"""Tests for bert_tf.training.resume."""
+
+import dataclasses
+import pathlib
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.training import resume as resume_checks
+from tests.support import tiny_pretraining
+
+
+class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.config = tiny_pretraining.make_config(self.folder)
+        for name in "ab":
+            self._write(name, 300_000 * "x")
+
+    def _path(self, name):
+        return pathlib.Path(self.folder, f"{name}.tfrecord")
+
+    def _write(self, name, text):
+        self._path(name).write_text(text)
+
+    def _describe(self, config=None, bert_config=None, **changes):
+        return (
+            resume_checks.describe(
+                config or self.config,
+                bert_config or tiny_pretraining.CONFIG,
+                sorted(map(str, pathlib.Path(self.folder).glob("?.tfrecord"))),
+                None,
+                "12ab",
+            )
+            | changes
+        )
+
+    def _check(self, before, now, allow_changes=False):
+        resume_checks.check_continuation(before, now, 7, allow_changes)
+
+    def _check_refused(self, message, before, now):
+        with self.assertRaisesRegex(UserError, message):
+            self._check(before, now)
+        with self.assertLogs(level="WARNING") as logs:
+            self._check(before, now, allow_changes=True)
+        self.assertRegex(logs.output[0], f"as allowed: .*{message}")
+
+    def test_the_same_goes_on(self):
+        with self.assertNoLogs(level="INFO"):
+            self._check(self._describe(), self._describe())
+
+    @parameterized.parameters(
+        (300_001 * "x", "b.tfrecord had 300000 bytes and has 300001 now"),
+        ("y" + 299_999 * "x", "b.tfrecord has other contents"),
+        (299_999 * "x" + "y", "b.tfrecord has other contents"),
+    )
+    def test_names_a_record_file_that_changed(self, text, message):
+        before = self._describe()
+        self._write("b", text)
+        self._check_refused(message, before, self._describe())
+
+    def test_names_record_files_that_came_and_went(self):
+        before = self._describe()
+        self._path("a").rename(self._path("c"))
+        self._check_refused(
+            "others than before: a.tfrecord is gone, c.tfrecord is new",
+            before,
+            self._describe(),
+        )
+
+    def test_names_not_all_of_many_record_files(self):
+        before = self._describe()
+        files = before["record_files"]
+        now = before | {
+            "record_files": files | {f"{n}.tfrecord": {} for n in range(50)}
+        }
+        self._check_refused(
+            "18.tfrecord is new, 19.tfrecord is new, and 30 further files",
+            before,
+            now,
+        )
+
+    def test_names_another_order_of_the_records(self):
+        def describe(*folders):
+            paths = [f"{self.folder}/{name}.tfrecord" for name in folders]
+            return resume_checks.describe(
+                self.config, tiny_pretraining.CONFIG, paths, None, "12ab"
+            )
+
+        self._check_refused(
+            "they come in another order", describe("a", "b"), describe("b", "a")
+        )
+
+    def test_files_of_the_same_name_are_told_apart(self):
+        def describe():
+            return self._describe() | resume_checks.describe(
+                self.config,
+                tiny_pretraining.CONFIG,
+                [f"{self.folder}/{x}/part.tfrecord" for x in ("wiki", "books")],
+                None,
+                "12ab",
+            )
+
+        for folder in ("wiki", "books"):
+            pathlib.Path(self.folder, folder).mkdir()
+            self._write(f"{folder}/part", 9 * "x")
+        before = describe()
+        self._write("wiki/part", 9 * "y")
+        self._check_refused(
+            r"part.tfrecord has other contents", before, describe()
+        )
+        self._write("wiki/part", 9 * "x")
+        self._write("books/part", 9 * "y")
+        self._check_refused(
+            r"part.tfrecord \(2\) has other contents", before, describe()
+        )
+
+    def test_records_may_move_and_be_a_new_phase(self):
+        before = self._describe()
+        elsewhere = dataclasses.replace(self.config, input_file="there/*")
+        with self.assertNoLogs(level="INFO"):
+            self._check(before, self._describe(elsewhere))
+        self._write("b", "others")
+        with self.assertLogs(level="WARNING") as logs:
+            self._check(before, self._describe(elsewhere))
+        self.assertIn("New phase from step 7 on", logs.output[0])
+
+    def test_a_manifest_tells_of_changes_in_the_middle(self):
+        before = self._describe(data_fingerprint="12")
+        self._check(before, self._describe(data_fingerprint=None))
+        self._check_refused(
+            "their manifest tells of other data",
+            before,
+            self._describe(data_fingerprint="34"),
+        )
+
+    def test_checkpoints_of_before_know_sizes_alone(self):
+        before = self._describe(
+            record_files={"a.tfrecord": 300_000, "b.tfrecord": 300_000}
+        )
+        self._check(before, self._describe())
+        self._write("b", "others")
+        self._check_refused(
+            "b.tfrecord had 300000 bytes and has 6 now",
+            before,
+            self._describe(),
+        )
+
+    def test_names_vocabulary_and_model(self):
+        before = self._describe()
+        wider = dataclasses.replace(
+            tiny_pretraining.CONFIG, intermediate_size=32
+        )
+        self._check_refused(
+            "bert_config.intermediate_size was 16 and is 32 now",
+            before,
+            self._describe(bert_config=wider),
+        )
+        self._check_refused(
+            "vocabulary_hash was '12ab' and is '34cd' now",
+            before,
+            self._describe(vocabulary_hash="34cd"),
+        )
+
+    def test_devices_and_where_input_is_read_are_free(self):
+        before = self._describe()
+        moved = dataclasses.replace(
+            self.config,
+            distribution_strategy="multi_worker_mirrored",
+            worker_hosts="a:1,b:1",
+            task_index=1,
+            num_gpus=2,
+            xla="off",
+            remat=True,
+            tf_data_service="grpc://c:1",
+        )
+        tolerant = dataclasses.replace(self.config, max_corrupt_records=3)
+        with self.assertNoLogs(level="INFO"):
+            self._check(before, self._describe(moved))
+            self._check(before, self._describe(tolerant))
+
+    def test_says_on_what_other_devices_a_run_goes_on(self):
+        before = {"the number of workers": 3, "the precision": "float32"}
+        with self.assertLogs(level="INFO") as logs:
+            resume_checks.log_devices(
+                before, before | {"the number of workers": 2}, 7
+            )
+        self.assertIn(
+            "Changed at step 7: the number of workers was 3 and is 2 now",
+            logs.output[0],
+        )
+        with self.assertNoLogs(level="INFO"):
+            resume_checks.log_devices(before, before, 7)
+            resume_checks.log_devices({}, before, 7)
+
+
+if __name__ == "__main__":
+    tf.test.main()

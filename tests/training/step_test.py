@@ -1,0 +1,208 @@
+"""Tests for bert_tf.training.step."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.distribute import batches as batches_lib
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.modeling import bert as bert_model
+from bert_tf.training import state as training_state
+from bert_tf.training.losses import PretrainingObjective
+from bert_tf.training.step import TrainingLoop
+from tests.support import golden_training
+from tests.support import logical_devices
+from tests.support import step_trainer
+from tests.support.step_trainer import StepTrainer
+
+logical_devices.make()
+
+_BATCH = 8
+
+
+def _train(num_steps, **options):
+    """Returns a `StepTrainer` that has trained for some steps, one by one."""
+    return StepTrainer(batch_size=_BATCH, **options).train(*[1] * num_steps)
+
+
+@functools.cache
+def _baseline():
+    """One device, everything at once, five steps."""
+    return _train(5)
+
+
+class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        {"devices": 2},
+        {"most_at_once": 2},
+        {"devices": 2, "most_at_once": 2},
+    )
+    def test_parts_change_nothing_with_dropout_on(self, **parts):
+        expected = _baseline()
+        received = _train(5, **parts)
+        self.assertAllClose(
+            received.metrics, expected.metrics, rtol=1e-5, atol=1e-5
+        )
+        state = expected.state()
+        for name, value in received.state().items():
+            if "/key/bias" not in name:
+                self.assertAllClose(
+                    value, state[name], rtol=1e-4, atol=1e-5, msg=name
+                )
+
+    def test_dropout_depends_on_seed_and_step(self):
+        losses = {
+            seed: next(
+                iter(step_trainer.dataset(step_trainer.examples(24), 8, seed))
+            )["dropout_seeds"]
+            for seed in (5, 6)
+        }
+        self.assertFalse(np.any(losses[5] == losses[6]))
+        batches = iter(step_trainer.dataset(step_trainer.examples(8), 8))
+        # The same examples in two epochs.
+        first, second = next(batches), next(batches)
+        self.assertAllEqual(first["input_ids"], second["input_ids"])
+        seeds = np.concatenate(
+            [first["dropout_seeds"], second["dropout_seeds"]]
+        )
+        self.assertLen(set(seeds), 16)
+
+    def test_several_steps_in_a_call_are_the_same_steps(self):
+        one_by_one = _baseline()
+        together = StepTrainer(batch_size=_BATCH).train(1, 4)
+        # The metrics of a call are those of its last step.
+        self.assertEqual(together.metrics[1], one_by_one.metrics[4])
+        self.assertEqual(together.loop.step, 5)
+        expected = one_by_one.state()
+        for name, value in together.state().items():
+            self.assertAllEqual(value, expected[name], name)
+
+    def test_rate_is_that_of_the_updates_done_before(self):
+        rates = [m["learning_rate"] for m in _baseline().metrics]
+        self.assertAllClose(rates, [0, 0.005, 0.009, 0.0085, 0.008])
+
+    def test_without_next_sentence_its_weights_stay(self):
+        trained = _train(3, use_next_sentence=False)
+        self.assertNotIn("next_sentence_loss", trained.metrics[0])
+        self.assertEqual(
+            trained.metrics[0]["loss"], trained.metrics[0]["masked_lm_loss"]
+        )
+        before, after = _train(0).state(), trained.state()
+        for name in trained.variables:
+            untouched = name.startswith(("bert/pooler", "cls/seq_rel"))
+            self.assertEqual(
+                np.array_equal(before[name], after[name]), untouched, name
+            )
+            self.assertEqual(f"{name}/adam_m" in after, not untouched)
+
+    @parameterized.parameters(
+        {}, {"devices": 2}, {"policy": "mixed_float16", "scale_loss": True}
+    )
+    def test_a_snapshot_does_not_change_while_training_goes_on(self, **how):
+        trained = _train(2, **how)
+        snapshot = training_state.snapshot(trained.variables, trained.optimizer)
+        before = trained.state()
+        trained.loop.run(trained.iterator, 3)
+        for name, value in before.items():
+            self.assertAllEqual(snapshot[name], value, name)
+        after = trained.state()
+        self.assertNotAllEqual(
+            after["bert/pooler/dense/kernel"],
+            before["bert/pooler/dense/kernel"],
+        )
+        self.assertEqual(after["global_step"], before["global_step"] + 3)
+
+    def test_stops_before_an_update_that_is_not_finite(self):
+        trained = _train(1)
+        table = trained.variables["bert/embeddings/LayerNorm/gamma"]
+        table.assign(np.full(table.shape, np.inf, np.float32))
+        before = trained.state()
+
+        healthy, metrics = trained.loop.run(trained.iterator, 3)
+
+        self.assertFalse(healthy)
+        self.assertFalse(np.isfinite(metrics["loss"]))
+        self.assertEqual(trained.loop.step, 1)
+        for name, value in trained.state().items():
+            self.assertAllEqual(value, before[name], name)
+
+    def test_bfloat16_stays_near_float32(self):
+        expected = _baseline().metrics[:3]
+        received = _train(3, policy="mixed_bfloat16").metrics
+        for one, other in zip(received, expected, strict=True):
+            self.assertAllClose(one["loss"], other["loss"], rtol=2e-2)
+
+    def test_float16_skips_an_overflow_and_goes_on(self):
+        trained = _train(1, policy="mixed_float16")
+        self.assertAllClose(
+            trained.metrics[0]["loss"],
+            _baseline().metrics[0]["loss"],
+            rtol=1e-2,
+        )
+        # So large that the gradients cannot be finite.
+        trained.loop.loss_scale.restore(
+            {"loss_scale": 2.0**60, "calm_steps": 9}
+        )
+        before = trained.state()
+        healthy, metrics = trained.loop.run(trained.iterator, 1)
+        self.assertTrue(healthy)
+        self.assertEqual(metrics["loss_scale"], 2.0**60)
+        self.assertEqual(
+            trained.loop.loss_scale.state(),
+            {"loss_scale": 2.0**59, "calm_steps": 0},
+        )
+        after = trained.state()
+        self.assertEqual(after.pop("global_step"), 2)
+        for name, value in after.items():
+            self.assertAllEqual(value, before[name], name)
+
+
+class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
+    def _train(self, start, num_steps, **parts):
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        with strategy.scope():
+            model, optimizer = golden_training.build(fuse=True)
+        variables = bert_model.named_variables(model)
+        if start:
+            training_state.assign(
+                variables,
+                optimizer,
+                golden_training.read_checkpoint(start),
+                start,
+            )
+        batch = golden_training.read_batch()
+        batch["example_index"] = np.arange(4, dtype=np.int64)
+        loop = TrainingLoop(
+            strategy,
+            model,
+            PretrainingObjective(),
+            optimizer,
+            StepPlan(4, **parts),
+        )
+        iterator = batches_lib.deal(
+            strategy, step_trainer.dataset(batch, 4), StepPlan(4)
+        )
+        losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
+        return losses, training_state.read(variables, optimizer)
+
+    @parameterized.parameters(
+        {"start": None},
+        {"start": None, "most_at_once": 1},
+        {"start": "after_12_steps.ckpt"},
+    )
+    def test_25_steps_of_the_original(self, start, **parts):
+        expected = golden_training.read_trajectory()["losses_before_each_step"]
+        first = 12 if start else 0
+
+        losses, state = self._train(start, 25 - first, **parts)
+
+        self.assertAllClose(losses, expected[first:], rtol=1e-4, atol=0)
+        golden_training.assert_same_state(
+            self, state, golden_training.read_checkpoint("after_25_steps.ckpt")
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
