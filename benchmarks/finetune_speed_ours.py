@@ -150,7 +150,7 @@ class _Work:
             generate, output_signature=signature
         )
         dataset = training_step.add_dropout_seeds(dataset, _SEED)
-        iterator = batches_lib.deal(
+        iterator = batches_lib.distribute_batches(
             self._strategy, dataset, batches_lib.StepPlan(size)
         )
         start = time.perf_counter()

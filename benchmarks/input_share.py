@@ -40,14 +40,14 @@ def _build(config):
     import tensorflow as tf
 
     from bert_tf.distribute import batches as batches_lib
-    from bert_tf.distribute import devices
+    from bert_tf.distribute import devices as device_setup
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import setup as training_setup
     from bert_tf.training import step as training_step
 
-    computing = devices.prepare(config)
+    devices = device_setup.prepare(config)
     bert_config = pretraining_input.read_model_config(config)
-    parts = training_setup.assemble(config, bert_config, computing)
+    parts = training_setup.build_training(config, bert_config, devices)
     source = pretraining_input.build_input(
         config, pretraining_input.find_records(config), None
     )
@@ -61,8 +61,10 @@ def _build(config):
         return tf.data.Dataset.from_tensors(next(iter(read()))).repeat()
 
     iterators = {
-        _REAL: batches_lib.deal(parts.strategy, read, parts.plan),
-        _SAME: batches_lib.deal(parts.strategy, repeat(), parts.plan),
+        _REAL: batches_lib.distribute_batches(parts.strategy, read, parts.plan),
+        _SAME: batches_lib.distribute_batches(
+            parts.strategy, repeat(), parts.plan
+        ),
     }
     return parts.loop, iterators, read
 

@@ -63,7 +63,9 @@ def _build_ours(precision):
     batch["example_index"] = list(range(_BATCH))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = training_step.add_dropout_seeds(dataset, seed=1)
-    iterator = batches_lib.deal(strategy, dataset, batches_lib.StepPlan(_BATCH))
+    iterator = batches_lib.distribute_batches(
+        strategy, dataset, batches_lib.StepPlan(_BATCH)
+    )
     return lambda steps: training.run(iterator, steps)
 
 

@@ -52,7 +52,7 @@ def _build_parts(device_flags, model_name, batch_size):
     import tensorflow as tf
 
     from bert_tf.distribute import batches as batches_lib
-    from bert_tf.distribute import devices
+    from bert_tf.distribute import devices as device_setup
     from bert_tf.flags.devices import DeviceConfig
     from bert_tf.io import files
     from bert_tf.modeling.bert import BertForPretraining
@@ -60,13 +60,13 @@ def _build_parts(device_flags, model_name, batch_size):
     from bert_tf.training.losses import PretrainingObjective
     from bert_tf.training.optimizer import build_optimizer
 
-    computing = devices.prepare(DeviceConfig(**device_flags))
-    strategy = computing.strategy
+    devices = device_setup.prepare(DeviceConfig(**device_flags))
+    strategy = devices.strategy
     config = files.read_bert_config(f"configs/{model_name}/bert_config.json")
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = BertForPretraining(
-            config, fuse=computing.fuse, dtype=computing.precision.policy
+            config, fuse=devices.fuse, dtype=devices.precision.policy
         )
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
@@ -75,7 +75,7 @@ def _build_parts(device_flags, model_name, batch_size):
     batch["example_index"] = list(range(batch_size))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     dataset = training_step.add_dropout_seeds(dataset, seed=1)
-    iterator = batches_lib.deal(strategy, dataset, plan)
+    iterator = batches_lib.distribute_batches(strategy, dataset, plan)
 
     def make_loop():
         return training_step.TrainingLoop(

@@ -20,7 +20,7 @@ from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
 from bert_tf.distillation.unlabeled_rows import MixedFeatures
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
@@ -54,13 +54,13 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     """
     with Preemption() as preemption:
         # Workers must find each other before anything is computed.
-        computing = devices.prepare(config)
-        with computing.together():
-            return _run_on(computing, preemption, config)
+        devices = device_setup.prepare(config)
+        with devices.together():
+            return _run_on(devices, preemption, config)
 
 
 def _run_on(
-    computing: Devices, preemption: Preemption, config: DistillConfig
+    devices: Devices, preemption: Preemption, config: DistillConfig
 ) -> dict[str, Metrics]:
     """Does it on devices that are prepared."""
     stored = formats.read(config.teacher_dir)
@@ -70,9 +70,9 @@ def _run_on(
     stored.build_tokenizer()  # Without a vocabulary it can read nothing.
     pretrained_models.check_length(stored, config)
     task = distilled_task.with_files(task, config)
-    if computing.coordinator.num_workers > 1:
+    if devices.coordinator.num_workers > 1:
         # Teachers that differ would have learnt something else of each step.
-        computing.coordinator.agree(
+        devices.coordinator.agree(
             {"the teacher": stored.fingerprint()}, "teacher"
         )
 
@@ -85,7 +85,7 @@ def _run_on(
         return _restore(own, stored_task)
 
     return finetuning.run_on(
-        computing,
+        devices,
         preemption,
         config,
         build_task,

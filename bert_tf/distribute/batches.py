@@ -27,18 +27,18 @@ class StepPlan:
     Attributes:
       batch_size: Examples of a step, B.
       num_replicas: Devices that share them, of all workers.
-      most_at_once: The most rows that a device computes at once; 0 means all.
+      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
     """
 
     batch_size: int
     num_replicas: int = 1
-    most_at_once: int = 0
+    max_micro_batch_size: int = 0
 
     @property
     def num_micro_batches(self) -> int:
         """Micro-batches of a replica and step."""
         share = _divide_up(self.batch_size, self.num_replicas)
-        return _divide_up(share, self.most_at_once or share)
+        return _divide_up(share, self.max_micro_batch_size or share)
 
     @property
     def micro_batch_size(self) -> int:
@@ -61,7 +61,7 @@ def _divide_up(count: int, parts: int) -> int:
 ReadRows = Callable[[int, int], tf.data.Dataset]
 
 
-def deal(
+def distribute_batches(
     strategy: tf.distribute.Strategy,
     dataset: tf.data.Dataset | ReadRows,
     plan: StepPlan,

@@ -74,7 +74,7 @@ class DevSelection:
         """The step of the best evaluation, of equals the first."""
         return int(max(self.evaluations, key=self._score)["step"])
 
-    def is_hopeless(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether there were enough evaluations without a better one."""
         patience = self._config.early_stopping_patience
         if not patience or not self.evaluations:

@@ -15,7 +15,7 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.finetuning.objective_source import Supervision
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
@@ -77,7 +77,7 @@ _MODEL_OF = "the model of --"
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Experiment:
     """What all runs of one command share.
 
     Attributes:
@@ -101,35 +101,37 @@ class Setting:
     preemption: Preemption
 
 
-def describe(setting: Setting, settings: RunSettings) -> dict[str, Any]:
+def describe(
+    experiment: Experiment, trial_config: TrialConfig
+) -> dict[str, Any]:
     """Returns what must be the same for a run to go on; JSON values."""
     flags = {
         f"--{name}": value
-        for name, value in dataclasses.asdict(setting.config).items()
+        for name, value in dataclasses.asdict(experiment.config).items()
         if name not in _WITHOUT_EFFECT
     }
-    kinds = (TRAIN, DEV) if setting.config.selects_evaluation else (TRAIN,)
+    kinds = (TRAIN, DEV) if experiment.config.selects_evaluation else (TRAIN,)
     return (
         flags
         | {
             f"--{name}": value
-            for name, value in dataclasses.asdict(settings).items()
+            for name, value in dataclasses.asdict(trial_config).items()
             if name != "name"
         }
         | _name_data(
             {
                 split: value
-                for split, value in setting.data_hashes.items()
+                for split, value in experiment.data_hashes.items()
                 if split.split("_")[0] in kinds
             }
         )
-        | {"the vocabulary": setting.stored.vocabulary.hash}
-        | _hash_model(setting)
-        | dict(setting.supervision.identity)
+        | {"the vocabulary": experiment.stored.vocabulary.hash}
+        | _hash_model(experiment)
+        | dict(experiment.supervision.identity)
     )
 
 
-def _hash_model(setting: Setting) -> dict[str, str]:
+def _hash_model(experiment: Experiment) -> dict[str, str]:
     """Returns the hash of the model that a flag names.
 
     Of one that is drawn it is that of the configuration: its weights follow
@@ -137,11 +139,11 @@ def _hash_model(setting: Setting) -> dict[str, str]:
     run may well go on.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
-        if getattr(setting.config, name):
-            return {_MODEL_OF + name: setting.stored.fingerprint()}
-    if not setting.config.bert_config_file:
+        if getattr(experiment.config, name):
+            return {_MODEL_OF + name: experiment.stored.fingerprint()}
+    if not experiment.config.bert_config_file:
         return {}  # A student, whose shape is in flags.
-    described = setting.stored.config.to_json().encode()
+    described = experiment.stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
     }

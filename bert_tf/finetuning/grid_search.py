@@ -21,8 +21,8 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import trial as trials
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.finetuning.experiment import Setting
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.finetuning.experiment import Experiment
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
@@ -37,7 +37,7 @@ _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 
 # What a run does, given its folder; returns split to metrics.
-_Work = Callable[[RunSettings, str], Mapping[str, Metrics]]
+_Work = Callable[[TrialConfig, str], Mapping[str, Metrics]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +45,14 @@ class FinishedRun:
     """A run that is done, or has failed for good.
 
     Attributes:
-      settings: What it had for itself.
+      trial_config: What it had for itself.
       folder: Where it is.
       results: Split to metrics.
       evaluated: What was evaluated: split to the hash of its file.
       failure: Why there are no results, if what it computed was not finite.
     """
 
-    settings: RunSettings
+    trial_config: TrialConfig
     folder: str
     results: Mapping[str, Metrics]
     evaluated: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -60,8 +60,8 @@ class FinishedRun:
 
 
 def run_all(
-    setting: Setting,
-    runs: Sequence[RunSettings],
+    experiment: Experiment,
+    runs: Sequence[TrialConfig],
     run_once: _Work,
     evaluate_again: _Work,
 ) -> dict[str, Metrics]:
@@ -74,7 +74,7 @@ def run_all(
     Of several workers all do each run together, and the chief keeps the books.
 
     Args:
-      setting: What they share.
+      experiment: What they share.
       runs: What each has for itself.
       run_once: Does one, given its folder; returns split to metrics.
       evaluate_again: Evaluates one that is done; the like.
@@ -85,16 +85,16 @@ def run_all(
     Raises:
       UserError: If all have failed.
     """
-    kinds = setting.config.asked_kinds().keys() - {TRAIN}
+    kinds = experiment.config.asked_kinds().keys() - {TRAIN}
     asked = {
         split: value
-        for split, value in setting.data_hashes.items()
+        for split, value in experiment.data_hashes.items()
         if split.split("_")[0] in kinds
     }
     # Of all, so that what has changed is said before another one is trained.
-    known = [_read_finished(setting, settings) for settings in runs]
+    known = [_read_finished(experiment, trial_config) for trial_config in runs]
     finished = []
-    for number, (settings, done) in enumerate(
+    for number, (trial_config, done) in enumerate(
         zip(runs, known, strict=True), start=1
     ):
         if done is None:
@@ -106,54 +106,56 @@ def run_all(
         else:
             work, what = evaluate_again, " is done, and is evaluated again"
         logging.info(
-            "Run %d of %d%s: %s.", number, len(runs), what, settings.name
+            "Run %d of %d%s: %s.", number, len(runs), what, trial_config.name
         )
         if work is not None:
-            done = _do(setting, settings, work, asked, may_fail=done is None)
+            done = _do(
+                experiment, trial_config, work, asked, may_fail=done is None
+            )
             gc.collect()  # The model and its graphs refer to each other.
         finished.append(done)
-    return _keep_best(setting, finished)
+    return _keep_best(experiment, finished)
 
 
 def _do(
-    setting: Setting,
-    settings: RunSettings,
+    experiment: Experiment,
+    trial_config: TrialConfig,
     work: _Work,
     asked: Mapping[str, str],
     may_fail: bool,
 ) -> FinishedRun:
     """Does a run, or what is left of it to do, and notes what came of it."""
-    coordinator = setting.devices.coordinator
-    folder = _folder(setting, settings)
+    coordinator = experiment.devices.coordinator
+    folder = _folder(experiment, trial_config)
     failure = None
     try:
-        results = dict(work(settings, folder))
+        results = dict(work(trial_config, folder))
     except NotFiniteError as error:
         if not may_fail:
             raise
         # All workers have the same numbers, so all come here.
         failure, results = str(error), {}
-        logging.error("The run %s has failed: %s", settings.name, failure)
+        logging.error("The run %s has failed: %s", trial_config.name, failure)
     # All choose by the same numbers.
     results, failure = coordinator.from_chief([results, failure])
     evaluated = asked if failure is None else {}
-    done = FinishedRun(settings, folder, results, evaluated, failure)
+    done = FinishedRun(trial_config, folder, results, evaluated, failure)
     if coordinator.is_chief:
-        _write_finished(setting, done)
+        _write_finished(experiment, done)
     return done
 
 
 def _keep_best(
-    setting: Setting, finished: Sequence[FinishedRun]
+    experiment: Experiment, finished: Sequence[FinishedRun]
 ) -> dict[str, Metrics]:
     """Writes the table and copies the best run up; returns its results."""
-    output_dir = setting.config.output_dir
-    coordinator = setting.devices.coordinator
+    output_dir = experiment.config.output_dir
+    coordinator = experiment.devices.coordinator
     scored = [run for run in finished if run.failure is None]
-    best = _choose(setting, scored) if scored else None
+    best = _choose(experiment, scored) if scored else None
     if coordinator.is_chief:
         table = format_table(
-            finished, best, setting.task.metric, _split(setting)
+            finished, best, experiment.task.metric, _split(experiment)
         )
         files.write_text(os.path.join(output_dir, TABLE_FILE), table)
         logging.info("The runs:\n%s", table)
@@ -169,29 +171,31 @@ def _keep_best(
         _remove_others(best.folder, output_dir)
         _copy_up(best.folder, output_dir)
     logging.info(
-        "The best is %s, copied to %s.", best.settings.name, output_dir
+        "The best is %s, copied to %s.", best.trial_config.name, output_dir
     )
     return dict(best.results)
 
 
-def _split(setting: Setting) -> str:
-    return setting.task.splits(DEV)[0]
+def _split(experiment: Experiment) -> str:
+    return experiment.task.splits(DEV)[0]
 
 
-def _folder(setting: Setting, settings: RunSettings) -> str:
-    return os.path.join(setting.config.output_dir, RUNS_FOLDER, settings.name)
+def _folder(experiment: Experiment, trial_config: TrialConfig) -> str:
+    return os.path.join(
+        experiment.config.output_dir, RUNS_FOLDER, trial_config.name
+    )
 
 
 def _read_finished(
-    setting: Setting, settings: RunSettings
+    experiment: Experiment, trial_config: TrialConfig
 ) -> FinishedRun | None:
     """Returns a run if it is done, or has failed.
 
     Raises:
       UserError: If it was another run.
     """
-    coordinator = setting.devices.coordinator
-    folder = _folder(setting, settings)
+    coordinator = experiment.devices.coordinator
+    folder = _folder(experiment, trial_config)
     path = os.path.join(folder, _RUN_FILE)
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
@@ -202,12 +206,12 @@ def _read_finished(
         return None
     experiments.check_identity(
         written.get("identity"),
-        experiments.describe(setting, settings),
+        experiments.describe(experiment, trial_config),
         folder,
-        setting.config.allow_changed_data,
+        experiment.config.allow_changed_data,
     )
     return FinishedRun(
-        settings,
+        trial_config,
         folder,
         written["results"],
         written.get("evaluated", {}),
@@ -215,7 +219,7 @@ def _read_finished(
     )
 
 
-def _write_finished(setting: Setting, run: FinishedRun) -> None:
+def _write_finished(experiment: Experiment, run: FinishedRun) -> None:
     """Notes that a run is done, and removes what going on would need.
 
     Of one that has failed it stays, as it shows why.
@@ -224,7 +228,7 @@ def _write_finished(setting: Setting, run: FinishedRun) -> None:
     files.write_json(
         os.path.join(folder, _RUN_FILE),
         {
-            "identity": experiments.describe(setting, run.settings),
+            "identity": experiments.describe(experiment, run.trial_config),
             "results": run.results,
             "evaluated": run.evaluated,
             "failure": run.failure,
@@ -238,10 +242,10 @@ def _write_finished(setting: Setting, run: FinishedRun) -> None:
         tf.io.gfile.rmtree(best)
 
 
-def _choose(setting: Setting, runs: Sequence[FinishedRun]) -> FinishedRun:
+def _choose(experiment: Experiment, runs: Sequence[FinishedRun]) -> FinishedRun:
     """Returns the best run on the first dev set, of equals the first."""
-    sign = 1.0 if setting.task.more_is_better else -1.0
-    split, metric = _split(setting), setting.task.metric
+    sign = 1.0 if experiment.task.more_is_better else -1.0
+    split, metric = _split(experiment), experiment.task.metric
     return max(runs, key=lambda run: sign * run.results[split][metric])
 
 
@@ -263,19 +267,19 @@ def format_table(
     rows: list[tuple[str, ...]] = []
     groups: dict[tuple[str, ...], list[float | None]] = {}
     for run in runs:
-        settings = run.settings
+        trial_config = run.trial_config
         failed = run.failure is not None
         value = None if failed else run.results[split][metric]
         cell = (
-            f"{settings.learning_rate:g}",
-            f"{settings.train_batch_size:g}",
-            f"{settings.num_train_epochs:g}",
+            f"{trial_config.learning_rate:g}",
+            f"{trial_config.train_batch_size:g}",
+            f"{trial_config.num_train_epochs:g}",
         )
         groups.setdefault(cell, []).append(value)
         rows.append(
             (
                 *cell,
-                str(settings.seed),
+                str(trial_config.seed),
                 "-" if value is None else f"{value:.4f}",
                 "failed" if failed else "best" if run is best else "",
             )

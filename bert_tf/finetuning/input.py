@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.training import step as training_loop
@@ -160,17 +160,20 @@ def rows_per_step(
     return rows
 
 
-def count_steps(num_rows: int, batch_size: int, settings: RunSettings) -> int:
+def count_steps(
+    num_rows: int, batch_size: int, trial_config: TrialConfig
+) -> int:
     """Returns the steps of a run (run_classifier.py:843-845 of the original).
 
     Raises:
       UserError: If there is not one.
     """
-    steps = int(num_rows / batch_size * settings.num_train_epochs)
+    steps = int(num_rows / batch_size * trial_config.num_train_epochs)
     if not steps:
         raise UserError(
-            f"{num_rows} rows, --train_batch_size={settings.train_batch_size} "
-            f"and --num_train_epochs={settings.num_train_epochs:g} make less "
+            f"{num_rows} rows, "
+            f"--train_batch_size={trial_config.train_batch_size} and "
+            f"--num_train_epochs={trial_config.num_train_epochs:g} make less "
             "than one step; take a smaller batch or more epochs."
         )
     return steps

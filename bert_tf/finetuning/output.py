@@ -12,8 +12,8 @@ from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.finetuning.evaluate import Metrics
-from bert_tf.finetuning.experiment import Setting
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.finetuning.experiment import Experiment
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.pretraining import output as pretraining_output
 from bert_tf.tasks.task import Task
@@ -25,8 +25,8 @@ def read(output_dir: str) -> StoredModel:
 
 
 def write(
-    setting: Setting,
-    settings: RunSettings,
+    experiment: Experiment,
+    trial_config: TrialConfig,
     task: Task,
     weights: Mapping[str, np.ndarray],
     step: int,
@@ -36,8 +36,8 @@ def write(
     """Writes the model directory, without which a run has failed.
 
     Args:
-      setting: What all runs share.
-      settings: What this one has for itself.
+      experiment: What all runs share.
+      trial_config: What this one has for itself.
       task: The task as dev tuned it.
       weights: Canonical name to value.
       step: Steps the model was trained for.
@@ -47,10 +47,12 @@ def write(
     Raises:
       UserError: If it could not be written.
     """
-    stored = setting.stored
+    stored = experiment.stored
     task_json = {"kind": task.kind} | task.to_json()
     task_json |= {"global_step": step, "results": dict(results)}
-    flags = dataclasses.asdict(setting.config) | dataclasses.asdict(settings)
+    flags = dataclasses.asdict(experiment.config) | dataclasses.asdict(
+        trial_config
+    )
     card = model_card.build(
         f"A BERT for {task.name}",
         f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
@@ -63,7 +65,7 @@ def write(
                 for name, value in metrics.items()
             },
         }
-        | dict(setting.supervision.card),
+        | dict(experiment.supervision.card),
         "python run/predict.py --model_dir=. --input_file=... "
         "--output_file=...",
     )

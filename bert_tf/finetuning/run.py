@@ -16,7 +16,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
@@ -29,12 +29,12 @@ from bert_tf.finetuning import task_model
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
-from bert_tf.finetuning.experiment import Setting
+from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.objective_source import Labels
 from bert_tf.finetuning.objective_source import Supervision
-from bert_tf.finetuning.trial import FinetuningRun
+from bert_tf.finetuning.trial import Trial
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.pretraining import output as pretraining_output
 from bert_tf.tasks.task import DEV
@@ -75,15 +75,15 @@ def run(
     """
     with Preemption() as preemption:
         # Workers must find each other before anything is computed.
-        computing = devices.prepare(config)
-        with computing.together():
+        devices = device_setup.prepare(config)
+        with devices.together():
             return run_on(
-                computing, preemption, config, build_task, read_start, supervise
+                devices, preemption, config, build_task, read_start, supervise
             )
 
 
 def run_on(
-    computing: Devices,
+    devices: Devices,
     preemption: Preemption,
     config: FinetuneConfig,
     build_task: BuildTask,
@@ -95,12 +95,12 @@ def run_on(
     pretraining_output.warn_of_flags(
         config, pretraining_output.MEANINGLESS_FLAGS
     )
-    if computing.coordinator.is_chief:
+    if devices.coordinator.is_chief:
         files.require_checkpoint_folder(config.output_dir, "--output_dir")
     if not config.do_train:
-        return _evaluate_only(config, build_task, supervise, computing)
+        return _evaluate_only(config, build_task, supervise, devices)
     return _train(
-        config, build_task, read_start, supervise, computing, preemption
+        config, build_task, read_start, supervise, devices, preemption
     )
 
 
@@ -109,7 +109,7 @@ def _train(
     build_task: BuildTask,
     read_start: Callable[[Any], StoredModel],
     supervise: Supervise,
-    computing: Devices,
+    devices: Devices,
     preemption: Preemption,
 ) -> dict[str, Metrics]:
     """Does all the runs that the flags ask for."""
@@ -120,25 +120,29 @@ def _train(
     for split in task.files:
         reader.examples(split)  # What is wrong there is said before training.
     data_hashes = experiments.hash_data(task)
-    experiments.agree(computing.coordinator, config, stored, data_hashes)
-    setting = Setting(
+    experiments.agree(devices.coordinator, config, stored, data_hashes)
+    experiment = Experiment(
         config=config,
         task=task,
         stored=stored,
         reader=reader,
-        devices=computing,
+        devices=devices,
         data_hashes=data_hashes,
-        supervision=supervise(task, reader, computing),
+        supervision=supervise(task, reader, devices),
         preemption=preemption,
     )
     runs = config.runs()
     if len(runs) == 1:
-        return _run_once(setting, runs[0], config.output_dir)
+        return _run_once(experiment, runs[0], config.output_dir)
     return grid_search.run_all(
-        setting,
+        experiment,
         runs,
-        lambda settings, folder: _run_once(setting, settings, folder),
-        lambda settings, folder: _evaluate_again(setting, settings, folder),
+        lambda trial_config, folder: _run_once(
+            experiment, trial_config, folder
+        ),
+        lambda trial_config, folder: _evaluate_again(
+            experiment, trial_config, folder
+        ),
     )
 
 
@@ -149,13 +153,13 @@ def _require_split(config: FinetuneConfig, task: Task) -> None:
 
 
 def _run_once(
-    setting: Setting, settings: RunSettings, output_dir: str
+    experiment: Experiment, trial_config: TrialConfig, output_dir: str
 ) -> dict[str, Metrics]:
     """Does a run, and gives its memory back."""
     tf.io.gfile.makedirs(output_dir)
-    run = FinetuningRun(setting, settings, output_dir)
+    run = Trial(experiment, trial_config, output_dir)
     try:
-        results = _do(run, setting, settings, output_dir)
+        results = _do(run, experiment, trial_config, output_dir)
     except NotFiniteError:
         run.release()  # Other runs may follow.
         raise
@@ -164,16 +168,16 @@ def _run_once(
 
 
 def _do(
-    run: FinetuningRun,
-    setting: Setting,
-    settings: RunSettings,
+    run: Trial,
+    experiment: Experiment,
+    trial_config: TrialConfig,
     output_dir: str,
 ) -> dict[str, Metrics]:
     """Trains, evaluates, predicts, and writes what is left of it."""
-    config, task = setting.config, setting.task
+    config, task = experiment.config, experiment.task
     first_step = run.step
     course = run.train()
-    coordinator = setting.devices.coordinator
+    coordinator = experiment.devices.coordinator
     is_chief = coordinator.is_chief
     known, written = {}, {}
     if (
@@ -187,12 +191,12 @@ def _do(
     # All predict with the same threshold.
     written = coordinator.from_chief(written)
     if not task.splits(DEV):  # Else that tunes it again.
-        task = task.tuned_as(written)
+        task = task.with_threshold(written)
     task, results = _evaluate(
         config,
         task,
         run.evaluator,
-        setting.supervision,
+        experiment.supervision,
         output_dir if is_chief else None,
         run.chosen_step,
         known,
@@ -210,8 +214,8 @@ def _do(
             f"Fine-tuning for {task.name}",
         )
         finetuning_output.write(
-            setting,
-            settings,
+            experiment,
+            trial_config,
             task,
             run.weights(),
             run.chosen_step,
@@ -222,21 +226,23 @@ def _do(
 
 
 def _evaluate_again(
-    setting: Setting, settings: RunSettings, output_dir: str
+    experiment: Experiment, trial_config: TrialConfig, output_dir: str
 ) -> dict[str, Metrics]:
     """Evaluates a run that is done on data that it was not evaluated on."""
     stored = finetuning_output.read(output_dir)
     model = task_model.build_model(
-        stored, setting.task, setting.devices, keep_head=True
+        stored, experiment.task, experiment.devices, keep_head=True
     )
     step = int(stored.task["global_step"])
-    is_chief = setting.devices.coordinator.is_chief
+    is_chief = experiment.devices.coordinator.is_chief
     known = stored.task.get("results", {})
     task, results = _evaluate(
-        setting.config,
-        setting.task,
-        _evaluators(setting.config, model, setting.reader, setting.devices),
-        setting.supervision,
+        experiment.config,
+        experiment.task,
+        _evaluators(
+            experiment.config, model, experiment.reader, experiment.devices
+        ),
+        experiment.supervision,
         output_dir if is_chief else None,
         step,
         known,
@@ -244,7 +250,13 @@ def _evaluate_again(
     if is_chief:
         weights = {name: stored.weights[name] for name in stored.weights}
         finetuning_output.write(
-            setting, settings, task, weights, step, known | results, output_dir
+            experiment,
+            trial_config,
+            task,
+            weights,
+            step,
+            known | results,
+            output_dir,
         )
     return results
 
@@ -253,7 +265,7 @@ def _evaluate_only(
     config: FinetuneConfig,
     build_task: BuildTask,
     supervise: Supervise,
-    computing: Devices,
+    devices: Devices,
 ) -> dict[str, Metrics]:
     """Evaluates and predicts with a model that is there."""
     path = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
@@ -275,15 +287,15 @@ def _evaluate_only(
         )
     task = build_task(config, stored.task)
     _require_split(config, task)
-    coordinator = computing.coordinator
+    coordinator = devices.coordinator
     experiments.agree(coordinator, config, stored, experiments.hash_data(task))
-    model = task_model.build_model(stored, task, computing, keep_head=True)
+    model = task_model.build_model(stored, task, devices, keep_head=True)
     reader = SplitReader(task, stored.build_tokenizer())
     tuned, results = _evaluate(
         config,
         task,
-        _evaluators(config, model, reader, computing),
-        supervise(task, reader, computing),
+        _evaluators(config, model, reader, devices),
+        supervise(task, reader, devices),
         config.output_dir if coordinator.is_chief else None,
         int(stored.task.get("global_step", 0)),
         known,
@@ -306,7 +318,7 @@ def _evaluators(
     config: FinetuneConfig,
     model: keras.Model,
     reader: SplitReader,
-    computing: Devices,
+    devices: Devices,
 ) -> Callable[[int], Evaluator]:
     """Returns what makes an evaluator of a model, given the batch size."""
     return lambda batch_size: Evaluator(
@@ -314,8 +326,8 @@ def _evaluators(
         reader,
         batch_size,
         config.num_length_buckets,
-        computing.strategy,
-        computing.coordinator.is_chief,
+        devices.strategy,
+        devices.coordinator.is_chief,
     )
 
 

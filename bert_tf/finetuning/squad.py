@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import model_directory
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
@@ -97,11 +97,11 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
         return _combine(config)
     with Preemption() as preemption:
         # Once for both trainings: workers find each other only once.
-        computing = devices.prepare(config)
-        with computing.together():
+        devices = device_setup.prepare(config)
+        with devices.together():
             if config.triviaqa_file:
-                config = _train_on_triviaqa(config, computing, preemption)
-            return finetuning.run_on(computing, preemption, config, build_task)
+                config = _train_on_triviaqa(config, devices, preemption)
+            return finetuning.run_on(devices, preemption, config, build_task)
 
 
 def build_task(
@@ -208,7 +208,7 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
 
 
 def _train_on_triviaqa(
-    config: SquadConfig, computing: Devices, preemption: Preemption
+    config: SquadConfig, devices: Devices, preemption: Preemption
 ) -> SquadConfig:
     """Fine-tunes on TriviaQA and returns the flags to go on with.
 
@@ -231,7 +231,7 @@ def _train_on_triviaqa(
         for name, value in dataclasses.asdict(first).items()
         if name not in _ABOUT_PLACES
     } | {"the model": pretrained_models.read(first).fingerprint()}
-    coordinator = computing.coordinator
+    coordinator = devices.coordinator
     is_done = coordinator.from_chief(
         coordinator.is_chief
         and not _convert(config, folder, first.train_file)
@@ -242,7 +242,7 @@ def _train_on_triviaqa(
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        finetuning.run_on(computing, preemption, first, build_task)
+        finetuning.run_on(devices, preemption, first, build_task)
         if coordinator.is_chief:
             files.write_json(done_file, flags)
         # Nobody looks for the model before the chief has written it.

@@ -72,7 +72,7 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     such as a checkpoint of the original, their number does.
     """
     known, wanted = stored.task, task.to_json()
-    if not task.is_like(known):
+    if not task.is_compatible_with(known):
         return False
     if _describe_form(known.get("kind"), known) != _describe_form(
         task.kind, wanted

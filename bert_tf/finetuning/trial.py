@@ -18,9 +18,9 @@ from bert_tf.finetuning import parameter_groups
 from bert_tf.finetuning import task_model
 from bert_tf.finetuning.early_stopping import DevSelection
 from bert_tf.finetuning.evaluate import Evaluator
-from bert_tf.finetuning.experiment import Setting
+from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.input import FinetuneInput
-from bert_tf.flags.finetune import RunSettings
+from bert_tf.flags.finetune import TrialConfig
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import remat
 from bert_tf.tasks import predict as task_prediction
@@ -35,8 +35,8 @@ from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.async_checkpoints import State
 from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.step import TrainingLoop
-from bert_tf.training.trainer import Course
-from bert_tf.training.trainer import TrainingRun
+from bert_tf.training.trainer import Trainer
+from bert_tf.training.trainer import TrainerConfig
 from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
@@ -45,12 +45,12 @@ BEST_FOLDER = "best"
 _METRICS_LINES = 100
 
 
-class FinetuningRun:
+class Trial:
     """One run, which continues where its last checkpoint is.
 
     Args:
-      setting: What all runs share.
-      settings: What this one has for itself.
+      experiment: What all runs share.
+      trial_config: What this one has for itself.
       output_dir: Where its checkpoints and metrics are.
 
     Attributes:
@@ -59,24 +59,24 @@ class FinetuningRun:
     """
 
     def __init__(
-        self, setting: Setting, settings: RunSettings, output_dir: str
+        self, experiment: Experiment, trial_config: TrialConfig, output_dir: str
     ) -> None:
-        self._setting = setting
-        self._settings = settings
+        self._experiment = experiment
+        self._trial_config = trial_config
         self._output_dir = output_dir
-        config = setting.config
-        is_chief = setting.devices.coordinator.is_chief
+        config = experiment.config
+        is_chief = experiment.devices.coordinator.is_chief
         self._store = checkpoints.CheckpointStore(
             output_dir, config.keep_checkpoint_max, is_chief
         )
         self._best = checkpoints.CheckpointStore(
             os.path.join(output_dir, BEST_FOLDER), 1, is_chief
         )
-        self._identity = experiments.describe(setting, settings)
-        self._devices = resume_checks.describe_devices(setting.devices)
+        self._identity = experiments.describe(experiment, trial_config)
+        self._devices = resume_checks.describe_devices(experiment.devices)
         checkpoint = self._store.restore_latest()
         # Until all have read it nobody writes there.
-        setting.devices.coordinator.agree(
+        experiment.devices.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {output_dir}, a folder that they share",
         )
@@ -91,56 +91,56 @@ class FinetuningRun:
                 output_dir,
                 config.allow_changed_data,
             )
-        num_examples, self._features = setting.supervision.read()
+        num_examples, self._features = experiment.supervision.read()
         self._batch_size = finetuning_input.rows_per_step(
-            setting.task,
-            settings.train_batch_size,
+            experiment.task,
+            trial_config.train_batch_size,
             num_examples,
             len(self._features),
         )
         self._plan = StepPlan(
             self._batch_size,
-            setting.devices.strategy.num_replicas_in_sync,
+            experiment.devices.strategy.num_replicas_in_sync,
             config.micro_batch_size,
         )
         self._last_step = finetuning_input.count_steps(
-            len(self._features), self._batch_size, settings
+            len(self._features), self._batch_size, trial_config
         )
         self._selection = DevSelection(
             config,
-            setting.task,
+            experiment.task,
             len(self._features) / self._batch_size,
             self._last_step,
         )
-        keras.utils.set_random_seed(settings.seed)
+        keras.utils.set_random_seed(trial_config.seed)
         if config.remat:
             remat.keep_recomputation(
-                len(setting.devices.strategy.extended.worker_devices)
+                len(experiment.devices.strategy.extended.worker_devices)
             )
         self.model = task_model.build_model(
-            setting.stored,
-            setting.task,
-            setting.devices,
+            experiment.stored,
+            experiment.task,
+            experiment.devices,
             config.new_pooler,
             remat=config.remat,
-            **setting.supervision.model_arguments,
+            **experiment.supervision.model_arguments,
         )
-        self._objective = setting.supervision.build_objective(self.model)
+        self._objective = experiment.supervision.build_objective(self.model)
         self._weights = bert_model.named_variables(self.model)
         # Those of checkpoints, of which the model is a part.
         self._variables = self._weights | dict(self._objective.variables)
         self._input = FinetuneInput(
             self._features,
             self._batch_size,
-            settings.seed,
+            trial_config.seed,
             self._last_step,
             task_prediction.allowed_lengths(
                 self._features.lengths,
-                setting.task.max_seq_length,
+                experiment.task.max_seq_length,
                 config.num_length_buckets,
             ),
             xla.most_lengths(
-                config.xla, setting.devices.kind, config.num_length_buckets
+                config.xla, experiment.devices.kind, config.num_length_buckets
             ),
         )
         self._optimizer, self._loop = self._build_loop()
@@ -155,7 +155,7 @@ class FinetuningRun:
     @property
     def chosen_step(self) -> int:
         """The step that the model is of once training is over."""
-        if self._setting.config.selects_evaluation:
+        if self._experiment.config.selects_evaluation:
             return self._selection.best_step
         return self.step
 
@@ -172,17 +172,17 @@ class FinetuningRun:
         """Returns the weights of the model by canonical name."""
         return {name: v.numpy() for name, v in self._weights.items()}
 
-    def train(self) -> TrainingRun:
+    def train(self) -> Trainer:
         """Trains to the end; afterwards the model is the one that was chosen.
 
         Raises:
           NotFiniteError: If a loss or gradient is not finite.
         """
-        config = self._setting.config
+        config = self._experiment.config
         self._store.clean()
-        run = TrainingRun(
+        run = Trainer(
             self._loop,
-            Course(
+            TrainerConfig(
                 last_step=self._last_step,
                 metrics_every=(
                     config.iterations_per_loop
@@ -195,8 +195,8 @@ class FinetuningRun:
             ),
             self._output_dir,
             self._checkpoints,
-            self._setting.devices.coordinator,
-            self._setting.preemption,
+            self._experiment.devices.coordinator,
+            self._experiment.preemption,
         )
         iterator = None
         evaluator = None
@@ -205,11 +205,11 @@ class FinetuningRun:
             if self._selection.is_due(self.step):
                 evaluator = evaluator or self.evaluator(config.eval_batch_size)
                 self._evaluate(evaluator, run)
-            if self.step >= self._last_step or self._selection.is_hopeless():
+            if self.step >= self._last_step or self._selection.should_stop():
                 break
             if iterator is None:
-                iterator = batches_lib.deal(
-                    self._setting.devices.strategy,
+                iterator = batches_lib.distribute_batches(
+                    self._experiment.devices.strategy,
                     functools.partial(self._input.dataset, self.step),
                     self._plan,
                 )
@@ -224,11 +224,11 @@ class FinetuningRun:
         """Returns an evaluator of the model."""
         return Evaluator(
             self.model,
-            self._setting.reader,
+            self._experiment.reader,
             batch_size,
-            self._setting.config.num_length_buckets,
-            self._setting.devices.strategy,
-            self._setting.devices.coordinator.is_chief,
+            self._experiment.config.num_length_buckets,
+            self._experiment.devices.strategy,
+            self._experiment.devices.coordinator.is_chief,
         )
 
     def release(self) -> None:
@@ -241,7 +241,7 @@ class FinetuningRun:
         for variable in variables:
             for (
                 part
-            ) in self._setting.devices.strategy.experimental_local_results(
+            ) in self._experiment.devices.strategy.experimental_local_results(
                 variable.value
             ):
                 tf.raw_ops.AssignVariableOp(
@@ -249,8 +249,8 @@ class FinetuningRun:
                 )
 
     def _build_loop(self) -> tuple[optimizers.BertOptimizer, TrainingLoop]:
-        config, settings = self._setting.config, self._settings
-        devices = self._setting.devices
+        config, trial_config = self._experiment.config, self._trial_config
+        devices = self._experiment.devices
         trained = parameter_groups.choose(
             self._variables,
             config.num_frozen_layers,
@@ -265,13 +265,13 @@ class FinetuningRun:
         with devices.strategy.scope():
             optimizer = optimizers.build_optimizer(
                 config.optimizer,
-                settings.learning_rate,
+                trial_config.learning_rate,
                 self._last_step,
                 int(self._last_step * config.warmup_proportion),
                 config.weight_decay_rate,
             )
             optimizer.build(list(trained.values()))
-        num_layers = self._setting.stored.config.num_hidden_layers
+        num_layers = self._experiment.stored.config.num_hidden_layers
         optimizer.set_rate_factors(
             lambda path: parameter_groups.rate_factor(
                 path, num_layers, config.layer_decay
@@ -290,15 +290,15 @@ class FinetuningRun:
         return optimizer, loop
 
     def _watch_memory(self) -> MemoryWatch:
-        devices = self._setting.devices
+        devices = self._experiment.devices
         longest = self._input.row_shapes()[-1][INPUT_IDS.name]
         sizes = memory_watch.sizes_of(
             devices,
-            self._setting.stored.config,
+            self._experiment.stored.config,
             self.model.count_params(),
             math.prod(longest),
             0,
-            self._setting.config.remat,
+            self._experiment.config.remat,
         )
         return MemoryWatch(sizes, self._plan)
 
@@ -330,14 +330,14 @@ class FinetuningRun:
 
     # === Evaluations on the way ===
 
-    def _evaluate(self, evaluator: Evaluator, run: TrainingRun) -> None:
+    def _evaluate(self, evaluator: Evaluator, run: Trainer) -> None:
         """Scores dev, and keeps what is known then."""
         try:
             metrics = self._choose_by_dev(evaluator)
             run.write_summaries("eval", metrics)
         except BaseException:
             # Above all if the run is asked to stop: it goes on from here.
-            with self._setting.devices.coordinator.finishing():
+            with self._experiment.devices.coordinator.finishing():
                 if self._checkpoints.step != self.step:
                     self._checkpoints.save(self.step)
                 self._checkpoints.wait()
@@ -346,10 +346,10 @@ class FinetuningRun:
 
     def _choose_by_dev(self, evaluator: Evaluator) -> dict[str, float]:
         """Scores dev; keeps the weights if they are the best so far."""
-        task = self._setting.task
+        task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = evaluator.evaluate(split, task, tune=True)
-        coordinator = self._setting.devices.coordinator
+        coordinator = self._experiment.devices.coordinator
         # All choose by the same numbers.
         metrics = coordinator.from_chief(evaluated.metrics)
         values = {"step": self.step} | metrics

@@ -24,7 +24,7 @@ DEFAULT_RATE = "5e-5"
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
+class TrialConfig:
     """One run of the paper's selection (section A.3).
 
     Attributes:
@@ -280,7 +280,7 @@ class FinetuneConfig(TrainingDeviceConfig):
         """Whether dev is evaluated in training, to choose among its steps."""
         return self.keep_best or self.early_stopping_patience > 0
 
-    def runs(self) -> tuple[RunSettings, ...]:
+    def runs(self) -> tuple[TrialConfig, ...]:
         """Returns the settings of each run: all combinations of the values.
 
         Raises:
@@ -290,7 +290,7 @@ class FinetuneConfig(TrainingDeviceConfig):
         sizes = self._numbers("train_batch_size", int)
         epochs = self._numbers("num_train_epochs", float)
         return tuple(
-            RunSettings(
+            TrialConfig(
                 rate,
                 size,
                 epoch,

@@ -14,7 +14,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import GlueSubmissionConfig
@@ -97,17 +97,17 @@ def run(config: GlueSubmissionConfig) -> None:
     """
     keras_backend.require_tensorflow()
     # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
-    with computing.together():
-        _run_on(computing, config)
+    devices = device_setup.prepare(config)
+    with devices.together():
+        _run_on(devices, config)
 
 
-def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
+def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
     """Does it on devices that are prepared."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     _report_missing(missing, config.allow_missing_tasks)
-    coordinator = computing.coordinator
+    coordinator = devices.coordinator
     if coordinator.num_workers > 1:
         coordinator.agree(
             config.common_flags()
@@ -131,7 +131,7 @@ def _run_on(computing: Devices, config: GlueSubmissionConfig) -> None:
         predictor = predict.build_predictor(
             stored,
             registry.from_stored(stored, "--model_dirs"),
-            computing,
+            devices,
             config.batch_size,
             config.num_length_buckets,
         )

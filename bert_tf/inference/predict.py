@@ -15,7 +15,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import load
@@ -40,14 +40,14 @@ def run(config: PredictConfig) -> None:
     keras_backend.require_tensorflow()
     _check_paths(config)
     # Workers must find each other before anything is computed.
-    computing = devices.prepare(config)
-    with computing.together():
-        _run_on(computing, config)
+    devices = device_setup.prepare(config)
+    with devices.together():
+        _run_on(devices, config)
 
 
-def _run_on(computing: Devices, config: PredictConfig) -> None:
+def _run_on(devices: Devices, config: PredictConfig) -> None:
     """Does it on devices that are prepared."""
-    coordinator = computing.coordinator
+    coordinator = devices.coordinator
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     if coordinator.num_workers > 1:
         coordinator.agree(
@@ -61,14 +61,14 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
     predictor = build_predictor(
         stored,
         registry.from_stored(stored),
-        computing,
+        devices,
         config.batch_size,
         config.num_length_buckets,
     )
     # The whole file is read before the first row is computed, so that what is
     # wrong with the last one is not found out hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
-    with _open_output(config, stored, computing) as output:
+    with _open_output(config, stored, devices) as output:
         num_done = coordinator.from_chief(output.num_lines)
         if num_done:
             logging.info("%d of %d examples were done before.", num_done, total)
@@ -95,7 +95,7 @@ def _run_on(computing: Devices, config: PredictConfig) -> None:
 def build_predictor(
     stored: StoredModel,
     task: Task,
-    computing: Devices,
+    devices: Devices,
     batch_size: int,
     num_length_buckets: int,
 ) -> Predictor:
@@ -104,7 +104,7 @@ def build_predictor(
     Args:
       stored: The model.
       task: Its task.
-      computing: Where to compute.
+      devices: The devices that compute.
       batch_size: Rows computed at once.
       num_length_buckets: As for `Predictor`.
 
@@ -112,10 +112,10 @@ def build_predictor(
       UserError: If it lacks its vocabulary, or its parts do not fit.
     """
     tokenizer = stored.build_tokenizer()
-    with computing.strategy.scope():
+    with devices.strategy.scope():
         model = inference.prepare(
             load.build_model(stored, task.kind, **task.model_arguments()),
-            computing.precision.name,
+            devices.precision.name,
         )
     return Predictor(
         model,
@@ -123,7 +123,7 @@ def build_predictor(
         tokenizer,
         batch_size,
         num_length_buckets,
-        computing.strategy,
+        devices.strategy,
     )
 
 
@@ -194,11 +194,11 @@ class _WholeFile:
 
 @contextlib.contextmanager
 def _open_output(
-    config: PredictConfig, stored: StoredModel, computing: Devices
+    config: PredictConfig, stored: StoredModel, devices: Devices
 ) -> Iterator[_Output]:
     """Yields the output, which appears under its name when it is whole."""
     path = config.output_file
-    if not computing.coordinator.is_chief:
+    if not devices.coordinator.is_chief:
         yield _Nowhere()
     elif "://" in path:  # Remote disks take files as a whole.
         with (
@@ -210,7 +210,7 @@ def _open_output(
         identity = config.common_flags() | {
             "the model": stored.fingerprint(),
             "the file of --input_file": files.sha256(config.input_file),
-            "the precision": computing.precision.name,
+            "the precision": devices.precision.name,
             "examples of a chunk": predictors.EXAMPLES_PER_CHUNK,
         }
         with resumable_file.open_partial(path, identity) as output:

@@ -80,7 +80,9 @@ def evaluate(
     with progress.bar(
         total, "evaluating", "batch", hidden=not show_progress
     ) as bar:
-        for rows in batches_lib.deal(strategy, dataset, plan, finite=True):
+        for rows in batches_lib.distribute_batches(
+            strategy, dataset, plan, finite=True
+        ):
             for name, value in compute_batch(rows).items():
                 totals[name] = totals.get(name, 0.0) + np.float64(value)
             bar.update(1)

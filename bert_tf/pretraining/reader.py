@@ -41,7 +41,7 @@ class TrainingReader:
     Args:
       config: The flags.
       source: The records.
-      computing: Who computes.
+      devices: The devices that compute.
       plan: How a step is spread.
       vocab_size: How many pieces the model knows.
     """
@@ -50,13 +50,13 @@ class TrainingReader:
         self,
         config: PretrainConfig,
         source: PretrainingInput,
-        computing: Devices,
+        devices: Devices,
         plan: StepPlan,
         vocab_size: int,
     ) -> None:
         self._config = config
         self._source = source
-        self._computing = computing
+        self._computing = devices
         self._plan = plan
         self._vocab_size = vocab_size
         self._service: DataService | None = None
@@ -81,7 +81,9 @@ class TrainingReader:
             # Then all parse the same records, find the same ones damaged at
             # the same step, and none waits for another one meanwhile.
             batches = self._prepare(self._source.dataset(first))
-        return batches_lib.deal(self._computing.strategy, batches, self._plan)
+        return batches_lib.distribute_batches(
+            self._computing.strategy, batches, self._plan
+        )
 
     def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
         """Returns the batch, [B, ...], that a step, from 0 on, trains on."""
@@ -118,7 +120,7 @@ def leave_out_damaged(
     name: str,
     action: Callable[[], _Result],
     source: PretrainingInput,
-    computing: Devices,
+    devices: Devices,
     vocab_size: int,
     explain: Callable[[tf.errors.OpError], Exception | None] | None = None,
 ) -> _Result:
@@ -128,7 +130,7 @@ def leave_out_damaged(
       name: What it is; no two of a process have the same name.
       action: Begins anew, where it came to, each time it is called.
       source: What it reads.
-      computing: Who computes.
+      devices: The devices that compute.
       vocab_size: How many pieces the model knows.
       explain: Returns the error to raise for other reasons.
 
@@ -139,17 +141,17 @@ def leave_out_damaged(
       UserError: If a record cannot be read or used, and cannot be left out, or
         the workers do not have the same ones.
     """
-    require_same(source, computing)
+    require_same(source, devices)
     # By hand, as a process that leaves others does not run finalizers.
     with contextlib.closing(source):
-        return _repeat(name, action, source, computing, vocab_size, explain)
+        return _repeat(name, action, source, devices, vocab_size, explain)
 
 
 def _repeat(
     name: str,
     action: Callable[[], _Result],
     source: PretrainingInput,
-    computing: Devices,
+    devices: Devices,
     vocab_size: int,
     explain: Callable[[tf.errors.OpError], Exception | None] | None,
 ) -> _Result:
@@ -159,9 +161,9 @@ def _repeat(
             return action()
         except tf.errors.OpError as error:
             if source.budget.most and isinstance(error, _READ_ERRORS):
-                _require_all(computing, f"{name} {attempt}", error)
+                _require_all(devices, f"{name} {attempt}", error)
             if source.repair(error):
-                require_same(source, computing)
+                require_same(source, devices)
                 continue
             explanation = (
                 pretraining_input.explain_ids(error, vocab_size)
@@ -174,16 +176,16 @@ def _repeat(
 
 
 def _require_all(
-    computing: Devices, place: str, error: tf.errors.OpError
+    devices: Devices, place: str, error: tf.errors.OpError
 ) -> None:
     """Makes sure that all workers have come to the same error.
 
     Raises:
       UserError: If not; the others wait in the step that they could read.
     """
-    missing = worker_health.meet(computing.cluster, place, _PATIENCE)
+    missing = worker_health.meet(devices.cluster, place, _PATIENCE)
     if missing:
-        names = " and ".join(map(computing.cluster.name, missing))
+        names = " and ".join(map(devices.cluster.name, missing))
         reason = str(error).splitlines()[0]
         raise UserError(
             f"This worker cannot read a record that {names} can ({reason}); "
@@ -191,13 +193,13 @@ def _require_all(
         ) from error
 
 
-def require_same(source: PretrainingInput, computing: Devices) -> None:
+def require_same(source: PretrainingInput, devices: Devices) -> None:
     """Makes sure that all workers read, and have left out, the same records.
 
     Raises:
       UserError: If not.
     """
-    computing.coordinator.agree(
+    devices.coordinator.agree(
         {
             f"the number of records in {path}": int(count)
             for path, count in zip(

@@ -13,7 +13,7 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.records import manifest as manifests
 from bert_tf.data.records.repair import Budget
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.pretrain import PretrainConfig
@@ -31,8 +31,8 @@ from bert_tf.training import state as training_state
 from bert_tf.training.async_checkpoints import AsyncCheckpoints
 from bert_tf.training.async_checkpoints import State
 from bert_tf.training.preemption import Preemption
-from bert_tf.training.trainer import Course
-from bert_tf.training.trainer import TrainingRun
+from bert_tf.training.trainer import Trainer
+from bert_tf.training.trainer import TrainerConfig
 
 EVAL_RESULTS_FILE = "eval_results.txt"
 
@@ -47,9 +47,9 @@ def train_and_evaluate(config: PretrainConfig) -> None:
     keras_backend.require_tensorflow()
     with Preemption() as preemption:
         # Workers must find each other before anything is computed.
-        computing = devices.prepare(config)
-        with computing.together():
-            _Pretraining(config, computing, preemption).run()
+        devices = device_setup.prepare(config)
+        with devices.together():
+            _Pretraining(config, devices, preemption).run()
 
 
 class _Pretraining:
@@ -58,12 +58,12 @@ class _Pretraining:
     def __init__(
         self,
         config: PretrainConfig,
-        computing: Devices,
+        devices: Devices,
         preemption: Preemption,
     ):
         self._config = config
-        self._devices = computing
-        self._coordinator = computing.coordinator
+        self._devices = devices
+        self._coordinator = devices.coordinator
         self._preemption = preemption
         if self._coordinator.is_chief:
             files.require_checkpoint_folder(config.output_dir, "--output_dir")
@@ -133,7 +133,7 @@ class _Pretraining:
         start = None
         if checkpoint is None and config.init_checkpoint:
             start = self._read_start(config.init_checkpoint)
-        self._parts = training_setup.assemble(
+        self._parts = training_setup.build_training(
             config,
             self._bert_config,
             self._devices,
@@ -257,7 +257,7 @@ class _Pretraining:
                 "--init_optimizer_state."
             )
 
-    def _train(self) -> TrainingRun:
+    def _train(self) -> Trainer:
         config = self._config
         self._store.clean()
         if self._coordinator.is_chief:
@@ -272,9 +272,9 @@ class _Pretraining:
             self._coordinator.is_chief,
         )
         last_step = self._last_step()
-        run = TrainingRun(
+        run = Trainer(
             self._parts.loop,
-            Course(
+            TrainerConfig(
                 last_step=last_step,
                 metrics_every=config.iterations_per_loop,
                 save_every=config.save_checkpoints_steps,

@@ -32,7 +32,7 @@ _ACTIVATION_NAMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Assembly:
+class TrainingSetup:
     """What trains.
 
     Attributes:
@@ -57,29 +57,29 @@ class Assembly:
         return self.loop.step
 
 
-def assemble(
+def build_training(
     config: PretrainConfig,
     bert_config: BertConfig,
-    computing: Devices,
+    devices: Devices,
     preferred_micro_batch: int = 0,
-) -> Assembly:
+) -> TrainingSetup:
     """Builds what trains, with new weights, and logs how.
 
     Args:
       config: The flags.
       bert_config: The shape of the model.
-      computing: Where to compute.
+      devices: The devices that compute.
       preferred_micro_batch: With --micro_batch_size=auto, the size to take if
         it fits; 0 for none.
     """
-    strategy, precision = computing.strategy, computing.precision
+    strategy, precision = devices.strategy, devices.precision
     keras.utils.set_random_seed(config.seed)
     if config.remat:
         remat.keep_recomputation(len(strategy.extended.worker_devices))
     with strategy.scope():
         model = bert_model.BertForPretraining(
             bert_config,
-            fuse=computing.fuse,
+            fuse=devices.fuse,
             remat=config.remat,
             dtype=precision.policy,
         )
@@ -92,14 +92,14 @@ def assemble(
         _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
     )
     sizes = memory_watch.sizes_of(
-        computing,
+        devices,
         bert_config,
         num_weights,
         config.max_seq_length,
         config.max_predictions_per_seq,
         config.remat,
     )
-    plan = _plan(config, computing, sizes, preferred_micro_batch)
+    plan = _plan(config, devices, sizes, preferred_micro_batch)
     loop = TrainingLoop(
         strategy,
         model,
@@ -107,10 +107,10 @@ def assemble(
         optimizer,
         plan,
         precision.needs_loss_scale,
-        Compilation(config.xla, computing.kind),
+        Compilation(config.xla, devices.kind),
         MemoryWatch(sizes, plan),
     )
-    return Assembly(strategy, model, variables, optimizer, plan, loop)
+    return TrainingSetup(strategy, model, variables, optimizer, plan, loop)
 
 
 def _build_optimizer(
@@ -144,19 +144,19 @@ def _build_optimizer(
 
 def _plan(
     config: PretrainConfig,
-    computing: Devices,
+    devices: Devices,
     sizes: StepSizes,
     preferred_micro_batch: int,
 ) -> StepPlan:
     """Spreads a step over replicas and micro-batches that fit."""
     batch_size = config.train_batch_size
-    num_replicas = computing.strategy.num_replicas_in_sync
+    num_replicas = devices.strategy.num_replicas_in_sync
     # Batches that are accumulated are never computed at once.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         micro = _choose_micro_batch(sizes, whole, preferred_micro_batch)
         # Else each worker would choose by its own memory.
-        micro = computing.coordinator.from_chief(micro)
+        micro = devices.coordinator.from_chief(micro)
     else:
         micro = int(config.micro_batch_size) or whole
     return StepPlan(

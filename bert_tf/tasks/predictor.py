@@ -155,7 +155,7 @@ def chunks(
     chunk: list[Any] = []
     rows = 0
     for example in examples:
-        if rows >= size and not task.belong_together(chunk[-1], example):
+        if rows >= size and not task.must_share_chunk(chunk[-1], example):
             yield chunk
             chunk, rows = [], 0
         chunk.append(example)

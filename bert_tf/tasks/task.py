@@ -274,7 +274,7 @@ class Task(abc.ABC):
         del examples, predictions
         return self
 
-    def tuned_as(self, stored: Mapping[str, Any]) -> "Task":
+    def with_threshold(self, stored: Mapping[str, Any]) -> "Task":
         """Returns the task with what `tune` has chosen for a model before.
 
         Args:
@@ -309,7 +309,7 @@ class Task(abc.ABC):
           UserError: If the file is not what it should be.
         """
 
-    def belong_together(self, first: Any, second: Any) -> bool:
+    def must_share_chunk(self, first: Any, second: Any) -> bool:
         """Returns whether an example must be predicted with the one before.
 
         As where the model reads across them. Files are predicted some
@@ -335,7 +335,7 @@ class Task(abc.ABC):
           UserError: If it is none.
         """
 
-    def is_like(self, stored: Mapping[str, Any]) -> bool:
+    def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns whether a model with such a head and labels learned the same.
 
         Args:

@@ -91,7 +91,7 @@ class StepSizes:
 
 
 def sizes_of(
-    computing: Devices,
+    devices: Devices,
     config: BertConfig,
     num_weights: int,
     max_seq_length: int,
@@ -101,7 +101,7 @@ def sizes_of(
     """Returns the sizes of a step on the devices of a run.
 
     Args:
-      computing: Where to compute.
+      devices: The devices that compute.
       config: The shape of the model.
       num_weights: Its parameters.
       max_seq_length: See `StepSizes`.
@@ -113,11 +113,11 @@ def sizes_of(
         num_weights,
         max_seq_length,
         max_predictions_per_seq,
-        computing.precision.name,
-        computing.kind,
-        len(computing.strategy.extended.worker_devices),
+        devices.precision.name,
+        devices.kind,
+        len(devices.strategy.extended.worker_devices),
         remat,
-        xla.choose(computing.xla, computing.kind) == xla.STEP,
+        xla.choose(devices.xla, devices.kind) == xla.STEP,
     )
 
 

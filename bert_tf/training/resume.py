@@ -114,19 +114,19 @@ def describe(
     }
 
 
-def describe_devices(computing: Devices, compiled: str = "") -> dict[str, Any]:
+def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
     """Returns what a checkpoint keeps of where it was made; JSON values.
 
     Args:
-      computing: Where.
+      devices: The devices that compute.
       compiled: What XLA has compiled (`TrainingLoop.compiled`), if there was a
         step already.
     """
     described = {
-        "the strategy": type(computing.strategy).__name__,
-        "the number of workers": computing.coordinator.num_workers,
-        "the number of replicas": computing.strategy.num_replicas_in_sync,
-        "the precision": computing.precision.name,
+        "the strategy": type(devices.strategy).__name__,
+        "the number of workers": devices.coordinator.num_workers,
+        "the number of replicas": devices.strategy.num_replicas_in_sync,
+        "the precision": devices.precision.name,
     }
     return described | ({"what XLA compiled": compiled} if compiled else {})
 

@@ -171,29 +171,29 @@ class TrainingLoop:
             )
             self.compiled = self._compilation.describe(traced.graph)
             logging.info("%s", self.compiled)
-        healthy, metrics = self._run(iterator, tf.constant(num_steps))
+        is_finite, metrics = self._run(iterator, tf.constant(num_steps))
         values = {name: float(value) for name, value in metrics.items()}
-        return bool(healthy), values
+        return bool(is_finite), values
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _run(self, iterator, num_steps):
-        def unfinished(done, healthy, metrics):
+        def unfinished(done, is_finite, metrics):
             del metrics
-            return (done < num_steps) & healthy
+            return (done < num_steps) & is_finite
 
-        def run_step(done, healthy, metrics):
-            del healthy, metrics
-            healthy, metrics = self._step(next(iterator))
-            return done + 1, healthy, metrics
+        def run_step(done, is_finite, metrics):
+            del is_finite, metrics
+            is_finite, metrics = self._step(next(iterator))
+            return done + 1, is_finite, metrics
 
         nothing = dict.fromkeys(self._metric_names, tf.constant(0.0))
-        _, healthy, metrics = tf.while_loop(
+        _, is_finite, metrics = tf.while_loop(
             unfinished,
             run_step,
             (tf.constant(0), tf.constant(True), nothing),
             parallel_iterations=1,
         )
-        return healthy, metrics
+        return is_finite, metrics
 
     def _step(self, batch):
         """Runs one step, in cross-replica context."""
@@ -213,8 +213,8 @@ class TrainingLoop:
                 )
             ],
         )
-        healthy, applied = self._apply(gradients, metrics["loss"])
-        return healthy, metrics | applied
+        is_finite, applied = self._apply(gradients, metrics["loss"])
+        return is_finite, metrics | applied
 
     def _add_up(self, value):
         """Returns the sum over the replicas."""
@@ -290,16 +290,16 @@ class TrainingLoop:
                 apply=apply,
             )
         metrics = {"learning_rate": rate, "grad_norm": norm}
-        healthy = apply
+        is_finite = apply
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
             # A smaller scale helps an infinite gradient, not an infinite loss.
-            bearable = self.loss_scale.adapt(apply)
-            healthy = bearable & tf.math.is_finite(loss)
+            can_recover = self.loss_scale.adapt(apply)
+            is_finite = can_recover & tf.math.is_finite(loss)
         optimizer.iterations.value.assign_add(
-            tf.cast(healthy, optimizer.iterations.dtype)
+            tf.cast(is_finite, optimizer.iterations.dtype)
         )
-        return healthy, metrics
+        return is_finite, metrics
 
     def _global_norm(self, gradients):
         """Returns <float32>[], of gradients that are equal on all devices."""

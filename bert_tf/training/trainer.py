@@ -27,7 +27,7 @@ _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class TrainerConfig:
     """Where a run goes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Course:
     doing: str = "pretraining"
 
 
-class TrainingRun:
+class Trainer:
     """Trains until the last step.
 
     All workers train; the chief alone says so, and writes.
@@ -65,7 +65,7 @@ class TrainingRun:
     def __init__(
         self,
         loop: TrainingLoop,
-        course: Course,
+        course: TrainerConfig,
         output_dir: str,
         checkpoints: AsyncCheckpoints,
         coordinator: Coordinator,
@@ -137,9 +137,9 @@ class TrainingRun:
                 if not count:
                     return
                 pacer.start()
-                healthy, metrics = self._loop.run(iterator, count)
+                is_finite, metrics = self._loop.run(iterator, count)
                 seconds = pacer.stop(count)
-                if not healthy:
+                if not is_finite:
                     self._give_up(metrics, read_batch)
                 step += count
                 self._seconds += seconds

@@ -18,7 +18,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.distillation import run as distillation
 from bert_tf.distillation import student as students
 from bert_tf.distillation import task as distilled_task
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import run as finetuning
@@ -303,15 +303,15 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
         task = distilled_task.with_files(registry.from_stored(stored), config)
         own = distilled_task.of_student(task, config)
         reader = SplitReader(own, stored.build_tokenizer())
-        computing = devices.prepare(config)
+        devices = device_setup.prepare(config)
         teacher = distillation.Teacher(
-            config, stored, task, own, reader, computing
+            config, stored, task, own, reader, devices
         )
         same = load.build_model(stored, **teacher.model_arguments)
         other = task_model.build_model(
             students.read(config, stored),
             own,
-            computing,
+            devices,
             **teacher.model_arguments,
         )
         _, features = teacher.read()

@@ -55,14 +55,16 @@ class _Worker:
 
 class DealTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
-        devices=(1, 2, 3, 4), batch_size=(2, 6, 7), most_at_once=(0, 2)
+        devices=(1, 2, 3, 4), batch_size=(2, 6, 7), max_micro_batch_size=(0, 2)
     )
     def test_each_row_of_a_batch_is_dealt_out_once(
-        self, devices, batch_size, most_at_once
+        self, devices, batch_size, max_micro_batch_size
     ):
         strategy = strategies.build("mirrored", devices)
-        plan = StepPlan(batch_size, devices, most_at_once)
-        iterator = batches_lib.deal(strategy, _numbers(batch_size), plan)
+        plan = StepPlan(batch_size, devices, max_micro_batch_size)
+        iterator = batches_lib.distribute_batches(
+            strategy, _numbers(batch_size), plan
+        )
         for step in range(3):
             parts = next(iterator)
             rows = strategy.experimental_local_results(parts["row"])
@@ -91,7 +93,7 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
         numbers = []
         for worker in range(workers):
             context = tf.distribute.InputContext(workers, worker, num_replicas)
-            iterator = batches_lib.deal(
+            iterator = batches_lib.distribute_batches(
                 _Worker(context), _numbers(batch_size), plan
             )
             for _ in range(replicas):
@@ -111,14 +113,16 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
             asked.append((first, count))
             return _numbers(count)
 
-        iterator = batches_lib.deal(strategy, read, StepPlan(6))
+        iterator = batches_lib.distribute_batches(strategy, read, StepPlan(6))
         self.assertAllEqual(next(iterator)["row"], np.arange(1, 7))
         self.assertEqual(asked, [(0, 6)])
 
     def test_what_is_finite_ends(self):
         strategy = strategies.build("mirrored", 2)
         dataset = _numbers(6).take(2)
-        dealt = batches_lib.deal(strategy, dataset, StepPlan(6, 2), True)
+        dealt = batches_lib.distribute_batches(
+            strategy, dataset, StepPlan(6, 2), True
+        )
         self.assertLen(list(dealt), 2)
 
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 import tensorflow as tf
 
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute import strategy as strategies
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
@@ -17,12 +17,12 @@ from tests.support import worker_processes
 
 class DevicesTest(tf.test.TestCase):
     def test_workers_must_compute_alike(self):
-        prepared = devices.prepare(DeviceConfig())
+        prepared = device_setup.prepare(DeviceConfig())
         coordinator = mock.create_autospec(Coordinator, instance=True)
-        computing = devices.Devices(
+        devices = device_setup.Devices(
             prepared.strategy, "CPU", prepared.precision, coordinator
         )
-        with computing.together():
+        with devices.together():
             (values, *_), _ = coordinator.agree.call_args
         # What --mixed_precision=auto became, not what it was called.
         self.assertEqual(
@@ -30,12 +30,12 @@ class DevicesTest(tf.test.TestCase):
         )
         coordinator.agree.side_effect = UserError("All workers must have")
         with self.assertRaisesRegex(UserError, "All workers must have"):
-            with computing.together():
+            with devices.together():
                 self.fail("It went on.")
 
     def test_what_means_nothing_is_said(self):
         with self.assertLogs(level="WARNING") as logs:
-            devices.prepare(DeviceConfig(tpu_name="mine"))
+            device_setup.prepare(DeviceConfig(tpu_name="mine"))
         self.assertIn("--tpu_name has no effect", logs.output[0])
 
     def test_what_a_worker_lacks_is_said_before_others_wait_for_it(self):
@@ -47,7 +47,7 @@ class DevicesTest(tf.test.TestCase):
             num_gpus=64,
         )
         with self.assertRaisesRegex(UserError, "--num_gpus=64 .*worker 1"):
-            devices.prepare(flags)
+            device_setup.prepare(flags)
 
     def test_does_not_connect_for_ever(self):
         before = signal.getsignal(signal.SIGTERM)
@@ -58,11 +58,11 @@ class DevicesTest(tf.test.TestCase):
             raise UserError("Enough.")
 
         with (
-            mock.patch.object(devices.rendezvous, "wait_for_all"),
-            mock.patch.object(devices.clusters, "export"),
-            mock.patch.object(devices, "_sign_log"),
+            mock.patch.object(device_setup.rendezvous, "wait_for_all"),
+            mock.patch.object(device_setup.clusters, "export"),
+            mock.patch.object(device_setup, "_sign_log"),
             mock.patch.object(
-                devices.clusters,
+                device_setup.clusters,
                 "find",
                 return_value=Cluster(("a:1", "b:1"), 1),
             ),
@@ -75,9 +75,9 @@ class DevicesTest(tf.test.TestCase):
             ) as cancel,
         ):
             with self.assertRaisesRegex(UserError, "Enough"):
-                devices.prepare(DeviceConfig())
+                device_setup.prepare(DeviceConfig())
         ends_later.assert_called_once_with(
-            devices._SECONDS_TO_CONNECT, exit=True, file=mock.ANY
+            device_setup._SECONDS_TO_CONNECT, exit=True, file=mock.ANY
         )
         cancel.assert_called_once_with()
         self.assertEqual(seen, [signal.SIG_DFL])

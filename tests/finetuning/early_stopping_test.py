@@ -72,11 +72,11 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         hopeless = []
         for step, score in enumerate([0.5, 0.6, 0.6, 0.4], start=1):
             selection.evaluations.append({"step": step, "m": score})
-            hopeless.append(selection.is_hopeless())
+            hopeless.append(selection.should_stop())
         self.assertEqual(hopeless, [False, False, False, True])
         never = _selection(keep_best=True)
         never.restore(selection.evaluations)
-        self.assertFalse(never.is_hopeless())
+        self.assertFalse(never.should_stop())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import run as finetuning
-from bert_tf.finetuning.trial import FinetuningRun
+from bert_tf.finetuning.trial import Trial
 from bert_tf.io import files
 from bert_tf.tasks.classification import flags as classification_flags
 from tests.support import finetuning_case
@@ -195,14 +195,14 @@ class RunSelectionTest(
             "save_checkpoints_steps": 1,
         }
         released = []
-        release = FinetuningRun.release
+        release = Trial.release
 
         def note(run):
             released.append(run.step)
             release(run)
 
         with (
-            mock.patch.object(FinetuningRun, "release", note),
+            mock.patch.object(Trial, "release", note),
             self.assertLogs(level="ERROR") as logs,
         ):
             results = finetuning_case.run(self.config(**runs))
@@ -270,7 +270,7 @@ class RunSelectionTest(
         config = self.config(num_restarts=2)
         error = UserError("Something else.")
         with (
-            mock.patch.object(FinetuningRun, "train", side_effect=error),
+            mock.patch.object(Trial, "train", side_effect=error),
             self.assertRaisesRegex(UserError, "Something else"),
         ):
             finetuning_case.run(config)
@@ -280,8 +280,10 @@ class RunSelectionTest(
 
     def test_table(self):
         def finished(rate, seed, value):
-            settings = grid_search.RunSettings(rate, 16, 2.0, seed, "")
-            return grid_search.FinishedRun(settings, "", {"dev": {"f1": value}})
+            trial_config = grid_search.TrialConfig(rate, 16, 2.0, seed, "")
+            return grid_search.FinishedRun(
+                trial_config, "", {"dev": {"f1": value}}
+            )
 
         runs = [
             finished(5e-5, 1, 0.5),

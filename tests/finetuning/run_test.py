@@ -13,7 +13,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import model_directory
 from bert_tf.errors import UserError
 from bert_tf.finetuning.input import FinetuneInput
-from bert_tf.finetuning.trial import FinetuningRun
+from bert_tf.finetuning.trial import Trial
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.training import metrics as training_metrics
 from tests.support import finetuning_case
@@ -292,13 +292,13 @@ class OneRunTest(
 
     def test_a_run_gives_its_memory_back(self):
         models = []
-        release = FinetuningRun.release
+        release = Trial.release
 
         def note(run):
             models.append(run.model)
             release(run)
 
-        with mock.patch.object(FinetuningRun, "release", note):
+        with mock.patch.object(Trial, "release", note):
             finetuning_case.run(self.config(num_train_epochs="0.1"))
         for weight in models[0].trainable_weights:
             value = tf.raw_ops.ReadVariableOp(

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data.records.repair import Budget
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute import health as worker_health
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
@@ -19,7 +19,7 @@ from bert_tf.pretraining import reader as pretraining_reader
 class LeaveOutDamagedTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.computing = devices.prepare(DeviceConfig())
+        self.devices = device_setup.prepare(DeviceConfig())
         self.source = mock.Mock()
         self.source.record_files = ["a.tfrecord", "b.tfrecord"]
         self.source.record_counts = np.array([7, 4])
@@ -32,7 +32,7 @@ class LeaveOutDamagedTest(tf.test.TestCase):
             "training",
             mock.Mock(side_effect=[*errors, "done"]),
             self.source,
-            self.computing,
+            self.devices,
             64,
         )
 
@@ -49,11 +49,11 @@ class LeaveOutDamagedTest(tf.test.TestCase):
 
     def test_damage_that_other_workers_do_not_see_ends_the_run(self):
         cluster = Cluster(("a:1", "b:1", "c:1"), 2)
-        self.computing = devices.Devices(
-            self.computing.strategy,
+        self.devices = device_setup.Devices(
+            self.devices.strategy,
             "CPU",
-            self.computing.precision,
-            Coordinator(self.computing.strategy),
+            self.devices.precision,
+            Coordinator(self.devices.strategy),
             cluster,
         )
         error = tf.errors.DataLossError(None, None, "corrupted record")
@@ -68,8 +68,8 @@ class LeaveOutDamagedTest(tf.test.TestCase):
     def test_all_must_read_and_leave_out_the_same(self):
         self.source.budget.spend("b.tfrecord", 3, 96, "a bad checksum")
         coordinator = mock.create_autospec(Coordinator, instance=True)
-        self.computing = dataclasses.replace(
-            self.computing, coordinator=coordinator
+        self.devices = dataclasses.replace(
+            self.devices, coordinator=coordinator
         )
         self.assertEqual(self._leave_out([]), "done")
         (values, _), _ = coordinator.agree.call_args

@@ -77,10 +77,10 @@ class FiftyStepsTest(_TestCase):
     )
     def test_trajectory_is_that_of_one_device(self, parts, optimizer):
         options = {"optimizer": optimizer, "dropout": 0.0}
-        devices, most_at_once = parts
+        devices, max_micro_batch_size = parts
         received = StepTrainer(
             devices=devices,
-            most_at_once=most_at_once,
+            max_micro_batch_size=max_micro_batch_size,
             learning_rate=1e-3,
             num_train_steps=60,
             **options,
@@ -93,7 +93,7 @@ class FiftyStepsTest(_TestCase):
         expected = _one_device(policy=policy, dropout=0.0)
         received = StepTrainer(
             devices=4,
-            most_at_once=1,
+            max_micro_batch_size=1,
             policy=policy,
             dropout=0.0,
             learning_rate=1e-3,
@@ -112,7 +112,9 @@ class FiftyStepsTest(_TestCase):
 
     def test_dropout_repeats_itself_with_its_seed_alone(self):
         first, again, other = (
-            StepTrainer(devices=2, most_at_once=2, seed=seed).train(1, 9)
+            StepTrainer(devices=2, max_micro_batch_size=2, seed=seed).train(
+                1, 9
+            )
             for seed in (5, 5, 6)
         )
         self.assertEqual(again.metrics, first.metrics)

@@ -15,7 +15,7 @@ class AssemblyTest(tf.test.TestCase):
     def _assemble(self, preferred_micro_batch=0, **flags):
         folder = self.create_tempdir().full_path
         config = tiny_pretraining.make_config(folder, **flags)
-        return training_setup.assemble(
+        return training_setup.build_training(
             config,
             tiny_pretraining.CONFIG,
             devices.prepare(config),

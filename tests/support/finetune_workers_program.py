@@ -10,7 +10,7 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.commands import distill
 from bert_tf.commands import finetune_classifier
 from bert_tf.commands import finetune_tagger
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.flags import cli
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.flags.distill import DistillConfig
@@ -82,8 +82,8 @@ def _write_tags(path, count, seed):
 def main(config: ClassifierConfig) -> None:
     """Trains a classifier, uses it in two ways, and chooses between taggers."""
     # A process can find its workers only once.
-    computing = devices.prepare(config)
-    with mock.patch.object(devices, "prepare", return_value=computing):
+    devices = device_setup.prepare(config)
+    with mock.patch.object(device_setup, "prepare", return_value=devices):
         finetune_classifier.main(config)
         among = {name: getattr(config, name) for name in _DEVICE_FLAGS}
         predict.run(

@@ -19,7 +19,7 @@ from bert_tf.config import BertConfig  # noqa: E402
 from bert_tf.distribute import batches as batches_lib
 
 # noqa: E402
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError  # noqa: E402
 
 # noqa: E402
@@ -98,10 +98,10 @@ def main(
         max_position_embeddings=max_seq_length,
         type_vocab_size=2,
     )
-    computing = devices.prepare(config)
-    parts = training_setup.assemble(config, bert_config, computing)
+    devices = device_setup.prepare(config)
+    parts = training_setup.build_training(config, bert_config, devices)
     sizes = memory_watch.sizes_of(
-        computing,
+        devices,
         bert_config,
         sum(v.value.shape.num_elements() for v in parts.variables.values()),
         max_seq_length,
@@ -111,7 +111,9 @@ def main(
     dataset = tf.data.Dataset.from_tensors(
         _rows(batch_size, max_seq_length, vocab_size)
     ).repeat()
-    iterator = batches_lib.deal(parts.strategy, dataset, parts.plan)
+    iterator = batches_lib.distribute_batches(
+        parts.strategy, dataset, parts.plan
+    )
     if limit:
         with open("/proc/self/statm", encoding="utf-8") as file:
             used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -59,7 +59,7 @@ class StepTrainer:
     Args:
       devices: How many devices share a step.
       batch_size: Examples of a step.
-      most_at_once: The most rows that a device computes at once; 0 means all.
+      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
       policy: The dtype policy.
       optimizer: Its name.
       learning_rate: Its peak, after two steps; it is 0 after 20, or as many as
@@ -78,7 +78,7 @@ class StepTrainer:
         self,
         devices=1,
         batch_size=8,
-        most_at_once=0,
+        max_micro_batch_size=0,
         policy="float32",
         optimizer="bert_adam",
         learning_rate=0.01,
@@ -123,7 +123,7 @@ class StepTrainer:
                     or not name.startswith(("bert/pooler", "cls/seq_rel"))
                 ]
             )
-        self.plan = StepPlan(batch_size, devices, most_at_once)
+        self.plan = StepPlan(batch_size, devices, max_micro_batch_size)
         if scale_loss is None:
             scale_loss = policy == "mixed_float16"
         self.loop = TrainingLoop(
@@ -135,18 +135,18 @@ class StepTrainer:
             scale_loss,
             compilation or Compilation(),
         )
-        self.iterator = batches_lib.deal(
+        self.iterator = batches_lib.distribute_batches(
             self.strategy,
             dataset(examples(24), batch_size, seed),
             self.plan,
         )
         self.metrics = []
-        self.healthy = True
+        self.is_finite = True
 
     def train(self, *calls):
         """Trains so many steps in each call into the graph; returns itself."""
         for count in calls:
-            self.healthy, metrics = self.loop.run(self.iterator, count)
+            self.is_finite, metrics = self.loop.run(self.iterator, count)
             self.metrics.append(metrics)
         return self
 

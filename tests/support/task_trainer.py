@@ -107,7 +107,7 @@ class TaskTrainer:
       name: One of `TASKS`.
       asked: `--xla`.
       devices: How many devices share a step.
-      most_at_once: The most rows that a device computes at once; 0 means all.
+      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
       model_arguments: Further ones of the model.
     """
 
@@ -115,7 +115,12 @@ class TaskTrainer:
     _STEPS = 4
 
     def __init__(
-        self, name, asked="auto", devices=1, most_at_once=0, **model_arguments
+        self,
+        name,
+        asked="auto",
+        devices=1,
+        max_micro_batch_size=0,
+        **model_arguments,
     ):
         task, examples = TASKS[name]()
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
@@ -150,7 +155,7 @@ class TaskTrainer:
             }
             optimizer = optimizers.build_optimizer("bert_adam", 1e-3, 10)
             optimizer.build(list(self._variables.values()))
-        plan = StepPlan(self._BATCH, devices, most_at_once)
+        plan = StepPlan(self._BATCH, devices, max_micro_batch_size)
         self.loop = TrainingLoop(
             strategy,
             model,
@@ -159,7 +164,9 @@ class TaskTrainer:
             plan,
             compilation=xla.Compilation(asked, "CPU", self.row_shapes),
         )
-        iterator = batches_lib.deal(strategy, source.dataset(0), plan)
+        iterator = batches_lib.distribute_batches(
+            strategy, source.dataset(0), plan
+        )
         self.losses = [
             self.loop.run(iterator, 1)[1]["loss"] for _ in range(self._STEPS)
         ]

@@ -9,7 +9,7 @@ from absl import logging
 from bert_tf.config import option
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribute import batches as batches_lib
-from bert_tf.distribute import devices
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
@@ -27,12 +27,12 @@ class ProgramConfig(DeviceConfig):
 
 
 def main(config: ProgramConfig) -> None:
-    computing = devices.prepare(config)
-    with computing.together():
-        results = _coordinate(computing.coordinator)
-        results["rows"] = _read(config, computing)
+    devices = device_setup.prepare(config)
+    with devices.together():
+        results = _coordinate(devices.coordinator)
+        results["rows"] = _read(config, devices)
         logging.info("RESULTS %s", json.dumps(results))
-        if not computing.coordinator.is_chief:
+        if not devices.coordinator.is_chief:
             raise UserError("No space is left for me.")
 
 
@@ -55,7 +55,7 @@ def _coordinate(coordinator):
     }
 
 
-def _read(config, computing):
+def _read(config, devices):
     """Returns the numbers of the examples of an epoch, -1 for blank rows."""
     source = PretrainingInput(
         [config.input_file],
@@ -64,9 +64,9 @@ def _read(config, computing):
         max_predictions_per_seq=3,
         seed=5,
     )
-    strategy = computing.strategy
+    strategy = devices.strategy
     plan = StepPlan(BATCH_SIZE, strategy.num_replicas_in_sync)
-    iterator = batches_lib.deal(
+    iterator = batches_lib.distribute_batches(
         strategy, lambda first, count: source.dataset(0, (first, count)), plan
     )
     rows = []

@@ -96,7 +96,7 @@ class PredictorTest(tf.test.TestCase):
 class ChunksTest(tf.test.TestCase):
     def test_what_belongs_together_is_not_parted(self):
         task = mock.Mock()
-        task.belong_together = lambda first, second: first[0] == second[0]
+        task.must_share_chunk = lambda first, second: first[0] == second[0]
         task.num_rows.return_value = 1
         examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
         self.assertEqual(

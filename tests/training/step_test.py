@@ -36,8 +36,8 @@ def _baseline():
 class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"devices": 2},
-        {"most_at_once": 2},
-        {"devices": 2, "most_at_once": 2},
+        {"max_micro_batch_size": 2},
+        {"devices": 2, "max_micro_batch_size": 2},
     )
     def test_parts_change_nothing_with_dropout_on(self, **parts):
         expected = _baseline()
@@ -120,9 +120,9 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         table.assign(np.full(table.shape, np.inf, np.float32))
         before = trained.state()
 
-        healthy, metrics = trained.loop.run(trained.iterator, 3)
+        is_finite, metrics = trained.loop.run(trained.iterator, 3)
 
-        self.assertFalse(healthy)
+        self.assertFalse(is_finite)
         self.assertFalse(np.isfinite(metrics["loss"]))
         self.assertEqual(trained.loop.step, 1)
         for name, value in trained.state().items():
@@ -146,8 +146,8 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
             {"loss_scale": 2.0**60, "calm_steps": 9}
         )
         before = trained.state()
-        healthy, metrics = trained.loop.run(trained.iterator, 1)
-        self.assertTrue(healthy)
+        is_finite, metrics = trained.loop.run(trained.iterator, 1)
+        self.assertTrue(is_finite)
         self.assertEqual(metrics["loss_scale"], 2.0**60)
         self.assertEqual(
             trained.loop.loss_scale.state(),
@@ -181,7 +181,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             optimizer,
             StepPlan(4, **parts),
         )
-        iterator = batches_lib.deal(
+        iterator = batches_lib.distribute_batches(
             strategy, step_trainer.dataset(batch, 4), StepPlan(4)
         )
         losses = [loop.run(iterator, 1)[1]["loss"] for _ in range(num_steps)]
@@ -189,7 +189,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         {"start": None},
-        {"start": None, "most_at_once": 1},
+        {"start": None, "max_micro_batch_size": 1},
         {"start": "after_12_steps.ckpt"},
     )
     def test_25_steps_of_the_original(self, start, **parts):

@@ -121,7 +121,7 @@ class PretrainingTest(_TestCase):
 
     @pytest.mark.thorough
     def test_with_micro_batches(self):
-        received, expected = self._compare(most_at_once=2)
+        received, expected = self._compare(max_micro_batch_size=2)
         self.assert_same_weights(received.state(), expected.state())
 
     def test_parts_of_a_cpu_are_refused(self):

@@ -318,7 +318,7 @@ class ClassificationTask(task.Task):
         texts = (example.text_a, example.text_b or "")
         return 1 + sum(len(text.split()) for text in texts) // self.doc_stride
 
-    def is_like(self, stored: Mapping[str, Any]) -> bool:
+    def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns whether the same is asked; of own files the labels decide."""
         return glue_tasks.are_alike(self.name, stored.get("name"))
 

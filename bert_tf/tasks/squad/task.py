@@ -284,7 +284,7 @@ class SquadTask(task.Task):
             self, null_score_diff_threshold=best.best_f1_thresh
         )
 
-    def tuned_as(self, stored: Mapping[str, Any]) -> "SquadTask":
+    def with_threshold(self, stored: Mapping[str, Any]) -> "SquadTask":
         """Returns the task with the threshold of a model, unless it has one."""
         if self.null_score_diff_threshold is not None:
             return self

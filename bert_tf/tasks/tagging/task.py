@@ -310,7 +310,7 @@ class TaggingTask(task.Task):
         """Yields the sentences of a file; see `tagging_inputs`."""
         yield from tagging_inputs.read_inputs(path, self.word_column)
 
-    def belong_together(
+    def must_share_chunk(
         self, first: TaggingExample, second: TaggingExample
     ) -> bool:
         """Returns whether two sentences are context of each other."""

@@ -175,11 +175,11 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         features = task.featurize([task.parse(x) for x in rows], _TOKENIZER)
         self.assertEqual(features.lengths.tolist(), [4, 3])
         first, second = (task.parse(x) for x in rows)
-        self.assertFalse(task.belong_together(first, second))
-        self.assertTrue(task.belong_together(*_EXAMPLES[:2]))
-        self.assertFalse(task.belong_together(*_EXAMPLES[1:]))
+        self.assertFalse(task.must_share_chunk(first, second))
+        self.assertTrue(task.must_share_chunk(*_EXAMPLES[:2]))
+        self.assertFalse(task.must_share_chunk(*_EXAMPLES[1:]))
         alone = _task(context="sentence")
-        self.assertFalse(alone.belong_together(*_EXAMPLES[:2]))
+        self.assertFalse(alone.must_share_chunk(*_EXAMPLES[:2]))
 
     def test_report(self):
         folder = pathlib.Path(self.create_tempdir().full_path)
