@@ -1,10 +1,10 @@
-# `make` lists the targets. Nothing but Python 3.11 or 3.12 need be installed.
+# `make` lists the targets. Only Python 3.11 or 3.12 must be installed.
 
 PYTHON_RUN := .venv/bin/python
 PYTEST := TF_CPP_MIN_LOG_LEVEL=2 $(PYTHON_RUN) -m pytest -q
-# A second worker on the second core; a test file's set-up is repeated in each.
+# Two workers for two cores; each repeats a test file's set-up.
 PARALLEL ?= -n 2 --dist worksteal
-# What a class has set up takes minutes where all takes long.
+# One worker for each class: its set-up takes minutes.
 PARALLEL_CLASSES ?= -n 2 --dist loadscope
 STEPS ?=
 
@@ -12,17 +12,17 @@ STEPS ?=
 	lock bench clean
 
 help:
-	@echo "make setup      makes .venv with everything that running needs"
-	@echo "make demo       from the text on this machine to a tiny BERT, a classifier, a server (STEPS=50 is a short one)"
+	@echo "make setup      makes .venv with the runtime dependencies"
+	@echo "make demo       trains a tiny BERT and a classifier on text of this machine and serves it (STEPS=50: short)"
 	@echo "make test       the test suite"
-	@echo "make test-fast  its tests that take seconds"
-	@echo "make test-slow  tests that make environments of their own, or take long"
-	@echo "make lint       ruff, and formatting"
-	@echo "make layers     who may import whom"
+	@echo "make test-fast  the tests that take seconds"
+	@echo "make test-slow  tests that take long or make their own environments"
+	@echo "make lint       ruff: rules and formatting; titles of docstrings"
+	@echo "make layers     import rules between the folders"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make bench      lists the benchmarks"
-	@echo "make lock       makes requirements_lock.txt anew"
-	@echo "make clean      removes caches and the demo's output, not .venv"
+	@echo "make lock       writes requirements_lock.txt"
+	@echo "make clean      removes caches and the demo's output, but not .venv"
 
 setup:
 	@tools/setup.sh run
@@ -45,6 +45,7 @@ test-slow: setup-test
 lint: setup-test
 	$(PYTHON_RUN) -m ruff check .
 	$(PYTHON_RUN) -m ruff format --check .
+	$(PYTHON_RUN) tools/check_titles.py bert_tf run export benchmarks tools tests
 
 layers: setup-test
 	.venv/bin/lint-imports

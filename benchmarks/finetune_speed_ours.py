@@ -1,4 +1,4 @@
-"""What finetune_speed.py times of this project.
+"""The program of this project that finetune_speed.py times.
 
     python finetune_speed_ours.py SETTINGS
 
@@ -65,7 +65,7 @@ class _Work:
             optimizer = build_optimizer("adamw", 1e-4, 1000, 100)
             optimizer.build(model.trainable_variables)
             prepared = inference.prepare(model, "bfloat16")
-        self._loop = training_step.TrainingLoop(
+        self._training_step = training_step.TrainingStep(
             self._strategy,
             model,
             TaskObjective(self._task),
@@ -131,7 +131,6 @@ class _Work:
         import tensorflow as tf
 
         from bert_tf.distribute import batches as batches_lib
-        from bert_tf.training import step as training_step
 
         size = self._settings["batch_size"]
 
@@ -149,12 +148,12 @@ class _Work:
         dataset = tf.data.Dataset.from_generator(
             generate, output_signature=signature
         )
-        dataset = training_step.add_dropout_seeds(dataset, _SEED)
+        dataset = batches_lib.add_dropout_seeds(dataset, _SEED)
         iterator = batches_lib.distribute_batches(
             self._strategy, dataset, batches_lib.StepPlan(size)
         )
         start = time.perf_counter()
-        self._loop.run(iterator, len(plan))
+        self._training_step.run(iterator, len(plan))
         return time.perf_counter() - start
 
     def run(self, do, way, turn):

@@ -1,4 +1,4 @@
-"""What finetune_speed.py times of transformers; for its environment.
+"""The program of transformers that finetune_speed.py times.
 
     python finetune_speed_peer.py SETTINGS
 

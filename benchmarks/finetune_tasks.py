@@ -1,4 +1,4 @@
-"""What finetune_quality.py trains on: settings, data and scores of each task.
+"""Settings, data and scores of the tasks of finetune_quality.py.
 
 The files are read here and not by the library, so that an error of its
 readers would be seen in the comparison.

@@ -36,14 +36,13 @@ _BATCHES_ALONE = 200
 
 
 def _build(config):
-    """Returns the training loop, and what makes an iterator of either input."""
+    """Returns the training step, and what makes an iterator of either input."""
     import tensorflow as tf
 
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import setup as training_setup
-    from bert_tf.training import step as training_step
 
     devices = device_setup.prepare(config)
     bert_config = pretraining_input.read_model_config(config)
@@ -55,7 +54,7 @@ def _build(config):
     def read(first_row=0, num_rows=config.train_batch_size):
         dataset = source.dataset(0, (first_row, num_rows))
         dataset = pretraining_input.check_ids(dataset, bert_config.vocab_size)
-        return training_step.add_dropout_seeds(dataset, config.seed)
+        return batches_lib.add_dropout_seeds(dataset, config.seed)
 
     def repeat():
         return tf.data.Dataset.from_tensors(next(iter(read()))).repeat()
@@ -66,7 +65,7 @@ def _build(config):
             parts.strategy, repeat(), parts.plan
         ),
     }
-    return parts.loop, iterators, read
+    return parts.training_step, iterators, read
 
 
 def _time_input(read):

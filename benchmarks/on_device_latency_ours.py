@@ -1,4 +1,4 @@
-"""What on_device_latency.py times of this project.
+"""The program of this project that on_device_latency.py times.
 
     python on_device_latency_ours.py SETTINGS
 

@@ -1,4 +1,4 @@
-"""What on_device_latency.py times of onnxruntime and OpenVINO.
+"""The onnxruntime and OpenVINO programs that on_device_latency.py times.
 
     python on_device_latency_peer.py SETTINGS
 

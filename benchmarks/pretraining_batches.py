@@ -1,4 +1,4 @@
-"""Batches of random pieces, for benchmarks of the training step."""
+"""Batches of random tokens, for benchmarks of the training step."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""What benchmarks share that pretrain on made-up text, as users do.
+"""Pretraining runs on made-up text, shared by several benchmarks.
 
-What is in a record does not change how long a step takes, nor what survives.
+The contents of a record change neither the time of a step nor its recovery.
 """
 
 import os

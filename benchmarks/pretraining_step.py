@@ -52,7 +52,7 @@ def _build_ours(precision):
         )
         optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
-    training = training_step.TrainingLoop(
+    training = training_step.TrainingStep(
         strategy,
         model,
         PretrainingObjective(),
@@ -62,7 +62,7 @@ def _build_ours(precision):
     batch = pretraining_batches.random_batch(_VOCAB, _BATCH)
     batch["example_index"] = list(range(_BATCH))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = training_step.add_dropout_seeds(dataset, seed=1)
+    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
     iterator = batches_lib.distribute_batches(
         strategy, dataset, batches_lib.StepPlan(_BATCH)
     )

@@ -1,4 +1,4 @@
-r"""Times raw text in, label out, of exports and of other ways, turn by turn.
+r"""Times classification of raw text by exports and other engines, turn by turn.
 
   python benchmarks/serving_latency.py --size=base
 

@@ -1,4 +1,4 @@
-"""What serving_latency.py times of transformers, onnxruntime and OpenVINO.
+"""The transformers, onnxruntime and OpenVINO programs of serving_latency.py.
 
     python serving_latency_peer.py SETTINGS
 

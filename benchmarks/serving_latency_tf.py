@@ -1,4 +1,4 @@
-"""What serving_latency.py times of this project, and of KerasHub.
+"""The programs of this project and KerasHub that serving_latency.py times.
 
     python serving_latency_tf.py SETTINGS
 

@@ -1,4 +1,4 @@
-r"""Kills workers of a pretraining run at random, and looks whether it matters.
+r"""Kills workers of a pretraining run at random and compares the results.
 
   python benchmarks/soak.py --minutes=30
 

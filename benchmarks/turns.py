@@ -1,4 +1,4 @@
-"""What benchmarks share that let several programs take turns.
+"""Programs that take turns, shared by several benchmarks.
 
 Each program is a process that reads a request as a line of JSON, does it, and
 answers with one: so all see the machine in the same state, and none another's

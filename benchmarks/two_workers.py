@@ -47,7 +47,7 @@ def _packed(megabytes):
 
 
 def _build_parts(device_flags, model_name, batch_size):
-    """Returns the strategy, and what makes a training loop and its input."""
+    """Returns the strategy, and what makes a training step and its input."""
     import keras
     import tensorflow as tf
 
@@ -74,15 +74,15 @@ def _build_parts(device_flags, model_name, batch_size):
     batch = pretraining_batches.random_batch(config.vocab_size, batch_size)
     batch["example_index"] = list(range(batch_size))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = training_step.add_dropout_seeds(dataset, seed=1)
+    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
     iterator = batches_lib.distribute_batches(strategy, dataset, plan)
 
-    def make_loop():
-        return training_step.TrainingLoop(
+    def make_training_step():
+        return training_step.TrainingStep(
             strategy, model, PretrainingObjective(), optimizer, plan
         )
 
-    return strategy, make_loop, iterator
+    return strategy, make_training_step, iterator
 
 
 @contextlib.contextmanager
@@ -119,12 +119,12 @@ def _serve(cores, device_flags, variants, model_name, batch_size, pipe):
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(len(cores))
-    strategy, make_loop, iterator = _build_parts(
+    strategy, make_training_step, iterator = _build_parts(
         device_flags, model_name, batch_size
     )
     loops = {}
     for name in variants:
-        loops[name] = make_loop()
+        loops[name] = make_training_step()
         with _reduced_otherwise(strategy, name):
             loops[name].run(iterator, 1)
         loops[name].run(iterator, 1)

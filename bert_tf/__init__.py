@@ -1,7 +1,6 @@
-"""BERT for TensorFlow and Keras 3.
+"""BERT for TensorFlow and Keras 3: the public names, imported on first use.
 
-The names below are the API for notebooks; they are imported when they are
-first used, so that scripts answer `--help` at once.
+Scripts import this package too, and must answer `--help` at once.
 """
 
 import importlib
@@ -19,8 +18,8 @@ _HOMES = {
     "BertModel": "bert_tf.modeling.bert",
     "BertTokenizer": "bert_tf.text.tokenizer",
     "build_optimizer": "bert_tf.training.optimizer",
-    "load_model": "bert_tf.inference.load",
-    "load_tokenizer": "bert_tf.inference.load",
+    "load_model": "bert_tf.api.load",
+    "load_tokenizer": "bert_tf.api.load",
 }
 
 __all__ = list(_HOMES)
@@ -29,7 +28,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    # Before Keras is imported, whose own message would be less clear.
+    # Before the import of Keras, whose own message would be less clear.
     keras_backend.require_tensorflow()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value

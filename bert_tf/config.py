@@ -1,4 +1,4 @@
-"""The model's configuration and the helper that declares run configurations.
+"""The model's configuration, `bert_config.json`, and `option` for flags.
 
 Nothing here imports TensorFlow, so `--help` and flag errors answer at once.
 """
@@ -10,21 +10,21 @@ from typing import Any
 
 from bert_tf.errors import UserError
 
-# What `hidden_act` may name. "gelu" is the tanh approximation, as in the
-# original at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that
-# the original used before 2019-02-07. "linear" may also be spelt null.
+# Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
+# at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
+# original used before 2019-02-07. "linear" may also be written as null.
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
-# How text is read: by the original's rules, or by those of MediaPipe and the
+# Text normalization: the original's rules, or the rules of MediaPipe and the
 # TensorFlow Lite Task Library; see `text.normalizer`.
 ORIGINAL = "original"
 ASCII_LOWER = "ascii_lower"
 NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 
-# What may stand between the encoder and the linear head (paper, Table 5).
+# Task heads: a linear layer alone, or a BiLSTM below it (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
-# How a tagger uses the encoder, and what it takes of it if the encoder keeps
-# its weights (paper, Table 7).
+# A tagger trains the encoder (fine-tuning), or reads features from a frozen
+# one; then it combines these layers (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
     "embeddings",
@@ -34,13 +34,13 @@ LAYER_COMBINATIONS = (
     "concat_last_four_hidden",
     "weighted_sum_all_layers",
 )
-# The best of them there.
+# The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# No encoder is as deep; a slip of the keyboard would fill the memory.
+# A limit against typing errors: a deeper encoder would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 
-# Keys of released multilingual and Chinese files that no code ever read.
+# Keys in the released multilingual and Chinese files that no code ever read.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -52,35 +52,83 @@ _UNUSED_KEYS = frozenset(
     }
 )
 
+# Subjects of flags, in the order of `--help`.
+IGNORED = "accepted for compatibility, ignored"
+GROUPS = (
+    "data",
+    "masking",
+    "model",
+    "training",
+    "distillation",
+    "evaluation and prediction",
+    "output",
+    "server",
+    "batching",
+    "hardware",
+    "other",
+    IGNORED,
+)
+# The effects of flags on training, for the checks when a run resumes: on the
+# weights or the choice of a model; only on where it reads, writes or computes;
+# or none.
+EFFECTS = ("weights", "place", "nothing")
+
 
 def option(
     default: Any = dataclasses.MISSING,
     help_text: str = "",
     *,
+    group: str = "other",
+    affects: str = "weights",
     name: str | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """Declares one field of a run configuration, which is one flag.
+    """Declares one field of a script's configuration, which is one flag.
 
     Args:
       default: The flag's default; without one the flag is required.
       help_text: One sentence for `--help`.
+      group: The flag's subject in `--help`, one of `GROUPS`.
+      affects: The flag's effect on training, one of `EFFECTS`. A change of a
+        flag that affects the weights is refused or logged on resume.
       name: The flag's name where it differs from the field's.
       choices: The values a text flag may take.
+
+    Raises:
+      ValueError: For an unknown group or effect.
     """
-    metadata = {"help": help_text, "name": name, "choices": choices}
+    if group not in GROUPS:
+        raise ValueError(f"Unknown group of flags: {group!r}.")
+    if affects not in EFFECTS:
+        raise ValueError(f"Unknown effect of a flag: {affects!r}.")
+    metadata = {
+        "help": help_text,
+        "group": group,
+        "affects": affects,
+        "name": name,
+        "choices": choices,
+    }
     return dataclasses.field(
         default=default, metadata=types.MappingProxyType(metadata)
     )
 
 
+def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
+    """Returns the names of a configuration's fields with one of the effects."""
+    return frozenset(
+        field.name
+        for field in dataclasses.fields(config_cls)
+        if field.metadata["affects"] in effects
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT; the keys of `bert_config.json`.
+    """The hyperparameters of a BERT; the keys of `bert_config.json`.
 
     Source: modeling.py:34-100 of the original. `layer_norm_eps` and
-    `left_to_right` are ours; they are written only where they differ from
-    what the original does, so that its files stay its files.
+    `left_to_right` are additions; they are written only where they differ
+    from the original's behavior, so that the original can read the file.
 
     Attributes:
       vocab_size: Rows of the word embedding table, V.
@@ -94,12 +142,12 @@ class BertConfig:
       max_position_embeddings: The longest sequence the model can read.
       type_vocab_size: Number of segments.
       initializer_range: Standard deviation of the truncated normal initializer.
-      layer_norm_eps: Added to the variance in layer normalisation.
-      left_to_right: Whether a token sees only itself and what stands left of
-        it (paper, Table 5); the pooled output is then of the last token.
+      layer_norm_eps: Added to the variance in layer normalization.
+      left_to_right: If true, a token attends only to itself and to the tokens
+        left of it (paper, Table 5); the pooled output is the last token's.
 
     Raises:
-      UserError: If a value cannot be.
+      UserError: For an invalid value.
     """
 
     vocab_size: int
@@ -159,7 +207,7 @@ class BertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             expected = field.type if isinstance(field.type, type) else object
-            # JSON has one kind of number: 0 is a fine probability.
+            # JSON has one type of number: 0 is a valid probability.
             accepted = (float, int) if expected is float else expected
             is_bool = isinstance(value, bool)
             if not isinstance(value, accepted) or (
@@ -178,21 +226,21 @@ class BertConfig:
 
         Args:
           values: Key to value.
-          source: What to call the values in an error, for instance a path.
+          source: The name of the values in an error, for instance a path.
 
         Raises:
-          UserError: For an unknown or missing key or an impossible value.
+          UserError: For an unknown or missing key or an invalid value.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known - _UNUSED_KEYS)
+        keys = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - keys - _UNUSED_KEYS)
         if unknown:
             raise UserError(
                 f"Unknown keys in {source}: {', '.join(unknown)}. Known keys: "
-                f"{', '.join(sorted(known))}."
+                f"{', '.join(sorted(keys))}."
             )
         if "vocab_size" not in values:
             raise UserError(f"{source} lacks the key `vocab_size`.")
-        kept = {key: values[key] for key in values if key in known}
+        kept = {key: values[key] for key in values if key in keys}
         if kept.get("hidden_act", "") is None:
             kept["hidden_act"] = "linear"
         try:
@@ -215,11 +263,11 @@ class BertConfig:
         return cls.from_dict(values, source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the original's keys, and ours where they are not default."""
+        """Returns the original's keys, and the added ones if not at default."""
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
-            ours = field.name in ("layer_norm_eps", "left_to_right")
-            if ours and values[field.name] == field.default:
+            is_added = field.name in ("layer_norm_eps", "left_to_right")
+            if is_added and values[field.name] == field.default:
                 del values[field.name]
         return values
 

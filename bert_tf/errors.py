@@ -1,30 +1,31 @@
-"""What ends a script early: a user's mistake, or a request to stop."""
+"""Exceptions that end a script early: user errors and preemption."""
 
 
 class UserError(ValueError):
-    """A mistake of the user: bad input, flag, file or combination of them.
+    """A user's mistake: a bad input, flag, file or combination of them.
 
-    Its message is one sentence for a person: what was expected, what was
-    received, what to do. Scripts print it without a traceback and exit with 1;
-    in Python it is a `ValueError` like any other.
+    Its message is one sentence: what was expected, what was received, what to
+    do. Scripts print it without a traceback and exit with status 1; in Python
+    it is an ordinary `ValueError`.
     """
 
 
 class WorkerEndedError(UserError):
-    """A process that helped was ended from outside; what is done is kept."""
+    """A worker process was killed; finished work is kept."""
 
 
 class NotFiniteError(UserError):
-    """What a run computes is not finite any more, so it cannot go on.
+    """A run's loss or weights are no longer finite, so it stops.
 
-    Of several runs the others may: it is the settings of this one that are bad.
+    Other trials of the same command continue: only the hyperparameters of this
+    one are bad.
     """
 
 
 class Preempted(BaseException):
-    """The run was asked to stop (SIGTERM), and keeps what it has done.
+    """The run received SIGTERM, saved its state and stops.
 
-    Its message is a sentence on that. Scripts log it and exit with 0. Like
-    `KeyboardInterrupt` it is no `Exception`, as nothing is to catch it on the
-    way.
+    Its message describes that. Scripts log it and exit with status 0. Like
+    `KeyboardInterrupt` it is not an `Exception`, so that no handler on the way
+    catches it.
     """

@@ -1,7 +1,7 @@
-"""Every feature of a pretraining record: name, dtype and shape, in one table.
+"""The features of a pretraining record: names, dtypes and shapes.
 
-The names are the original's (create_pretraining_data.py:95-160), so files made
-there train here and files made here train there.
+The names are the original's (create_pretraining_data.py:95-160), so each
+project can train on the other's record files.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ class Feature:
 
     Attributes:
       name: The key in the `tf.train.Example`.
-      stored_dtype: What the record holds.
-      dtype: What the model gets; the original casts int64 to int32.
-      length: Which length the feature has: that of the sequence, that of the
-        predictions, or one.
+      stored_dtype: The dtype in the record.
+      dtype: The dtype of the model's input; the original casts int64 to int32.
+      length: The length of the feature: the sequence's, the predictions', or
+        one.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Feature:
     length: Literal["max_seq_length", "max_predictions_per_seq", "one"]
 
     def size(self, max_seq_length: int, max_predictions_per_seq: int) -> int:
-        """Returns how many values the feature has."""
+        """Returns the number of values of the feature."""
         return {
             "max_seq_length": max_seq_length,
             "max_predictions_per_seq": max_predictions_per_seq,

@@ -1,4 +1,4 @@
-"""Refuses a Keras backend that the layers are not written for."""
+"""Checks that Keras uses the TensorFlow backend."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from bert_tf.errors import UserError
 
 
 def _configured_backend() -> str:
-    """Returns what Keras will choose, without importing it.
+    """Returns the backend that Keras will choose, without importing it.
 
-    The order is Keras' own: the environment variable, then `keras.json`, in
-    which it forgives everything.
+    The order is Keras' own: the environment variable, then `keras.json`, whose
+    errors Keras ignores.
     """
     backend = os.environ.get("KERAS_BACKEND")
     if backend:
@@ -28,8 +28,8 @@ def _configured_backend() -> str:
 def require_tensorflow() -> None:
     """Checks that Keras runs, or will run, on TensorFlow.
 
-    Call it before `keras` is imported: with a backend that is not installed
-    that import fails by itself, and with less clear words.
+    Call this before importing `keras`: with a backend that is not installed
+    that import fails with a less clear message.
 
     Raises:
       UserError: If another backend is chosen.
@@ -42,6 +42,6 @@ def require_tensorflow() -> None:
     if backend != "tensorflow":
         raise UserError(
             "bert_tf needs the Keras backend tensorflow: set KERAS_BACKEND="
-            "tensorflow, or the same in ~/.keras/keras.json. Received: "
+            'tensorflow, or "backend" in ~/.keras/keras.json. Received: '
             f"{backend!r}."
         )

@@ -1,9 +1,9 @@
-"""Random numbers that are a pure function of what they are drawn for.
+"""Stateless random numbers: a pure function of integer keys.
 
-No state is kept, so nothing has to be saved to continue a run exactly. The
-mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
-splittable pseudorandom number generators", 2014); unlike the library's
-generators it takes a different key for each element of a batch.
+There is no generator state to save for an exact resume. The mixing function is
+the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+pseudorandom number generators", 2014); unlike TensorFlow's generators it
+accepts a different key for each element of a batch.
 """
 
 import tensorflow as tf
@@ -60,12 +60,12 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
     """Returns 0 .. size-1 in an order drawn for the scalar keys.
 
     Args:
-      size: <int64>[], how many numbers to permute.
+      size: <int64>[], the number of elements.
       *keys: Integers or integer scalars.
 
     Returns:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # As int64, because sorting knows signed numbers best.
+    # As int64, the order of signed numbers.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

@@ -1,1 +1,1 @@
-"""Writes trained models in the forms that servers and phones load."""
+"""Scripts that export models; each runs one module of `bert_tf.commands`."""

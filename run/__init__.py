@@ -1,1 +1,1 @@
-"""Scripts; each turns flags into a configuration and makes one call."""
+"""Scripts of the library: each runs one module of `bert_tf.commands`."""

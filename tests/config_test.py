@@ -13,6 +13,7 @@ from absl.testing import parameterized
 
 from bert_tf import flags
 from bert_tf.config import BertConfig
+from bert_tf.config import fields_affecting
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import ExtractFeaturesConfig
@@ -47,7 +48,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(json.loads(config.to_json()), _VALUES)
         self.assertEqual(BertConfig.from_json(config.to_json(), "x"), config)
 
-    def test_our_own_keys_are_written_only_where_they_differ(self):
+    def test_added_keys_are_written_only_if_not_default(self):
         ours = {"layer_norm_eps": 1e-6, "left_to_right": True}
         for key, value in ours.items():
             config = BertConfig.from_dict({**_VALUES, key: value})
@@ -87,7 +88,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
         config = BertConfig.from_dict({**_VALUES, "hidden_act": None})
         self.assertEqual(config.hidden_act, "linear")
 
-    def test_whole_number_is_a_fine_probability(self):
+    def test_whole_number_is_a_valid_probability(self):
         config = BertConfig.from_dict({**_VALUES, "hidden_dropout_prob": 0})
         self.assertEqual(config.hidden_dropout_prob, 0)
 
@@ -216,11 +217,25 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         ExtractFeaturesConfig(**files, model_dir="f")
         with self.assertRaisesRegex(UserError, "Received both"):
             ExtractFeaturesConfig(**files, **trio, model_dir="f")
-        # What is left out may lie beside the checkpoint.
+        # Files that are not named may be next to the checkpoint.
         ExtractFeaturesConfig(**files, init_checkpoint="d")
         del trio["init_checkpoint"]
         with self.assertRaisesRegex(UserError, "or --init_checkpoint"):
             ExtractFeaturesConfig(**files, **trio)
+
+    def test_flags_by_their_effect_on_training(self):
+        @dataclasses.dataclass(frozen=True)
+        class _Flags:
+            rate: float = option(0.1, "Rate.")
+            path: str = option("a", "Path.", affects="place")
+            every: int = option(5, "Interval.", affects="nothing")
+
+        self.assertEqual(fields_affecting(_Flags, "weights"), {"rate"})
+        self.assertEqual(
+            fields_affecting(_Flags, "place", "nothing"), {"path", "every"}
+        )
+        with self.assertRaisesRegex(ValueError, "'loss'"):
+            option(1, "Text.", affects="loss")
 
     def test_every_field_has_a_help_sentence(self):
         for config_cls in _all_run_configs().values():
@@ -230,12 +245,12 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_configurations_are_frozen(self):
         for config_cls in _all_run_configs().values():
-            # Where `dataclass(frozen=True)` leaves its mark.
+            # The mark of `dataclass(frozen=True)`.
             self.assertTrue(
                 config_cls.__dataclass_params__.frozen, config_cls.__name__
             )
 
-    def test_import_does_not_wait_for_tensorflow(self):
+    def test_flags_import_without_tensorflow(self):
         names = {value.__module__ for value in _all_run_configs().values()}
         code = (
             f"import sys, bert_tf.flags.cli, {', '.join(sorted(names))}; "
@@ -245,7 +260,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _all_run_configs():
-    """Returns the dataclasses of all modules by their names."""
+    """Returns the configurations of all modules by name."""
     modules = [
         importlib.import_module(f"bert_tf.flags.{module.name}")
         for module in pkgutil.iter_modules(flags.__path__)
@@ -254,7 +269,9 @@ def _all_run_configs():
         name: value
         for module in modules
         for name, value in vars(module).items()
-        if dataclasses.is_dataclass(value) and name.endswith("Config")
+        if dataclasses.is_dataclass(value)
+        and name.endswith("Config")
+        and name != "TrialConfig"
     }
 
 

@@ -1,4 +1,4 @@
-"""What every test under pytest shares."""
+"""Fixtures and hooks for all tests under pytest."""
 
 import shutil
 import tempfile
@@ -16,8 +16,8 @@ logical_devices.make()
 
 
 def pytest_configure(config):
-    """Stands in for `tf.test.main`, which parses absl's flags."""
-    # A folder of its own: runs side by side do not clear each other's.
+    """Parses absl's flags, as `tf.test.main` does."""
+    # A separate folder: concurrent runs do not delete each other's files.
     config.test_tmpdir = tempfile.mkdtemp(prefix="bert_tf-tests-")
     flags.FLAGS(["pytest", f"--test_tmpdir={config.test_tmpdir}"])
 
@@ -28,13 +28,13 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def log_as_scripts_do():
-    """Undoes what an import or another test did to the verbosity."""
+    """Resets the log verbosity, which imports and tests may change."""
     logging.set_verbosity(logging.INFO)
 
 
 @pytest.fixture(autouse=True)
 def separate_collectives():
-    """Keeps the collectives of one test's strategy from another's.
+    """Separates the collectives of different tests' strategies.
 
     Every strategy of a process counts its keys from the same number, and
     shapes stick to keys; TensorFlow's own tests help themselves like this.

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.keras_backend, in processes of their own."""
+"""Tests for bert_tf.keras_backend, in separate processes."""
 
 import json
 import os
@@ -68,7 +68,7 @@ class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(result.stderr, "UserError: bert_tf needs .*'jax'")
 
     @parameterized.parameters("", "{", "[]", "{}", '{"backend": "tensorflow"}')
-    def test_what_keras_forgives_is_forgiven(self, contents):
+    def test_ignores_a_damaged_configuration_file(self, contents):
         self._configure(contents)
         with (
             mock.patch.dict(os.environ, {"KERAS_HOME": self.home}),
@@ -78,7 +78,7 @@ class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):
             os.environ.pop("KERAS_BACKEND", None)
             keras_backend.require_tensorflow()
 
-    def test_keras_that_is_there_already_is_asked(self):
+    def test_imported_keras_reports_its_backend(self):
         with mock.patch.object(keras.config, "backend", return_value="numpy"):
             with self.assertRaisesRegex(UserError, "'numpy'"):
                 keras_backend.require_tensorflow()

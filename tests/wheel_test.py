@@ -1,4 +1,4 @@
-"""The wheel, installed where the repository is not on the path."""
+"""Tests of the wheel, installed without the repository on the path."""
 
 import json
 import os
@@ -65,9 +65,9 @@ class WheelTest(tf.test.TestCase):
         )
         result = json.loads(output.splitlines()[-1])
         self.assertIn("site-packages", result["file"])
-        pieces = [_VOCABULARY[i] for i in result["ids"]]
+        tokens = [_VOCABULARY[i] for i in result["ids"]]
         self.assertEqual(
-            pieces,
+            tokens,
             ["hello", ",", "world", "##ly", "!", "中", "σας", "[UNK]"],
         )
 

@@ -174,7 +174,7 @@ def fitted_network() -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """What the prediction is for.
+    """The model, hardware and batch of a prediction.
 
     Attributes:
       rates: FLOP/s of one accelerator in training, by precision.

@@ -1,1 +1,1 @@
-"""The public Python API."""
+"""The Python API for notebooks; `import bert_tf` has the same names."""

@@ -1,1 +1,1 @@
-"""Models on disk: formats, weights, conversion."""
+"""Models on disk: formats, weights, loading and conversion."""

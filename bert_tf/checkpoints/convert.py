@@ -1,43 +1,57 @@
-"""From a model in one format to the same model in another.
+"""Converts a model from one format to another and reports the result.
 
-Reading finds everything that is wrong from names and shapes, so nothing is
-written for a model that cannot be. What is written appears at the end, whole.
+Reading checks names and shapes, so nothing is written if a model cannot be
+converted. The output appears as a whole, at the end.
 """
 
+import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import re
 import sys
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import conversion_report
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_card
-from bert_tf.checkpoints import paths
+from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.io import files
 
-# The exact GELU, in our terms; see `config.HIDDEN_ACTS`.
 _EXACT_GELU = "gelu_erf"
-_WRITE_ERRORS = (OSError, tf.errors.OpError)
+_NUMBER = re.compile(r"\d+")
+_HEAD_NAMES = {
+    weight_map.POOLER: "pooler",
+    weight_map.MASKED_LM: "masked LM",
+    weight_map.NEXT_SENTENCE: "next sentence",
+    weight_map.CLASSIFIER: "classification",
+    weight_map.SQUAD: "question answering",
+    weight_map.TAGGER: "tagging",
+    weight_map.MULTIPLE_CHOICE: "multiple choice",
+}
 
 
 def run(config: ConvertCheckpointConfig) -> None:
-    """Converts a model and prints what became of it.
+    """Converts a model and prints a report.
 
     Args:
       config: The flags.
 
     Raises:
-      UserError: If the model cannot be read, or the format cannot hold it, or
-        it cannot be written there; then nothing is.
+      UserError: If the model cannot be read or written, or the format cannot
+        hold it; then nothing is written.
     """
-    output = paths.check(config.input, config.output, config.overwrite)
+    output = check_paths(config.input, config.output, config.overwrite)
     allow_missing = _compile(config.allow_missing)
     source_format = config.source_format or formats.detect(config.input)
     stored = formats.read(config.input, source_format, allow_missing)
@@ -46,20 +60,74 @@ def run(config: ConvertCheckpointConfig) -> None:
         stored = with_lower_case(stored, config.do_lower_case)
     _check_activation_flag(config, stored)
     _check_normalization(config, stored)
-    _say(conversion_report.describe_source(stored, source_format))
+    print_now(describe_source(stored, source_format))
     sentences, contents = _write(output, stored, source_format, config)
-    _say(
-        conversion_report.describe_target(
+    print_now(
+        describe_target(
             config.output, config.target_format, sentences, contents
         )
     )
 
 
-def check_complete(stored: StoredModel) -> None:
-    """Checks that there is a vocabulary and that it fits.
+def check_paths(source: str, target: str, overwrite: bool) -> str:
+    """Checks --input and --output before anything is read.
+
+    Args:
+      source: The value of --input: a directory or the prefix of a checkpoint.
+      target: The value of --output: the directory to write.
+      overwrite: Whether an existing directory may be replaced.
+
+    Returns:
+      The directory to write, with links followed: a link's target is replaced,
+      not the link.
 
     Raises:
-      UserError: If not; a model without its vocabulary reads no text.
+      UserError: If a path is not local, if `target` exists and may not be
+        replaced, or if writing it would change `source`.
+    """
+    for flag, path in (("--input", source), ("--output", target)):
+        if not path or "://" in path:
+            raise UserError(
+                f"{flag} must be a local path. Received: {path!r}; copy the "
+                "files to a local disk first."
+            )
+    resolved = os.path.realpath(target)
+    if _contains(resolved, os.path.realpath(source)):
+        raise UserError(
+            f"--output={target} is or contains --input={source}, which would "
+            "be lost; choose another directory."
+        )
+    if not os.path.exists(resolved):
+        return resolved
+    if not os.path.isdir(resolved):
+        raise UserError(
+            f"--output must be a directory to write. Received: {target!r}, "
+            "which is a file; choose another name."
+        )
+    if not overwrite:
+        raise UserError(
+            f"--output={target} already exists; choose another directory, or "
+            "add --overwrite to replace it and everything in it."
+        )
+    for name, kept in (("working", os.getcwd()), ("home", "~")):
+        if _contains(resolved, os.path.realpath(os.path.expanduser(kept))):
+            raise UserError(
+                f"--overwrite would replace --output={target}, which contains "
+                f"your {name} directory; choose another directory."
+            )
+    return resolved
+
+
+def _contains(folder: str, path: str) -> bool:
+    """Returns whether `path` is or is in `folder`; both are resolved."""
+    return os.path.commonpath([folder, path]) == folder
+
+
+def check_complete(stored: StoredModel) -> None:
+    """Checks that a model has a vocabulary of the right size.
+
+    Raises:
+      UserError: If not.
     """
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
@@ -71,23 +139,23 @@ def check_complete(stored: StoredModel) -> None:
 
 
 def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
-    """Returns the model with what --do_lower_case says.
+    """Returns the model with lower-casing as --do_lower_case sets it.
 
     Args:
       stored: A model with a vocabulary.
       lower_case: Whether the model reads lower case.
 
     Raises:
-      UserError: If the model's own files say something else.
+      UserError: If the model's own files contradict `lower_case`.
     """
     settings = stored.tokenizer_settings
     if settings["lower_case"] == lower_case:
         return stored
     flag = "--do_lower_case" if lower_case else "--nodo_lower_case"
     if not stored.lower_case_is_derived:
-        said = "lower case" if settings["lower_case"] else "text as it stands"
+        case = "lower case" if settings["lower_case"] else "cased text"
         raise UserError(
-            f"{stored.path} says that its model reads {said}, which {flag} "
+            f"The model in {stored.path} reads {case}, which {flag} "
             "contradicts; drop the flag."
         )
     settings = stored_model.tokenizer_settings(
@@ -98,7 +166,7 @@ def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
     return dataclasses.replace(
         stored,
         tokenizer_settings=settings,
-        report=stored.report.with_notes(f"{flag} says otherwise."),
+        report=stored.report.with_notes(f"{flag} overrides this."),
     )
 
 
@@ -115,18 +183,18 @@ def _compile(pattern: str | None) -> re.Pattern | None:
 def _check_activation_flag(
     config: ConvertCheckpointConfig, stored: StoredModel
 ) -> None:
-    """Checks that --allow_activation_change would change something."""
+    """Checks that --allow_activation_change has an effect."""
     if not config.allow_activation_change:
         return
     if config.target_format != "keras_hub":
         raise UserError(
-            "--allow_activation_change is of use with --to=keras_hub only. "
+            "--allow_activation_change is for --to=keras_hub only. "
             f"Received: --to={config.target_format}; drop the flag."
         )
     if stored.config.hidden_act != _EXACT_GELU:
         raise UserError(
-            "--allow_activation_change is of use for a model with the exact "
-            f"GELU only, and {stored.path} has hidden_act="
+            "--allow_activation_change is for models with the exact GELU "
+            f"only, and {stored.path} has hidden_act="
             f"{stored.config.hidden_act!r}; drop the flag."
         )
 
@@ -134,13 +202,13 @@ def _check_activation_flag(
 def _check_normalization(
     config: ConvertCheckpointConfig, stored: StoredModel
 ) -> None:
-    """Checks that the target's tokenizer can read text as the model does."""
+    """Checks that the target's tokenizer supports the normalization."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
         raise UserError(
-            f"The model in {stored.path} reads text by other rules than "
-            f"BERT's, with normalization={stored.normalization}, which "
-            f"tokenizers of --to={config.target_format} do not know; fine-tune "
-            f"it with --normalization={ORIGINAL}."
+            f"The model in {stored.path} was trained with "
+            f"normalization={stored.normalization}, which tokenizers of "
+            f"--to={config.target_format} do not support; fine-tune it with "
+            f"--normalization={ORIGINAL}."
         )
 
 
@@ -150,23 +218,38 @@ def _write(
     source_format: str,
     config: ConvertCheckpointConfig,
 ) -> tuple[list[str], dict[str, int]]:
-    """Writes the model; returns its format's sentences, and file to size."""
+    """Writes the model; returns notes, and file to size in bytes."""
     write_model = formats.module_of(config.target_format).write_model
     options = {}
     if config.target_format == "bert_tf":
         options["readme"] = _card(stored, source_format, config)
     if config.allow_activation_change:
         options["allow_activation_change"] = True
+    with writing(output, config.output) as temporary:
+        sentences = write_model(temporary, stored, **options)
+        contents = _sizes(temporary)
+    return sentences, contents
+
+
+@contextlib.contextmanager
+def writing(output: str, name: str) -> Iterator[str]:
+    """Yields a temporary directory, which becomes `output` at the end.
+
+    Args:
+      output: The directory to write, from `check_paths`.
+      name: The value of --output, for the error.
+
+    Raises:
+      UserError: If the directory cannot be written.
+    """
     try:
         with files.atomic_directory(output) as temporary:
-            sentences = write_model(temporary, stored, **options)
-            contents = _sizes(temporary)
-    except _WRITE_ERRORS as error:
+            yield temporary
+    except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"The model could not be written to {config.output} "
-            f"({str(error).splitlines()[0]}); nothing of it was left there."
+            f"The model could not be written to {name} "
+            f"({str(error).splitlines()[0]}); nothing was written."
         ) from error
-    return sentences, contents
 
 
 def _card(
@@ -194,7 +277,7 @@ def _card(
 
 
 def _sizes(directory: str) -> dict[str, int]:
-    """Returns the size of each file in a directory, by its path in there."""
+    """Returns relative path to size in bytes of each file in a directory."""
     return {
         os.path.relpath(os.path.join(folder, name), directory): (
             os.path.getsize(os.path.join(folder, name))
@@ -204,6 +287,145 @@ def _sizes(directory: str) -> dict[str, int]:
     }
 
 
-def _say(text: str) -> None:
+def print_now(text: str) -> None:
+    """Writes text to standard output at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def describe_source(stored: StoredModel, source_format: str) -> str:
+    """Returns lines about the model that was read.
+
+    Weights of different encoder layers share a line.
+
+    Args:
+      stored: The model that the format's `read_model` returned.
+      source_format: The name of the format.
+    """
+    config, report = stored.config, stored.report
+    numbers = sum(map(math.prod, stored.weights.shapes.values()))
+    lower = stored.tokenizer_settings["lower_case"]
+    lines = [
+        f"Read {stored.path} (format {source_format}):",
+        f"  a BERT of kind {stored.task['kind']}: {config.num_hidden_layers} "
+        f"layers of width {config.hidden_size}, {numbers:,} parameters, "
+        f"hidden_act {config.hidden_act}",
+        f"  a vocabulary of {len(stored.vocabulary)} wordpieces; text is "
+        + ("lower-cased" if lower else "not lower-cased"),
+    ]
+    if stored.task.get("labels"):
+        lines.append(f"  labels: {', '.join(stored.task['labels'])}")
+    if stored.optimizer_state:
+        lines.append(f"  {_describe_optimizer(stored)}")
+    lines += [f"  {note}" for note in report.notes]
+    lines.append(
+        f"Loaded {len(report.loaded)} weights, {len(report.reshaped)} of them "
+        "reshaped:"
+    )
+    lines += _loaded(stored, source_format)
+    for title, names, remark in (
+        ("Missing", report.missing, ", which get initial values"),
+        ("Unused", report.unused, ""),
+        ("Not needed", report.expected, ""),
+    ):
+        if names:
+            lines.append(f"{title}: {', '.join(collapse(names))}{remark}")
+        elif title in ("Missing", "Unused"):
+            lines.append(f"{title}: none")
+    if report.absent_heads:
+        names = sorted(_HEAD_NAMES[head] for head in report.absent_heads)
+        lines.append(f"Absent heads: {', '.join(names)}")
+    return "\n".join(lines) + "\n"
+
+
+def describe_target(
+    path: str,
+    target_format: str,
+    sentences: Iterable[str],
+    contents: Mapping[str, int],
+) -> str:
+    """Returns lines about the directory that was written.
+
+    Args:
+      path: The directory.
+      target_format: The name of its format.
+      sentences: The notes that the format's `write_model` returned.
+      contents: File to size in bytes.
+    """
+    total = sum(contents.values())
+    lines = [f"Wrote {path} (format {target_format}, {_size(total)}):"]
+    lines += [
+        f"  {name}, {_size(size)}" for name, size in sorted(contents.items())
+    ]
+    lines += [f"  {sentence}" for sentence in sentences]
+    return "\n".join(lines) + "\n"
+
+
+def collapse(names: Iterable[str]) -> list[str]:
+    """Merges names that differ in their first number only.
+
+    For instance "layer_{0..11}/bias"; other names stay as they are.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for name in names:
+        parts = tuple(_NUMBER.split(name, maxsplit=1))
+        match = _NUMBER.search(name)
+        groups.setdefault(parts, []).extend([int(match[0])] if match else [])
+    return [_join(parts, numbers) for parts, numbers in groups.items()]
+
+
+def _join(parts: tuple[str, ...], numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return str(numbers[0]).join(parts) if numbers else parts[0]
+    runs = []
+    # Consecutive numbers differ from their index by the same amount.
+    for _, run in itertools.groupby(
+        enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]
+    ):
+        run = [number for _, number in run]
+        runs.append(str(run[0]) + (f"..{run[-1]}" if len(run) > 1 else ""))
+    return f"{{{','.join(runs)}}}".join(parts)
+
+
+def _loaded(stored: StoredModel, source_format: str) -> list[str]:
+    """Returns a line for each weight, merged over the encoder layers."""
+    loaded = set(stored.report.loaded)
+    reshaped = set(stored.report.reshaped)
+    groups: dict[tuple, list[str]] = {}
+    for row in recurrent_heads.rows(stored.config, stored.weights.shapes):
+        if row.name not in loaded:
+            continue
+        remark = str(list(stored.weights.shapes[row.name]))
+        theirs = weight_map.name_in(row, source_format)
+        if theirs != row.name:
+            remark += f" from {_NUMBER.sub('{n}', theirs)}"
+        if row.name in reshaped:
+            remark += f", {_rearrangement(row, stored, source_format)}"
+        key = (_NUMBER.sub("", row.name), remark)
+        groups.setdefault(key, []).append(row.name)
+    return [
+        f"  {', '.join(collapse(names))} {remark}"
+        for (_, remark), names in groups.items()
+    ]
+
+
+def _rearrangement(row, stored, source_format) -> str:
+    ours = stored.weights.shapes[row.name]
+    labels = ours[0] if row.layout == "output" else 0
+    theirs = weight_map.shape_in(row, source_format, stored.config, labels)
+    if len(theirs) != len(ours):
+        return f"stored as {list(theirs)}"
+    return "transposed"
+
+
+def _describe_optimizer(stored: StoredModel) -> str:
+    state = stored.optimizer_state
+    slots = sum(name.endswith(weight_map.SLOT_SUFFIXES[0]) for name in state)
+    text = f"the optimizer's state: both moments of {slots} weights"
+    if weight_map.GLOBAL_STEP in state:
+        text += f", step {int(state[weight_map.GLOBAL_STEP])}"
+    return text
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"

@@ -1,62 +1,107 @@
-"""New words and longer texts for a model that is there.
+"""Extends a stored model's vocabulary and its position table.
 
-A new word begins where its pieces left off: its row of the word embeddings is
-the mean of their rows. So is its output bias in the masked-LM head, as the
-head's scores are linear in row and bias: the new word's score is the mean of
-its pieces' scores. All other weights stay as they are, number by number, and
-every old piece keeps its id.
+The embedding of a new word is the mean of the embeddings of its old tokens. So
+is its output bias in the masked-LM head: as the head's logits are linear in
+embedding and bias, the new word's logit is the mean of its tokens' logits. All
+other weights stay exactly as they are, and every old token keeps its id.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable
 from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf.checkpoints import convert as conversion
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import new_tokens
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.new_tokens import NewPieces
+from bert_tf.checkpoints.new_tokens import NewToken
+from bert_tf.checkpoints.new_tokens import NewTokens
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.flags.convert import ExtendVocabularyConfig
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
+_SHOWN_ON_SCREEN = 8
+_SHOWN_IN_CARD = 100
+_STATE_NOT_CARRIED = (
+    "The optimizer's state is not carried over: its moments do not fit tables "
+    "that grew, so training continues with new ones."
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """An extended model, and what was done to it.
+    """An extended model, its source, and the new tokens.
 
     Attributes:
-      model: The model that came out.
-      source: The model that went in.
-      new: The new pieces; none if only positions were added.
-      ids: The id of each new piece.
+      model: The extended model.
+      source: The model that was extended.
+      new: The new tokens; none if only positions were added.
+      ids: The id of each new token.
     """
 
     model: StoredModel
     source: StoredModel
-    new: NewPieces
+    new: NewTokens
     ids: tuple[int, ...]
 
     @property
     def num_filled(self) -> int:
-        """How many new pieces stand on lines that were [unusedN]."""
+        """Number of new tokens that replace [unusedN] lines."""
         return sum(x < self.source.config.vocab_size for x in self.ids)
 
     @property
     def num_unused_left(self) -> int:
-        """How many [unusedN] lines are left."""
+        """Number of [unusedN] lines that remain."""
         return len(_unused_ids(self.model.vocabulary))
+
+
+def run(config: ExtendVocabularyConfig) -> None:
+    """Extends a model and prints a report.
+
+    Args:
+      config: The flags.
+
+    Raises:
+      UserError: If the model or the words cannot be read, no text could match
+        a word, or the output cannot be written; then nothing is written.
+    """
+    output = conversion.check_paths(
+        config.input, config.output, config.overwrite
+    )
+    source_format = formats.detect(config.input)
+    source = formats.read(config.input, source_format)
+    if config.do_lower_case is not None:
+        conversion.check_complete(source)
+        source = conversion.with_lower_case(source, config.do_lower_case)
+    conversion.print_now(_describe_source(source, source_format))
+    extension = extend(
+        source,
+        config.new_words_file
+        and read_new_tokens(config.new_words_file, "--new_words_file", source),
+        config.use_unused,
+        config.max_position_embeddings,
+    )
+    conversion.print_now(_describe(extension))
+    card = _build_card(config, extension)
+    with conversion.writing(output, config.output) as temporary:
+        model_directory.write_model(temporary, extension.model, readme=card)
+    conversion.print_now(f"Wrote {config.output}.\n")
 
 
 def extend(
     source: StoredModel,
-    new: NewPieces | None = None,
+    new: NewTokens | None = None,
     use_unused: bool = True,
     max_position_embeddings: int | None = None,
 ) -> Extension:
@@ -64,16 +109,16 @@ def extend(
 
     Args:
       source: The model.
-      new: The words; what `read_new_pieces` returns.
-      use_unused: Whether they take the [unusedN] lines first, in the order of
-        their ids. The others follow behind the last line.
+      new: The words, from `read_new_tokens`.
+      use_unused: Whether they first replace the [unusedN] lines, in the order
+        of their ids. The others follow after the last line.
       max_position_embeddings: The new length of the position table: row i is
-        a copy of row i mod the old length, so that texts as long as before
-        are read as before and each further stretch begins like them.
+        a copy of row i mod the old length, so that outputs for texts of up to
+        the old length do not change.
 
     Returns:
       The model, whose weights are computed when they are read. It has no
-      optimizer state: moments of rows that are new say nothing.
+      optimizer state, as there are no moments for new rows.
 
     Raises:
       UserError: If no text could match a word, or the position table is as
@@ -88,9 +133,9 @@ def extend(
     model = dataclasses.replace(
         source, config=config, optimizer_state=Tensors.from_arrays({})
     )
-    new = new or NewPieces("", ())
+    new = new or NewTokens("", ())
     ids: tuple[int, ...] = ()
-    if new.pieces:
+    if new.tokens:
         ids = _assign_ids(new, source.vocabulary, use_unused)
         model = _add_to_vocabulary(model, new, ids)
         new_tokens.check_matched(new, model.build_tokenizer())
@@ -100,8 +145,8 @@ def extend(
     return Extension(model, source, new, ids)
 
 
-def read_new_pieces(path: str, flag: str, source: StoredModel) -> NewPieces:
-    """Reads the words that a model is to get; see `new_pieces.read`."""
+def read_new_tokens(path: str, flag: str, source: StoredModel) -> NewTokens:
+    """Reads new words for a model; see `new_tokens.read`."""
     return new_tokens.read(path, flag, source.build_tokenizer())
 
 
@@ -120,21 +165,21 @@ def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
 
 
 def _assign_ids(
-    new: NewPieces, vocabulary: Vocabulary, use_unused: bool
+    new: NewTokens, vocabulary: Vocabulary, use_unused: bool
 ) -> tuple[int, ...]:
     slots = _unused_ids(vocabulary) if use_unused else []
-    filled = slots[: len(new.pieces)]
+    filled = slots[: len(new.tokens)]
     first = len(vocabulary)
-    grown = range(first, first + len(new.pieces) - len(filled))
+    grown = range(first, first + len(new.tokens) - len(filled))
     return (*filled, *grown)
 
 
 def _add_to_vocabulary(
-    model: StoredModel, new: NewPieces, ids: Sequence[int]
+    model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
     token_of = dict(enumerate(model.vocabulary.tokens))
     token_of |= {
-        i: piece.token for i, piece in zip(ids, new.pieces, strict=True)
+        i: added.token for i, added in zip(ids, new.tokens, strict=True)
     }
     vocabulary = Vocabulary(
         [token_of[i] for i in range(len(token_of))],
@@ -158,10 +203,10 @@ def _add_to_vocabulary(
 def _extend_weights(
     source: StoredModel,
     config: BertConfig,
-    new: NewPieces,
+    new: NewTokens,
     ids: Sequence[int],
 ) -> Tensors:
-    """Returns the weights, those of the tables in the sizes of `config`."""
+    """Returns the weights, with tables of the sizes in `config`."""
 
     def add_words(old):
         return _add_means(old, config.vocab_size, new, ids)
@@ -190,18 +235,181 @@ def _extend_weights(
 
 
 def _add_means(
-    old: np.ndarray, size: int, new: NewPieces, ids: Sequence[int]
+    old: np.ndarray, size: int, new: NewTokens, ids: Sequence[int]
 ) -> np.ndarray:
-    """Puts the mean of its old pieces' rows into the row of each new piece.
+    """Sets the row of each new token to the mean of its old tokens' rows.
 
     Args:
       old: <float32>[V, ...].
       size: The new V.
-      new: The new pieces.
+      new: The new tokens.
       ids: Their ids.
     """
     table = np.empty((size, *old.shape[1:]), old.dtype)
     table[: len(old)] = old
-    for i, piece in zip(ids, new.pieces, strict=True):
-        table[i] = old[list(piece.old_ids)].mean(axis=0, dtype=np.float64)
+    for i, added in zip(ids, new.tokens, strict=True):
+        table[i] = old[list(added.old_ids)].mean(axis=0, dtype=np.float64)
     return table
+
+
+def _describe_source(source: StoredModel, source_format: str) -> str:
+    """Returns lines about the model that was read."""
+    report = source.report
+    lines = [
+        f"Read {source.path} (format {source_format}): a BERT of kind "
+        f"{source.task['kind']}, {len(source.weights)} weights."
+    ]
+    lines += [f"  {note}" for note in report.notes]
+    if report.expected:
+        lines.append(f"  Not needed: {', '.join(report.expected)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _describe(extension: Extension) -> str:
+    """Returns lines about the new words and positions."""
+    lines = []
+    if extension.new.tokens:
+        lines.append(f"New words from {extension.new.source}:")
+        lines += [f"  {line}" for line in _describe_words(extension)]
+    old, new = _lengths(extension)
+    if new > old:
+        lines.append(
+            f"Positions: {old} rows became {new}; row i is a copy of row i mod "
+            f"{old}."
+        )
+    if extension.source.optimizer_state:
+        lines.append(_STATE_NOT_CARRIED)
+    return "\n".join(lines) + "\n"
+
+
+def _build_card(config: ExtendVocabularyConfig, extension: Extension) -> str:
+    """Returns the model card of an extended model."""
+    old, new = _lengths(extension)
+    positions = {"before": old, "now": new} if new > old else {}
+    return model_card.build(
+        "A BERT with more words or positions",
+        f"A BERT of kind {extension.source.task['kind']}, whose vocabulary or "
+        "position table was extended by run/extend_vocabulary.py of bert_tf. "
+        "The embedding of a new word is the mean of the embeddings of its old "
+        "tokens; it has not been trained since.",
+        {
+            "Source": {
+                "model": config.input,
+                **{
+                    f"note {number}": note
+                    for number, note in enumerate(
+                        extension.source.report.notes, 1
+                    )
+                },
+            },
+            "New words": _tabulate_words(extension),
+            "Positions": positions,
+        },
+        'import bert_tf\nmodel = bert_tf.load_model(".")',
+    )
+
+
+def _describe_words(extension: Extension) -> list[str]:
+    new, ids = extension.new, extension.ids
+    vocabulary = extension.source.vocabulary
+    before = sum(len(x.old_ids) for x in new.tokens) / len(new.tokens)
+    unknown = [x for x in new.tokens if vocabulary.unk_id in x.old_ids]
+    shown = list(zip(new.tokens, ids, strict=True))[:_SHOWN_ON_SCREEN]
+    lines = [_describe_ids(extension)]
+    lines += [
+        f"{added.token}: {_split(added, vocabulary)} -> {i}"
+        for added, i in shown
+    ]
+    if len(ids) > len(shown):
+        lines.append(f"... and {len(ids) - len(shown)} more")
+    lines.append(f"tokens per new word: {before:.2f} before, 1 now")
+    if unknown:
+        lines.append(
+            f"[UNK] before, so they start with its row: {len(unknown)}: "
+            f"{_shorten([x.token for x in unknown])}"
+        )
+    return lines + [
+        *_describe_left_out(new, vocabulary),
+        "Old tokens keep their ids. Words that only start with a new word (or "
+        "contain a new ## token) may be split differently from now on; all "
+        "other text keeps its ids.",
+    ]
+
+
+def _describe_ids(extension: Extension) -> str:
+    filled = extension.ids[: extension.num_filled]
+    grown = extension.ids[extension.num_filled :]
+    old, new = _sizes(extension)
+    parts = [f"{len(extension.ids)} words"]
+    if filled:
+        parts.append(
+            f"{len(filled)} on [unusedN] lines, from id {filled[0]} to "
+            f"{filled[-1]} ({extension.num_unused_left} such lines left)"
+        )
+    if grown:
+        parts.append(
+            f"{len(grown)} after the last line, from id {grown[0]} to "
+            f"{grown[-1]} ({old} rows became {new})"
+        )
+    return "; ".join(parts)
+
+
+def _describe_left_out(new: NewTokens, vocabulary: Vocabulary) -> list[str]:
+    lines = []
+    if new.existing:
+        existing = [
+            f"{token} (line {line}, id {vocabulary.id(token)})"
+            for line, token in new.existing
+        ]
+        lines.append(
+            f"left out, as the vocabulary has them: {len(existing)}: "
+            f"{_shorten(existing)}"
+        )
+    if new.repeated:
+        repeated = [f"{token} (line {line})" for line, token in new.repeated]
+        lines.append(
+            f"left out, as earlier lines have them: {len(repeated)}: "
+            f"{_shorten(repeated)}"
+        )
+    return lines
+
+
+def _tabulate_words(extension: Extension) -> dict[str, object]:
+    if not extension.ids:
+        return {}
+    vocabulary = extension.source.vocabulary
+    tokens = list(zip(extension.new.tokens, extension.ids, strict=True))
+    rows = {
+        "file": os.path.basename(extension.new.source),
+        "words": _describe_ids(extension),
+    }
+    rows |= {
+        f"`{added.token}`": f"id {i}, was {_split(added, vocabulary)}"
+        for added, i in tokens[:_SHOWN_IN_CARD]
+    }
+    if len(tokens) > _SHOWN_IN_CARD:
+        rows["..."] = f"and {len(tokens) - _SHOWN_IN_CARD} more"
+    return rows
+
+
+def _split(added: NewToken, vocabulary: Vocabulary) -> str:
+    return " ".join(vocabulary.tokens[i] for i in added.old_ids)
+
+
+def _shorten(items: Sequence[str]) -> str:
+    shown = ", ".join(items[:_SHOWN_ON_SCREEN])
+    return shown + (", ..." if len(items) > _SHOWN_ON_SCREEN else "")
+
+
+def _sizes(extension: Extension) -> tuple[int, int]:
+    return (
+        extension.source.config.vocab_size,
+        extension.model.config.vocab_size,
+    )
+
+
+def _lengths(extension: Extension) -> tuple[int, int]:
+    return (
+        extension.source.config.max_position_embeddings,
+        extension.model.config.max_position_embeddings,
+    )

@@ -1,14 +1,14 @@
-"""The formats of checkpoints: which one lies at a path, and its module.
+"""Detects checkpoint formats and reads models of any format.
 
 Each format's module has
 
   recognizes(path) -> bool            cheap; never raises
-  read_model(path, allow_missing)     -> StoredModel; reads names and shapes
-                                      now, values when they are asked for
-  write_model(directory, stored)      fills a directory that is there and
-                                      empty -> sentences for the log
+  read_model(path, allow_missing)     -> StoredModel; reads names and shapes,
+                                      and values on access
+  write_model(directory, stored)      fills an existing, empty directory; ->
+                                      sentences for the log
 
-and raises `UserError` for whatever a user could have done wrong.
+and raises `UserError` for every mistake of a user.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
 
-# Each is imported when it is first asked for, as KerasHub takes seconds.
+# Imported on first use, as importing KerasHub takes seconds.
 _MODULES = {
     "bert_tf": "bert_tf.checkpoints.model_directory",
     "huggingface": "bert_tf.checkpoints.huggingface.model",
@@ -29,8 +29,6 @@ _MODULES = {
     "model_garden": "bert_tf.checkpoints.model_garden.model",
     "tf1": "bert_tf.checkpoints.tf1.model",
 }
-
-
 _DOWNLOADS = ("http://", "https://", "hf://", "kaggle://")
 
 
@@ -40,29 +38,29 @@ def module_of(name: str) -> types.ModuleType:
 
 
 def detect(path: str) -> str:
-    """Returns the name of the format of what lies at `path`.
+    """Returns the name of the format of the model at `path`.
 
     Args:
       path: A directory or, for checkpoints of TensorFlow, a prefix.
 
     Raises:
-      UserError: If it is of no format, or could be of several.
+      UserError: If no format or more than one format fits.
     """
-    found = _recognized(path)
-    if len(found) > 1:
+    detected = _recognized(path)
+    if len(detected) > 1:
         raise UserError(
-            f"{path} holds models of several formats ({', '.join(found)}); "
-            "keep one of them in the directory, or have "
-            "run/convert_checkpoint.py take one with --from."
+            f"{path} holds models of several formats ({', '.join(detected)}); "
+            "keep one of them in the directory, or choose one with --from of "
+            "run/convert_checkpoint.py."
         )
-    if not found:
+    if not detected:
         raise UserError(
             "Expected a model directory, a checkpoint of the original with "
             "bert_config.json beside it, a Hugging Face directory, a KerasHub "
             f"preset or a Model Garden checkpoint. Received: {path!r}, "
             f"{_contents(path)}."
         )
-    return found[0]
+    return detected[0]
 
 
 def read(
@@ -70,27 +68,26 @@ def read(
     source_format: str | None = None,
     allow_missing: re.Pattern | None = None,
 ) -> StoredModel:
-    """Reads the model at `path`; its values are read when asked for.
+    """Reads the model at `path`; its weights are read on access.
 
     Args:
       path: A directory or, for checkpoints of TensorFlow, a prefix.
-      source_format: One of `run_config.checkpoints.FORMATS`; by default
-        recognised.
+      source_format: One of `flags.convert.FORMATS`; by default detected.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
-      UserError: If there is no model, it is damaged or incomplete, or of
+      UserError: If there is no model, or it is damaged, incomplete or of
         another architecture.
     """
     if path.startswith(_DOWNLOADS):
         raise UserError(
             f"Expected a path. Received: {path!r}; nothing is downloaded, so "
-            "fetch the model first."
+            "download the model first."
         )
     module = module_of(source_format or detect(path))
     if not module.recognizes(path):
-        found = _recognized(path)
-        seen = f"which looks like {found[0]}" if found else _contents(path)
+        others = _recognized(path)
+        seen = f"which looks like {others[0]}" if others else _contents(path)
         raise UserError(
             f"Expected the format {source_format} (--from={source_format}). "
             f"Received: {path!r}, {seen}."
@@ -99,12 +96,12 @@ def read(
 
 
 def _recognized(path: str) -> list[str]:
-    """Returns the formats that `path` could be of."""
+    """Returns the formats that fit the files at `path`."""
     return [name for name in FORMATS if module_of(name).recognizes(path)]
 
 
 def _contents(path: str) -> str:
-    """Says in a few words what lies at `path`."""
+    """Describes what is at `path`, as a clause."""
     if not tf.io.gfile.exists(path):
         return "where there is nothing"
     if not tf.io.gfile.isdir(path):

@@ -1,4 +1,4 @@
-"""What a model begins with: the weights of a stored one, of any format."""
+"""Loads the weights of a stored model, in any format, into a model."""
 
 import dataclasses
 import os
@@ -7,16 +7,16 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.checkpoints import assign
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
-# What neither weights nor outputs depend on.
+# Fields of the config that do not change weights or outputs.
 _FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -27,12 +27,12 @@ _FREE = (
 def read(
     path: str, config: BertConfig | None = None, flag: str = "--init_checkpoint"
 ) -> StoredModel:
-    """Reads a model of any format, to begin another with its weights.
+    """Reads a model of any format, to initialize another model from it.
 
     Args:
-      path: What `formats.read` takes or, where `config` is given, a checkpoint
-        of TensorFlow 1 without bert_config.json beside it.
-      config: The shape of the model to begin; by default the stored one.
+      path: A path for `formats.read` or, if `config` is given, a checkpoint of
+        TensorFlow 1 without bert_config.json beside it.
+      config: The shape of the model to initialize; by default the stored one.
       flag: The flag that `path` came from, for the error.
 
     Raises:
@@ -43,7 +43,7 @@ def read(
     if weights_format == "tf1" and config is not None:
         prefix = tf1_checkpoint.find_prefix(path)
         if not _has_config(prefix):
-            # The original has the shape in a flag of its own.
+            # The original has a separate flag for the config.
             return _read_bare(prefix, config)
     stored = formats.read(path, weights_format)
     if config is not None:
@@ -57,47 +57,49 @@ def check_vocabulary(
     source: str,
     allow_change: bool = False,
 ) -> None:
-    """Compares the vocabulary of a stored model with that of training data.
+    """Compares the vocabularies of a stored model and of training data.
 
     Args:
-      stored: What `read` returned.
-      vocabulary_hash: Of the data's vocabulary, or None if nobody knows it.
-      source: What has that vocabulary, for the error.
-      allow_change: Whether a difference is only logged.
+      stored: The stored model.
+      vocabulary_hash: Hash of the data's vocabulary, or None if unknown.
+      source: The data, for the error.
+      allow_change: Whether to only log a difference.
 
     Raises:
-      UserError: If they differ; an id would mean another piece.
+      UserError: If they differ, as ids would then mean other tokens.
     """
     if stored.vocabulary is None or vocabulary_hash is None:
         return
     if stored.vocabulary.hash == vocabulary_hash:
         return
     difference = (
-        f"The model in {stored.path} has a vocabulary of the hash "
-        f"{stored.vocabulary.hash}, that of {source} is {vocabulary_hash}"
+        f"The vocabulary of the model in {stored.path} has the hash "
+        f"{stored.vocabulary.hash}, and that of {source} {vocabulary_hash}"
     )
     if not allow_change:
         raise UserError(
-            f"{difference}; use the vocabulary of the model there, or add "
-            "--allow_changed_data if ids mean the same."
+            f"{difference}; use the model's vocabulary for the data too, or "
+            "add --allow_changed_data if ids mean the same tokens."
         )
     logging.warning("%s, as allowed.", difference)
 
 
-def load_weights(model: keras.Model, stored: StoredModel) -> assign.LoadReport:
-    """Puts the weights into a model, and says in the log what became of them.
+def load_weights(
+    model: keras.Model, stored: StoredModel
+) -> model_weights.LoadReport:
+    """Assigns stored weights to a model and logs a report.
 
     A head may be missing on either side as a whole: a new head keeps its
     initial values.
 
     Args:
-      model: What `named_variables` takes.
-      stored: What `read` returned.
+      model: A model of `bert_tf.modeling`.
+      stored: The stored model.
 
     Raises:
-      UserError: If the weights do not fit; then none is changed.
+      UserError: If the weights do not fit; then no weight is changed.
     """
-    report = assign.load_into(model, stored.weights, stored.path)
+    report = model_weights.load_into(model, stored.weights, stored.path)
     logging.info("%s: %s.", stored.path, report)
     for note in stored.report.notes:
         logging.info("%s: %s", stored.path, note)
@@ -110,7 +112,7 @@ def _has_config(prefix: str) -> bool:
 
 
 def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
-    """Reads a checkpoint beside which nothing says what it is."""
+    """Reads a TF1 checkpoint without config or vocabulary beside it."""
     weights, state, report = tf1_checkpoint.read_weights(prefix, config)
     return StoredModel(
         path=prefix,
@@ -125,7 +127,7 @@ def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
 
 
 def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
-    """Compares what weights and outputs depend on."""
+    """Compares the settings that change weights or outputs."""
     differing = [
         field.name
         for field in dataclasses.fields(BertConfig)
@@ -141,8 +143,8 @@ def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
     ]
     if "hidden_act" in differing:
         clauses.append(
-            'for us as for the original "gelu" is the tanh form and '
-            '"gelu_erf" the exact one, which Hugging Face calls "gelu"'
+            'here, as in the original, "gelu" is the tanh form and "gelu_erf" '
+            'the exact one, which Hugging Face calls "gelu"'
         )
     raise UserError(
         f"The model in {flag}={stored.path} is not the one that "

@@ -1,10 +1,11 @@
-"""Which tensor of a checkpoint is which weight, strictly.
+"""Matches checkpoint tensors to model weights, strictly.
 
-Nothing is read for this: names and shapes suffice. So whatever does not fit
-is known before anything is computed or written.
+Names and shapes suffice for matching, so a checkpoint that does not fit is
+refused before any tensor is read or written.
 """
 
 import dataclasses
+import functools
 import re
 import zlib
 from collections.abc import Callable
@@ -14,27 +15,28 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_tf.checkpoints import recurrent_heads
-from bert_tf.checkpoints import weight_layout
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.weight_map import Row
+from bert_tf.checkpoints.weight_map import Shape
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of the tensors of a checkpoint.
+    """The tensors of a checkpoint that were loaded, missing or unused.
 
     Attributes:
       loaded: Canonical names of the weights found.
-      reshaped: Those of them that the format keeps in another order.
-      missing: Canonical names of weights not found and allowed to be; they
+      reshaped: The loaded weights that the format keeps in another layout.
+      missing: Canonical names of weights that may be missing, and are; they
         get the initial values of a new model.
-      unused: The format's names of tensors not used and allowed to be.
-      expected: The format's names of tensors that hold nothing of their own.
+      unused: The format's names of tensors that may be unused, and are.
+      expected: The format's names of tensors that hold no information, such
+        as copies.
       absent_heads: Heads that the checkpoint does not have.
-      notes: What else a user should know, a sentence each.
+      notes: Sentences for the user.
     """
 
     loaded: tuple[str, ...]
@@ -71,16 +73,16 @@ def match(
         optimizer's state.
       read: Returns the tensor of one of the format's names.
       weights_format: A column of `weight_map.Row`, or "tf1".
-      source: What to call the checkpoint in an error, for instance its path.
-      heads: The heads the format's names could mean in this checkpoint: those
-        of Hugging Face are called "classifier" in three kinds of model.
-      allow_missing: Names that may be missing or unused; it is searched in
-        canonical names and in those of the format.
-      expected_unused: Whether a tensor holds nothing of its own.
+      source: The checkpoint's name in an error, for instance its path.
+      heads: The heads that names may belong to in this checkpoint: three kinds
+        of model call their head "classifier" in Hugging Face's format.
+      allow_missing: Names that may be missing or unused; searched in canonical
+        names and in the format's names.
+      expected_unused: Returns whether a tensor holds no information.
 
     Returns:
-      The weights by canonical name, <float32> in our shapes, and a report. A
-      weight that is not finite raises `UserError` when it is read.
+      The weights by canonical name, <float32> in our shapes, and a report.
+      Reading a weight that is not finite raises `UserError`.
 
     Raises:
       UserError: Listing everything missing, unused or of another shape.
@@ -92,108 +94,136 @@ def match(
         if weight_map.part_of(row.name) in parts
         and (name := weight_map.name_in(row, weights_format)) is not None
     }
+    found = {name: row for name, row in candidates.items() if name in shapes}
     present = {weight_map.ENCODER} | {
-        weight_map.part_of(row.name)
+        weight_map.part_of(row.name) for row in found.values()
+    }
+    missing = {
+        name: row
         for name, row in candidates.items()
-        if name in shapes
+        if name not in found and weight_map.part_of(row.name) in present
     }
-
-    def is_allowed(*names):
-        return allow_missing and any(map(allow_missing.search, names))
-
-    found, missing = {}, {}
-    for name, row in candidates.items():
-        if name in shapes:
-            found[name] = row
-        elif weight_map.part_of(row.name) in present:
-            missing[name] = row
     unused = [n for n in shapes if n not in found and not expected_unused(n)]
-    problems = _describe(
-        "lacks",
-        [n for n, row in missing.items() if not is_allowed(n, row.name)],
-    )
-    problems += _describe(
-        "has besides", [n for n in unused if not is_allowed(n)]
-    )
-    num_labels = {
-        weight_map.part_of(row.name): shapes[name][0]
-        for name, row in found.items()
-        if row.shape == (weight_map.LABELS,) and shapes[name]
-    }
-
-    def labels_of(row):
-        return num_labels.get(weight_map.part_of(row.name), 0)
-
-    expected_shapes = {
-        name: weight_layout.shape_in(
-            row, weights_format, config, labels_of(row)
-        )
-        for name, row in found.items()
-    }
-    problems += _describe(
-        "has in another shape",
-        [
-            f"{name} {tuple(shapes[name])} (its config wants {expected})"
-            for name, expected in expected_shapes.items()
-            if tuple(shapes[name]) != expected
-        ],
-    )
-    if problems:
-        raise UserError(
-            f"{source} does not hold the BERT that its config describes: it "
-            f"{'; it '.join(problems)}."
-        )
-    ours = {row.name: (name, row) for name, row in found.items()}
-    new = {row.name: row for row in missing.values()}
-
-    def read_ours(name):
-        if name in new:
-            return _initial_value(
-                name, weight_map.shape_of(new[name], config), config
-            )
-        theirs, row = ours[name]
-        value = np.asarray(read(theirs), np.float32)
-        if not np.isfinite(value).all():
-            raise UserError(
-                f"{source} holds numbers in {theirs} that are not finite: the "
-                "file is damaged, or training has failed; take another copy "
-                "or an earlier checkpoint."
-            )
-        value = weight_layout.from_format(value, row.layout, weights_format)
-        return np.ascontiguousarray(value)
-
-    in_order = [r for r in candidates.values() if r.name in ours | new]
-    tensors = Tensors(
-        {
-            r.name: weight_map.shape_of(r, config, labels_of(r))
-            for r in in_order
-        },
-        read_ours,
-    )
-    return tensors, Report(
+    matched = _Match(config, shapes, weights_format, source, found, missing)
+    _check(matched, unused, allow_missing)
+    new = tuple(row.name for row in missing.values())
+    ours = {row.name for row in found.values()}
+    in_order = [r for r in candidates.values() if r.name in ours.union(new)]
+    return matched.open(in_order, read), Report(
         loaded=tuple(r.name for r in in_order if r.name in ours),
         reshaped=tuple(
             r.name
             for r in in_order
             if r.name in ours and _is_rearranged(r.layout, weights_format)
         ),
-        missing=tuple(new),
+        missing=new,
         unused=tuple(unused),
         expected=tuple(n for n in shapes if expected_unused(n)),
         absent_heads=tuple(sorted(parts - present)),
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Match:
+    """The rows found in a checkpoint and missing, by the format's names."""
+
+    config: BertConfig
+    shapes: Mapping[str, Shape]
+    weights_format: str
+    source: str
+    found: Mapping[str, Row]
+    missing: Mapping[str, Row]
+
+    @functools.cached_property
+    def _head_sizes(self) -> dict[str, int]:
+        return {
+            weight_map.part_of(row.name): self.shapes[name][0]
+            for name, row in self.found.items()
+            if row.shape == (weight_map.LABELS,) and self.shapes[name]
+        }
+
+    def num_labels(self, row: Row) -> int:
+        """Returns the number of labels of a row's head, 0 if it has none."""
+        return self._head_sizes.get(weight_map.part_of(row.name), 0)
+
+    def misshapen(self) -> list[str]:
+        """Returns a phrase for each tensor of another shape than expected."""
+        phrases = []
+        for name, row in self.found.items():
+            expected = weight_map.shape_in(
+                row, self.weights_format, self.config, self.num_labels(row)
+            )
+            received = tuple(self.shapes[name])
+            if received != expected:
+                phrases.append(f"{name} {received} (expected {expected})")
+        return phrases
+
+    def open(
+        self, rows: Iterable[Row], read: Callable[[str], np.ndarray]
+    ) -> Tensors:
+        """Returns the weights of `rows`, in our names and shapes."""
+        found = {row.name: (name, row) for name, row in self.found.items()}
+        shapes = {
+            row.name: weight_map.shape_of(
+                row, self.config, self.num_labels(row)
+            )
+            for row in rows
+        }
+
+        def read_ours(name):
+            if name not in found:
+                return _initial_value(name, shapes[name], self.config)
+            theirs, row = found[name]
+            value = np.asarray(read(theirs), np.float32)
+            if not np.isfinite(value).all():
+                raise UserError(
+                    f"{self.source} holds numbers in {theirs} that are not "
+                    "finite: the file is damaged, or training has failed; "
+                    "take another copy or an earlier checkpoint."
+                )
+            value = weight_map.from_format(
+                value, row.layout, self.weights_format
+            )
+            return np.ascontiguousarray(value)
+
+        return Tensors(shapes, read_ours)
+
+
+def _check(
+    matched: _Match, unused: list[str], allow_missing: re.Pattern | None
+) -> None:
+    """Raises `UserError` for tensors missing, unused or of another shape."""
+
+    def is_allowed(*names):
+        return allow_missing and any(map(allow_missing.search, names))
+
+    missing = [
+        name
+        for name, row in matched.missing.items()
+        if not is_allowed(name, row.name)
+    ]
+    problems = [
+        *_describe("lacks", missing),
+        *_describe("also has", [n for n in unused if not is_allowed(n)]),
+        *_describe("has in another shape", matched.misshapen()),
+    ]
+    if problems:
+        raise UserError(
+            f"{matched.source} does not hold the BERT that its config "
+            f"describes: it {'; it '.join(problems)}."
+        )
+
+
 def _is_rearranged(layout: str, weights_format: str) -> bool:
     probe = np.arange(24).reshape((4, 6) if layout != "per_head_bias" else 24)
-    kept = weight_layout.to_format(probe, layout, weights_format, 2)
+    kept = weight_map.to_format(probe, layout, weights_format, 2)
     return layout != "same" and (
         kept.shape != probe.shape or not np.array_equal(kept, probe)
     )
 
 
 def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
-    """Returns what a new model begins with, the same for each call."""
+    """Returns the initial value of a weight, the same in each call."""
     if name.endswith("/gamma"):
         return np.ones(shape, np.float32)
     if len(shape) == 1:
@@ -213,3 +243,53 @@ def _describe(verb: str, names: list[str]) -> list[str]:
         return []
     shown = names[:8] + ([f"{len(names) - 8} more"] if len(names) > 8 else [])
     return [f"{verb} {', '.join(shown)}"]
+
+
+def translate(
+    weights: Tensors, config: BertConfig, weights_format: str
+) -> tuple[Tensors, tuple[str, ...]]:
+    """Renames and rearranges weights for a format; the reverse of `match`.
+
+    Args:
+      weights: Canonical name to value.
+      config: The shape of the model.
+      weights_format: A column of `weight_map.Row`, or "tf1".
+
+    Returns:
+      The format's name to value, each contiguous and computed on access; and
+      the canonical names of weights that the format does not have.
+
+    Raises:
+      UserError: If there are BiLSTMs and the format has no place for them.
+    """
+    is_ours = weights_format in ("bert_tf", "tf1")
+    if not is_ours and any(map(recurrent_heads.belongs, weights)):
+        raise UserError(
+            "The model has BiLSTMs under its head, and the format "
+            f"{weights_format} has no such models; convert it to bert_tf, or "
+            "another model."
+        )
+    named = [
+        (row, weight_map.name_in(row, weights_format))
+        for row in recurrent_heads.rows(config, weights.shapes)
+        if row.name in weights
+    ]
+    rows = {name: row for row, name in named if name is not None}
+    heads = config.num_attention_heads
+
+    def convert(row, value):
+        return weight_map.to_format(value, row.layout, weights_format, heads)
+
+    shapes = {
+        name: convert(
+            row, np.broadcast_to(np.int8(0), weights.shapes[row.name])
+        ).shape
+        for name, row in rows.items()
+    }
+
+    def read(name):
+        row = rows[name]
+        return np.ascontiguousarray(convert(row, weights[row.name]))
+
+    left = tuple(row.name for row, name in named if name is None)
+    return Tensors(shapes, read), left

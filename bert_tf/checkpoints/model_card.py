@@ -1,4 +1,4 @@
-"""The model card: what a model is, where it comes from, how good it is."""
+"""Writes model cards: summary, usage, training data, metrics, versions."""
 
 import importlib.metadata
 import platform
@@ -14,17 +14,17 @@ def build(
     sections: Mapping[str, Mapping[str, Any]],
     usage: str,
 ) -> str:
-    """Writes the text of a model card.
+    """Returns the text of a model card.
 
     Args:
       title: The heading.
-      summary: What the model is and what it is for, in a paragraph.
+      summary: A paragraph on the model and its purpose.
       sections: Heading to rows of name and value, for instance "Training data",
-        "Flags", "Metrics"; an empty section says "none".
+        "Flags", "Metrics"; an empty section contains "None."
       usage: A command or some lines of Python.
 
     Returns:
-      Markdown. The versions of the packages come last by themselves.
+      Markdown, with a last section for the versions of the packages.
     """
     parts = [f"# {title}", summary.strip(), f"```\n{usage.strip()}\n```"]
     for heading, rows in (sections | {"Versions": versions()}).items():
@@ -33,14 +33,14 @@ def build(
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that a result may depend on."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of Python and of packages that affect results."""
+    result = {"python": platform.python_version()}
     for package in (*_PACKAGES, "bert_tf"):
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
+            result[package] = "not installed as a package"
+    return result
 
 
 def _table(rows: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def _table(rows: Mapping[str, Any]) -> str:
     for name, value in rows.items():
         if isinstance(value, float):
             value = f"{value:.6g}"
-        # A bar or a line end would end the cell.
+        # A bar or a line break would end the cell.
         cell = str(value).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {name} | {cell} |")
     return "\n".join(lines)

@@ -1,10 +1,10 @@
-"""What a trained model is on disk, and the only way to write and read it.
+"""Reads and writes model directories, the project's own model format.
 
-A model directory holds everything that using the model needs and refers to
-nothing outside, so it can be moved or copied as it is:
+A model directory holds everything that is needed to use the model and refers
+to no other files, so it can be moved or copied:
 
   bert_config.json             the original's keys
-  vocab.txt                    the vocabulary, one piece a line
+  vocab.txt                    the vocabulary, one wordpiece a line
   tokenizer.json               lower case, strip accents, vocabulary hash, ...
   task.json                    kind of model, labels, sequence length, ...
   model.weights.safetensors    the weights, by the original's names
@@ -12,11 +12,12 @@ nothing outside, so it can be moved or copied as it is:
   README.md                    the model card
   checksums.json               SHA-256 of all of these
 
-Models trained on records whose vocabulary nobody knows lack the vocabulary
-and tokenizer.json.
+Models trained on records with an unknown vocabulary lack vocab.txt and
+tokenizer.json.
 
-The output directory of a training run counts as the model directory in it; of
-pretraining with the weights and the optimizer's state of the newest checkpoint.
+The output directory of a training run is read as the model directory in it;
+for pretraining, with the weights and the optimizer state of the newest
+checkpoint.
 """
 
 import dataclasses
@@ -32,12 +33,12 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_card
-from bert_tf.checkpoints import optimizer_state
 from bert_tf.checkpoints import safetensors as safetensors_file
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import match_optimizer_state
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -52,7 +53,7 @@ WEIGHTS_FILE = "model.weights.safetensors"
 OPTIMIZER_FILE = "optimizer_state.safetensors"
 README_FILE = "README.md"
 CHECKSUMS_FILE = "checksums.json"
-# Where a training run leaves the model, in its output directory.
+# The folder of a training run's output directory that holds the model.
 MODEL_FOLDER = "model"
 
 _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
@@ -70,7 +71,7 @@ def write(
     task: Mapping[str, Any],
     readme: str,
 ) -> None:
-    """Writes a model directory, whole or not at all.
+    """Writes a model directory, as a whole or not at all.
 
     An earlier directory of that name stays until the new one is complete.
 
@@ -79,14 +80,14 @@ def write(
       config: The shape of the model.
       weights: Canonical name to value.
       vocabulary: The vocabulary, if known.
-      tokenizer_settings: What `BertTokenizer.settings` returns; given if and
-        only if the vocabulary is.
+      tokenizer_settings: The tokenizer's `settings`; None if and only if the
+        vocabulary is None.
       task: JSON values; `kind` is a key of `weight_map.HEADS`.
       readme: The model card.
 
     Raises:
       UserError: If vocabulary, settings, configuration, weights and kind do
-        not belong together.
+        not fit together.
     """
     stored = StoredModel(
         path=path,
@@ -103,19 +104,19 @@ def write(
 def write_model(
     directory: str, stored: StoredModel, readme: str | None = None
 ) -> list[str]:
-    """Fills an empty directory.
+    """Writes the files of a model into an empty directory.
 
     Args:
-      directory: Where to.
+      directory: The directory.
       stored: The model.
-      readme: The model card; by default it says where the model comes from.
+      readme: The model card; by default a short one that names the source.
 
     Returns:
-      No sentence, as a model directory holds everything.
+      An empty list, as a model directory holds everything.
 
     Raises:
-      UserError: If the parts of the model do not belong together; then
-        nothing is written.
+      UserError: If the parts of the model do not fit together; then nothing is
+        written.
     """
     _match(stored.config, stored.weights, stored.path)
     stored_model.check(stored)
@@ -157,10 +158,10 @@ def write_model(
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether a model directory is at `path`.
+    """Returns whether `path` is a model directory.
 
-    So is the output directory of a training run, if it holds checkpoints
-    besides, and each of those.
+    The output directory of a training run counts too, and each checkpoint in
+    it.
     """
     try:
         return _locate(path) is not None
@@ -171,21 +172,22 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a model directory and checks that nothing in it has changed.
+    """Reads a model directory and compares its files with the checksums.
 
     Args:
       path: A model directory; or the output directory of a training run or
-        one of its checkpoints, which then gives weights and optimizer state.
+        one of its checkpoints, from which weights and optimizer state are then
+        read.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
-      UserError: If it is none, if a file is missing or was changed, or if its
-        files do not belong together.
+      UserError: If it is not a model directory, a file is missing or was
+        changed, or its files do not fit together.
     """
     located = _locate(path)
     if located is None:
         raise UserError(
-            "Expected a model directory, as training leaves it in "
+            "Expected a model directory, as training writes it to "
             f"<output_dir>/{MODEL_FOLDER}. Received: {path!r}, and there is no "
             f"{os.path.join(path, CHECKSUMS_FILE)}."
         )
@@ -220,7 +222,7 @@ def read_model(
 
 
 def _locate(path: str) -> tuple[str, str | None] | None:
-    """Returns the model directory that `path` means, and the checkpoint."""
+    """Returns the model directory and the checkpoint to read, if any."""
     if tf.io.gfile.exists(os.path.join(path, CHECKSUMS_FILE)):
         return path, None
     if tf.io.gfile.isdir(path):
@@ -231,8 +233,8 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # Of fine-tuning no step but the chosen one is of use, which may not be the
-    # last.
+    # The model of a fine-tuning run may be from an earlier step than its last
+    # checkpoint.
     if folder == path and _was_fine_tuned(directory):
         return directory, None
     has_checkpoint = any(
@@ -249,7 +251,7 @@ def _was_fine_tuned(directory: str) -> bool:
 
 
 def _check_files(path: str) -> frozenset[str]:
-    """Compares the files with the checksums and returns their names."""
+    """Compares the files with the checksums; returns their names."""
     checksums_file = os.path.join(path, CHECKSUMS_FILE)
     checksums = files.read_json(checksums_file)
     is_ours = isinstance(checksums, dict) and checksums.get("format") == _FORMAT
@@ -272,12 +274,12 @@ def _check_files(path: str) -> frozenset[str]:
                 f"The model directory {path} is incomplete: {name} is missing; "
                 "copy it again."
             )
-        found = files.sha256(file)
-        if found != expected:
+        actual = files.sha256(file)
+        if actual != expected:
             raise UserError(
-                f"{file} is not what was written: its SHA-256 is not the "
-                f"one in {CHECKSUMS_FILE}; copy the model directory again or, "
-                f"if you have changed the file, put {found} there."
+                f"{file} was changed: its SHA-256 is not the one in "
+                f"{CHECKSUMS_FILE}; copy the model directory again or, if you "
+                f"have changed the file, put {actual} there."
             )
     return names
 
@@ -288,7 +290,7 @@ def _read_weights(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, Tensors, matching.Report]:
-    """Returns weights, optimizer state and what became of the tensors."""
+    """Returns weights, optimizer state and the report on the tensors."""
     path = os.path.join(directory, WEIGHTS_FILE)
     tensors, _ = safetensors_file.read(path)
     weights, report = _match(config, tensors, path, allow_missing)
@@ -296,7 +298,7 @@ def _read_weights(
         return weights, Tensors.from_arrays({}), report
     path = os.path.join(directory, OPTIMIZER_FILE)
     tensors, _ = safetensors_file.read(path)
-    state, unused = optimizer_state.match(
+    state, unused = match_optimizer_state(
         tensors.shapes,
         tensors.__getitem__,
         {name: weights.shapes[name] for name in report.loaded},
@@ -310,12 +312,12 @@ def _read_weights(
 def _read_checkpoint(
     path: str, config: BertConfig, allow_missing: re.Pattern | None
 ) -> tuple[Tensors, Tensors, matching.Report]:
-    """Returns weights, optimizer state and what became of the tensors."""
+    """Returns weights, optimizer state and the report on the tensors."""
     prefix = tf1_checkpoint.find_prefix(path)
     weights, state, report = tf1_checkpoint.read_weights(
         prefix, config, allow_missing
     )
-    note = f"Weights and optimizer state are those of the checkpoint {prefix}."
+    note = f"Weights and optimizer state come from the checkpoint {prefix}."
     return weights, state, report.with_notes(note)
 
 
@@ -342,7 +344,7 @@ def _read_vocabulary(
     if VOCAB_FILE not in names:
         return None, None
     path = os.path.join(directory, VOCAB_FILE)
-    # Only \n ends a line: a vocabulary may hold other line separators.
+    # Only \n ends a line: a vocabulary may contain other line separators.
     lines = files.read_bytes(path).decode().removesuffix("\n").split("\n")
     settings = files.read_json_object(os.path.join(directory, TOKENIZER_FILE))
     return Vocabulary(lines, source=path), settings

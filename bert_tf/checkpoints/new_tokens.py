@@ -1,7 +1,7 @@
-"""Pieces that a vocabulary is to get: read from a file of words, checked.
+"""Reads and checks the file of new words for a vocabulary.
 
-A word is taken as the tokenizer will see it, so what the file says and what a
-text says meet; whatever no text could ever match is refused.
+Words are normalized as text is, so that they match text; a word that no text
+could match is refused.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
-# A continuation is looked at behind this letter, as it never stands alone.
+# Put in front of a continuation to normalize it, as it never stands alone.
 _FRONT = "a"
 
 
 @dataclasses.dataclass(frozen=True)
-class NewPiece:
-    """One piece that is to come.
+class NewToken:
+    """A new entry of a vocabulary.
 
     Attributes:
-      token: The piece as it will stand in the vocabulary.
-      line: The line of the file, from 1, that asks for it.
-      text: What that line says.
-      old_ids: The pieces that the tokenizer splits it into today.
+      token: The entry.
+      line: Its line in the file of new words, from 1.
+      text: The line.
+      old_ids: The tokens that the old vocabulary splits it into.
     """
 
     token: str
@@ -36,28 +36,28 @@ class NewPiece:
 
 
 @dataclasses.dataclass(frozen=True)
-class NewPieces:
-    """What a file of new words comes to.
+class NewTokens:
+    """The new tokens in a file of words.
 
     Attributes:
       source: The file.
-      pieces: In the order of the file.
-      known: Line and token of words that are in the vocabulary already.
-      repeated: Line and token of words that an earlier line asks for.
+      tokens: The new tokens in the order of the file.
+      existing: Line and token of words that are in the vocabulary already.
+      repeated: Line and token of words that an earlier line has too.
     """
 
     source: str
-    pieces: tuple[NewPiece, ...]
-    known: tuple[tuple[int, str], ...] = ()
+    tokens: tuple[NewToken, ...]
+    existing: tuple[tuple[int, str], ...] = ()
     repeated: tuple[tuple[int, str], ...] = ()
 
 
-def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewPieces:
-    r"""Reads new words, one a line, and splits them as is done today.
+def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewTokens:
+    r"""Reads new words, one a line, and splits them with the old vocabulary.
 
-    Each is normalized as text is. A line that begins with "##" asks for a
-    piece that continues words. Words of the vocabulary and words that stand
-    there twice are left out and listed.
+    Each is normalized as text is. A line that starts with "##" is a token that
+    continues words. Words that the vocabulary has and repeated words are left
+    out and listed.
 
     Args:
       path: The file: UTF-8, lines end in \n.
@@ -65,19 +65,19 @@ def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewPieces:
       tokenizer: The model's.
 
     Raises:
-      UserError: If the file is missing, empty, not UTF-8, begins with a byte
-        order mark or has \r\n line ends; if a line is empty or never matched
-        by a tokenizer; or if the vocabulary has all words.
+      UserError: If the file is missing, empty, not UTF-8, starts with a byte
+        order mark or has \r\n line ends; if a line is empty or no text could
+        match it; or if the vocabulary has all words.
     """
     lines = vocabulary_lib.read_lines(path, flag, "word")
     for number, line in enumerate(lines, 1):
         vocabulary_lib.check_line(line, "word", f"{path}, line {number}")
     tokens = _normalize(lines, path, tokenizer)
     lines_of: dict[str, int] = {}
-    known, repeated = [], []
+    existing, repeated = [], []
     for number, token in enumerate(tokens, 1):
         if token in tokenizer.vocabulary:
-            known.append((number, token))
+            existing.append((number, token))
         elif token in lines_of:
             repeated.append((number, token))
         else:
@@ -88,40 +88,41 @@ def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewPieces:
             "words already, so there is nothing to add."
         )
     old_ids = _split(list(lines_of), tokenizer)
-    pieces = [
-        NewPiece(token, number, lines[number - 1], ids)
+    new = [
+        NewToken(token, number, lines[number - 1], ids)
         for (token, number), ids in zip(lines_of.items(), old_ids, strict=True)
     ]
-    return NewPieces(path, tuple(pieces), tuple(known), tuple(repeated))
+    return NewTokens(path, tuple(new), tuple(existing), tuple(repeated))
 
 
-def check_matched(new: NewPieces, tokenizer: BertTokenizer) -> None:
-    """Checks that what the lines say gets the id of the new piece.
+def check_matched(new: NewTokens, tokenizer: BertTokenizer) -> None:
+    """Checks that the extended tokenizer maps each line to its new token.
 
     Args:
-      new: The new pieces.
-      tokenizer: That of the vocabulary that has them.
+      new: The new tokens.
+      tokenizer: The tokenizer with the extended vocabulary.
 
     Raises:
-      UserError: If a text is not read as the piece it asked for.
+      UserError: If a line is split into other tokens.
     """
-    whole = [x for x in new.pieces if not x.token.startswith(CONTINUATION)]
+    whole = [x for x in new.tokens if not x.token.startswith(CONTINUATION)]
     if not whole:
         return
-    found = tokenizer.tokenize([piece.text for piece in whole]).to_list()
-    for piece, ids in zip(whole, found, strict=True):
-        if ids != [tokenizer.vocabulary.id(piece.token)]:
+    vocabulary = tokenizer.vocabulary
+    split = tokenizer.tokenize([added.text for added in whole]).to_list()
+    for added, ids in zip(whole, split, strict=True):
+        if ids != [vocabulary.id(added.token)]:
+            tokens = " ".join(vocabulary.tokens[i] for i in ids)
             raise UserError(
-                f"{new.source}, line {piece.line}: {piece.text!r} would still "
-                f"be read as {' '.join(_tokens(tokenizer.vocabulary, ids))}; "
-                "leave it out."
+                f"{new.source}, line {added.line}: {added.text!r} would still "
+                f"be split into {tokens}; leave it out."
             )
 
 
 def _normalize(
     lines: Sequence[str], path: str, tokenizer: BertTokenizer
 ) -> list[str]:
-    """Returns what the vocabulary has to hold for the lines' words."""
+    """Returns the vocabulary entries of the lines."""
     prefixes = [
         CONTINUATION if line.startswith(CONTINUATION) else "" for line in lines
     ]
@@ -178,18 +179,18 @@ def _refuse(
 def _split(
     tokens: Sequence[str], tokenizer: BertTokenizer
 ) -> list[tuple[int, ...]]:
-    """Returns the ids that the tokenizer gives for each piece."""
+    """Returns the ids of the tokens that each new token is split into."""
     ids = tokenizer.tokenize(tokens).to_list()
     return [
         _split_continuation(token, tokenizer.vocabulary)
         if token.startswith(CONTINUATION)
-        else tuple(found)
-        for token, found in zip(tokens, ids, strict=True)
+        else tuple(token_ids)
+        for token, token_ids in zip(tokens, ids, strict=True)
     ]
 
 
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Splits a piece as the rest of a word, which no text can be.
+    """Splits a "##" token like the rest of a word; no text is that rest.
 
     Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from
     the second round of its loop on.
@@ -205,7 +206,3 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
         ids.append(vocabulary.id(CONTINUATION + rest[:end]))
         rest = rest[end:]
     return tuple(ids)
-
-
-def _tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
-    return [vocabulary.tokens[number] for number in ids]

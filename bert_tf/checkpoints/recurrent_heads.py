@@ -1,12 +1,13 @@
-"""The weights of BiLSTMs between encoder and head, which few models have.
+"""The weights of BiLSTMs and layer combinations under a head.
 
-`weight_map` has the weights of all BERTs. A BiLSTM's number and size stand in
-no `BertConfig`, so their rows are made of what a checkpoint holds:
+`weight_map` has the weights of every BERT. A `BertConfig` does not contain the
+number and the size of BiLSTMs, so the names and shapes in a checkpoint
+determine their rows:
 
-  <head>/layer_combination/{weights,scale}   of weighted sums of layers
+  <head>/layer_combination/{weights,scale}   weighted sums of layers
   <head>/bilstm_{n}/{forward,backward}/{kernel,recurrent_kernel,bias}
 
-Only our formats have them: bert_tf and tf1.
+Only the formats bert_tf and tf1 have them.
 """
 
 import dataclasses
@@ -35,12 +36,12 @@ _UNDER_HEAD = re.compile(r"(^|/)(bilstm_\d+|layer_combination)/")
 
 
 def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
-    """Returns all rows of `weight_map`, and those of BiLSTMs.
+    """Returns all rows of `weight_map`, and the rows of BiLSTMs.
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape, of all weights of a checkpoint. Those
-        that begin as a BiLSTM's ask for all of that BiLSTM.
+      shapes: Canonical name to shape, of all weights of a checkpoint. One
+        weight of a BiLSTM adds all rows of that BiLSTM.
     """
     result = weight_map.rows(config)
     for prefix in _PREFIXES.values():
@@ -65,20 +66,20 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
 
 def belongs(name: str) -> bool:
-    """Returns whether a weight is one of those between encoder and head."""
+    """Returns whether a weight is between encoder and head."""
     return _UNDER_HEAD.search(name) is not None
 
 
 def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
-    """Checks that a model's weights are those that its task speaks of.
+    """Checks that a model has the BiLSTMs that its task names.
 
     Args:
-      task: What task.json holds.
+      task: The contents of task.json.
       names: Canonical names of the model's weights.
-      source: What to call the model in an error.
+      source: The name of the model in an error.
 
     Raises:
-      UserError: If they are not.
+      UserError: If not.
     """
     prefix = _prefix_of(task["kind"])
     if prefix is None:
@@ -88,8 +89,8 @@ def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
     number = _count(prefix, names)
     combination = task.get("layer_combination")
     is_feature_based = task.get("approach") == "feature_based"
-    known = LAYER_COMBINATIONS if is_feature_based else (None,)
-    if combination not in known:
+    allowed = LAYER_COMBINATIONS if is_feature_based else (None,)
+    if combination not in allowed:
         raise UserError(
             f"The task of {source} must name a layer_combination, one of "
             f"{', '.join(LAYER_COMBINATIONS)}, if and only if its approach is "
@@ -103,43 +104,43 @@ def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
     has_weighted = any(name.startswith(combined) for name in names)
     if number != expected or has_weighted != is_weighted:
         raise UserError(
-            f"The task of {source} asks for {expected} BiLSTMs and "
-            f"{'a' if is_weighted else 'no'} learnt sum of layers. Its "
+            f"The task of {source} needs {expected} BiLSTMs and "
+            f"{'a' if is_weighted else 'no'} learned sum of layers. Its "
             f"weights have {number} and {'one' if has_weighted else 'none'}: "
-            "task.json is of another model."
+            "task.json belongs to another model."
         )
 
 
 def arguments(
     task: Mapping[str, Any], kind: str, shapes: Mapping[str, Shape]
 ) -> dict[str, Any]:
-    """Returns the arguments of a model's constructor that a stored head sets.
+    """Returns the constructor's arguments that a stored head determines.
 
     Args:
-      task: What task.json holds, or nothing of it.
+      task: The contents of task.json, or an empty mapping.
       kind: The kind of the model to build.
-      shapes: Canonical name to shape, of all weights that it begins with.
+      shapes: Canonical name to shape of all stored weights.
     """
     prefix = _prefix_of(kind)
     if prefix is None or f"{prefix}output_weights" not in shapes:
         return {}
     number = _count(prefix, shapes)
-    found: dict[str, Any] = {"head": _head_type(task, number)}
+    result: dict[str, Any] = {"head": _head_type(task, number)}
     if kind == "tagging":
-        found["approach"] = task.get("approach", "fine_tuning")
-    if found.get("approach") == "feature_based":
-        found |= {
+        result["approach"] = task.get("approach", "fine_tuning")
+    if result.get("approach") == "feature_based":
+        result |= {
             "head": "linear",
             "layer_combination": task["layer_combination"],
         }
     if number:
         shape = shapes[f"{prefix}bilstm_0/forward/recurrent_kernel"]
-        found["lstm_size"] = shape[0]
-    return found
+        result["lstm_size"] = shape[0]
+    return result
 
 
 def _head_type(task: Mapping[str, Any], number: int) -> str:
-    """Returns `head`; checkpoints of TensorFlow 1 have no task.json."""
+    """Returns the type of the head; TF1 checkpoints have no task.json."""
     return task.get("head") or ("bilstm" if number else "linear")
 
 
@@ -158,7 +159,7 @@ def _count(prefix: str, names: Iterable[str]) -> int:
 def _sizes(
     prefix: str, config: BertConfig, shapes: Mapping[str, Shape]
 ) -> tuple[int, int]:
-    """Returns the width that the first BiLSTM reads, and its units."""
+    """Returns the width of the first BiLSTM's input, and its units."""
     kernel = shapes.get(f"{prefix}bilstm_0/forward/kernel", ())
     widths = (config.hidden_size, _FOUR * config.hidden_size)
     width = kernel[0] if kernel and kernel[0] in widths else widths[0]

@@ -1,7 +1,7 @@
-"""Weight files of Hugging Face's format, one tensor at a time.
+"""Reads and writes safetensors files, one tensor at a time.
 
-A file is the length of its header, the header (names, types, shapes and where
-the numbers lie, as JSON), and the numbers.
+A file consists of the length of its header, the header (JSON with the names,
+types, shapes and offsets of the tensors), and the tensors' bytes.
 """
 
 import json
@@ -21,14 +21,14 @@ _CHUNK_BYTES = 1 << 24
 
 
 def read(path: str) -> tuple[Tensors, dict[str, str]]:
-    """Reads the header of a file; its tensors are read when asked for.
+    """Reads the header of a file; its tensors are read on access.
 
     Args:
-      path: The file; one that is not on a local disk is read at once.
+      path: The file; a remote file is read as a whole, at once.
 
     Returns:
-      The tensors, in the file's types, and the types: name to, for instance,
-      "F32" or "BF16".
+      The tensors, in the file's types, and name to type, for instance "F32" or
+      "BF16".
 
     Raises:
       UserError: If the file is missing, truncated or damaged.
@@ -67,7 +67,7 @@ def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _open(path: str):
-    # Mapped into memory, the pages of a file would count as the process's.
+    # A memory-mapped file would count towards the memory of the process.
     return safetensors.safe_open(path, framework="numpy", backend="pread")
 
 
@@ -85,20 +85,20 @@ def write(
     metadata: Mapping[str, str],
     integers: Collection[str] = (),
 ) -> None:
-    """Writes <float32> tensors, of which it holds one at a time.
+    """Writes <float32> tensors, with one tensor in memory at a time.
 
-    The file is, byte by byte, what the library writes. `safetensors.numpy`
-    itself wants all tensors at once.
+    The file is, byte for byte, the one that `safetensors.numpy` writes, which
+    needs all tensors in memory.
 
     Args:
       path: The file to write.
       tensors: Name to value.
-      metadata: What to say about the file in its header.
-      integers: Names of those that are <int64>.
+      metadata: The metadata in the header.
+      integers: Names of <int64> tensors.
     """
     header = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    # The widest type first, so that every tensor is aligned.
+    # The widest type comes first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (name not in integers, name))
     for name in names:
         shape = tensors.shapes[name]

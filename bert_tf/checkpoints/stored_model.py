@@ -1,18 +1,19 @@
-"""A model as it lies on disk, whatever the format."""
+"""`StoredModel`: a model on disk, in any format."""
 
 import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from bert_tf.checkpoints import optimizer_state
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.matching import Report
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import match_optimizer_state
 from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
@@ -23,23 +24,23 @@ from bert_tf.text.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class StoredModel:
-    """What all formats have in common, in our terms.
+    """Config, weights, vocabulary and task of a stored model, in our terms.
 
     Attributes:
-      path: Where it was read from.
+      path: The path it was read from.
       config: The shape of the model.
-      weights: Canonical name to value, <float32>, read when asked for.
-      vocabulary: The vocabulary, or None if nobody knows it.
-      tokenizer_settings: What `BertTokenizer.settings` returned, or None.
-      task: JSON values: `kind` (a key of `weight_map.HEADS`) and what belongs
-        to it: `labels` (a list of names, where a head has labels),
-        `problem_type` ("single_label", "multi_label" or "regression", for
-        kind "classification"), `max_seq_length`, ...
+      weights: Canonical name to value, <float32>, read on access.
+      vocabulary: The vocabulary, or None if unknown.
+      tokenizer_settings: The tokenizer's `settings`, or None.
+      task: JSON values: `kind` (a key of `weight_map.HEADS`) and its settings:
+        `labels` (a list of names, if the head has labels), `problem_type`
+        ("single_label", "multi_label" or "regression", for kind
+        "classification"), `max_seq_length`, ...
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
-        and `global_step`, <int64>[], where the format keeps them.
-      report: What became of the format's tensors.
-      lower_case_is_derived: Whether `derive_lower_case` had to answer, as the
-        format or the files do not say how text is read.
+        and `global_step`, <int64>[], if the format has them.
+      report: The tensors that were loaded, missing or unused.
+      lower_case_is_derived: Whether `derive_lower_case` determined the case, as
+        the format or the files do not.
     """
 
     path: str
@@ -56,13 +57,13 @@ class StoredModel:
 
     @property
     def num_labels(self) -> int | None:
-        """How many labels the head has; None if it is not one for labels."""
+        """Number of labels of the head; None if it has no labels."""
         sizes = {self.weights.shapes[name][0] for name in self._label_weights}
         return sizes.pop() if sizes else None
 
     @property
     def _label_weights(self) -> list[str]:
-        """The weights with a row, or a number, for each label."""
+        """Names of the weights whose first axis is the labels."""
         heads = weight_map.HEADS[self.task["kind"]]
         return [
             row.name
@@ -75,7 +76,7 @@ class StoredModel:
         """Returns the model with its labels in another order.
 
         Args:
-          labels: The model's labels, none of them twice.
+          labels: The model's labels, each once.
         """
         order = [list(self.task["labels"]).index(label) for label in labels]
         moved = set(self._label_weights)
@@ -91,19 +92,22 @@ class StoredModel:
         )
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of all that it computes with, in hexadecimal."""
+        """Returns the SHA-256 of config, vocabulary, task and weights."""
         return self._fingerprint
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        # Each run of a grid asks for it, and large models take seconds.
-        described = {
+        # Cached: each trial of a grid search needs it, and hashing a large
+        # model takes seconds.
+        description = {
             "config": self.config.to_dict(),
             "vocabulary": self.vocabulary and self.vocabulary.hash,
             "tokenizer": self.tokenizer_settings,
             "task": self.task,
         }
-        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+        digest = hashlib.sha256(
+            json.dumps(description, sort_keys=True).encode()
+        )
         for name in sorted(self.weights):
             digest.update(name.encode() + self.weights[name].tobytes())
         return digest.hexdigest()
@@ -117,7 +121,7 @@ class StoredModel:
           preserve_special_tokens: Overrides the stored setting.
 
         Raises:
-          UserError: If the vocabulary is not known.
+          UserError: If the vocabulary is unknown.
         """
         if self.vocabulary is None or self.tokenizer_settings is None:
             raise UserError(
@@ -139,13 +143,13 @@ class StoredModel:
 
     @property
     def normalization(self) -> str:
-        """By whose rules text is read, one of `config.NORMALIZATIONS`."""
-        # Model directories were the original's before there was a choice.
+        """The text normalization, one of `config.NORMALIZATIONS`."""
+        # Model directories of earlier versions do not name it.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
 
 def check(stored: StoredModel) -> None:
-    """Checks that all parts of a model fit its weights.
+    """Checks that config, vocabulary, task and optimizer state fit the weights.
 
     Raises:
       UserError: If one of them does not.
@@ -162,11 +166,11 @@ def check(stored: StoredModel) -> None:
     absent = [head for head in heads if head not in present]
     if absent:
         raise UserError(
-            f"The model in {stored.path} says that it is of kind={kind!r}, but "
-            f"its weights lack the head {' and '.join(absent)}."
+            f"The model in {stored.path} is of kind={kind!r}, but its weights "
+            f"lack the head {' and '.join(absent)}."
         )
     recurrent_heads.check(stored.task, stored.weights, stored.path)
-    optimizer_state.match(
+    match_optimizer_state(
         stored.optimizer_state.shapes,
         stored.optimizer_state.__getitem__,
         stored.weights.shapes,
@@ -213,7 +217,7 @@ def tokenizer_settings(
     preserve_special_tokens: bool = False,
     normalization: str = ORIGINAL,
 ) -> dict[str, Any]:
-    """Returns what `BertTokenizer.settings` would, without building one."""
+    """Returns `BertTokenizer.settings`, without building a tokenizer."""
     if strip_accents is None:
         strip_accents = lower_case and normalization == ORIGINAL
     return {
@@ -225,13 +229,68 @@ def tokenizer_settings(
     }
 
 
-def derive_lower_case(vocabulary: Vocabulary) -> bool:
-    """Returns whether no piece of a vocabulary has an upper-case letter.
+def lost_settings(
+    format_name: str, task: Mapping[str, Any], carried: Collection[str]
+) -> list[str]:
+    """Returns a sentence on the task's settings that a format cannot hold.
 
-    For formats that do not say how text is read. What stands in brackets,
-    such as [CLS], [unused7] and the <S> of the Chinese vocabulary, is not
-    asked; nor are letters without a lower case, such as the U+211D of the
-    uncased English one.
+    Args:
+      format_name: The format, as the subject of the sentence.
+      task: The contents of task.json.
+      carried: Names in the task that the format keeps, or that other sentences
+        mention.
+
+    Returns:
+      A list of one sentence, or an empty list if there are no such settings.
+    """
+    lost = sorted(
+        name
+        for name, value in task.items()
+        if value is not None and name not in carried
+    )
+    if not lost:
+        return []
+    return [
+        f"{format_name} has no place for {', '.join(lost)} of the task; not "
+        "carried."
+    ]
+
+
+def read_vocabulary(
+    path: str, vocab_size: int, source: str
+) -> tuple[Vocabulary, dict[str, Any], str]:
+    """Reads vocab.txt of a checkpoint that does not store the case.
+
+    Args:
+      path: The file.
+      vocab_size: Rows of the model's word embeddings.
+      source: The format, as the subject of a sentence.
+
+    Returns:
+      The vocabulary, the tokenizer's `settings`, and a note for the user.
+
+    Raises:
+      UserError: If the file is damaged or of another size.
+    """
+    vocabulary = Vocabulary.from_file(path)
+    vocabulary.check_size(vocab_size)
+    lower_case = derive_lower_case(vocabulary)
+    verb = "does" if lower_case else "does not"
+    return (
+        vocabulary,
+        tokenizer_settings(vocabulary, lower_case),
+        f"{source} does not say whether the model reads lower case; by its "
+        f"vocabulary it {verb}.",
+    )
+
+
+def derive_lower_case(vocabulary: Vocabulary) -> bool:
+    """Returns whether no wordpiece of a vocabulary has an upper-case letter.
+
+    For formats that do not store the case. Entries in brackets, such as [CLS],
+    [unused7] and the <S> of the Chinese vocabulary, do not count; nor do
+    letters without a lower-case form, such as the U+211D of the uncased
+    English vocabulary.
     """
     return all(
         token == token.lower() or token[0] + token[-1] in ("[]", "<>")

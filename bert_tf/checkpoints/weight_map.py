@@ -1,22 +1,24 @@
-"""Every weight of BERT, one row each, and its name in each format.
+"""Every weight of BERT, one row each: its name and layout in each format.
 
-Our own names are those of the original's TF1 checkpoints: a variable's path
-without the name of the outermost model. Models, checkpoints, weight files and
-converters all use them, and call them canonical. `recurrent_heads` adds those
-of BiLSTMs.
+Our own, canonical names are the names in the original's TF1 checkpoints: a
+variable's path without the name of the outermost model. Models, checkpoints,
+weight files and converters all use them. `recurrent_heads` adds the weights of
+BiLSTMs.
 """
 
 import dataclasses
 import re
 
+import numpy as np
+
 from bert_tf.config import BertConfig
 
-# The suffixes of what an optimizer keeps for each weight (optimization.py:
-# 107-118 of the original).
+# Suffixes of the optimizer's moments of a weight (optimization.py:107-118 of
+# the original).
 SLOT_SUFFIXES = ("/adam_m", "/adam_v")
 GLOBAL_STEP = "global_step"
 
-# The part of a model that no checkpoint may lack.
+# The part that every checkpoint must have.
 ENCODER = "bert"
 POOLER = "bert/pooler"
 MASKED_LM = "cls/predictions"
@@ -25,14 +27,14 @@ NEXT_SENTENCE = "cls/seq_relationship"
 # (run_classifier.py:600-605 of the original).
 CLASSIFIER = "output"
 SQUAD = "cls/squad"
-# The original has no head for tags and for multiple choice.
+# The original has no heads for tagging and multiple choice.
 TAGGER = "cls/tagging"
 MULTIPLE_CHOICE = "cls/multiple_choice"
 
 _ROOT_HEAD = re.compile(r"output_(weights|bias)$|bilstm_\d+/")
 
-# Kind of model (`kind` in task.json) to the heads it has, the pooler apart.
-# A model that has the heads of several kinds is of the first of them.
+# Kind of model (`kind` in task.json) to its heads, without the pooler. A model
+# with the heads of several kinds is of the first of these kinds.
 HEADS = {
     "classification": (CLASSIFIER,),
     "question_answering": (SQUAD,),
@@ -44,7 +46,7 @@ HEADS = {
     "encoder": (),
 }
 
-# Stands in a row's shape for the number of labels, which no config knows.
+# A row's placeholder for the number of labels, which no config has.
 LABELS = "labels"
 
 Shape = tuple[int, ...]
@@ -56,10 +58,10 @@ class Row:
     """One weight; `{n}` in a name is the number of the encoder layer.
 
     Attributes:
-      name: Ours, which is that of TF1.
-      shape: Ours: names of `BertConfig`'s fields, numbers, or `LABELS`.
+      name: The canonical name, also the name in TF1 checkpoints.
+      shape: Our shape: names of `BertConfig`'s fields, numbers, or `LABELS`.
       layout: How formats differ in the order of its numbers:
-        same: nowhere;
+        same: no difference;
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
           [out] of attention, whose out or in KerasHub and Model Garden split
@@ -178,7 +180,7 @@ _EMBEDDINGS = [
     ),
 ]
 
-# The four names of a layer; what stands in LAYER follows one of them.
+# The prefixes of an encoder layer in the four formats.
 _LAYER = (
     "bert/encoder/layer_{n}/",
     "bert.encoder.layer.{n}.",
@@ -275,7 +277,7 @@ _POOLER = _dense(
 _NEXT = "model/classification_heads/0/out_proj"
 _SPANS = "model/span_labeling/layer_with_weights-0"
 
-# KerasHub's masked-LM head computes something else, so it has no name here.
+# KerasHub's masked-LM head computes something else, so it has no name there.
 _HEAD_ROWS = [
     *_dense(
         (
@@ -299,7 +301,7 @@ _HEAD_ROWS = [
         "same",
         "cls.predictions.bias",
         None,
-        # A full stop in a name escapes the stroke of "output_bias/bias".
+        # ".S" in a name is the escaped slash of "output_bias/bias".
         "masked_lm/output_bias.Sbias",
     ),
     *_head("cls/seq_relationship/", 2, "cls.seq_relationship", None, _NEXT),
@@ -311,7 +313,7 @@ _HEAD_ROWS = [
 
 
 def rows(config: BertConfig) -> list[Row]:
-    """Returns all rows, those of the encoder layers once for each layer."""
+    """Returns all rows, with the rows of an encoder layer once per layer."""
 
     def numbered(row, n):
         names = {
@@ -329,14 +331,14 @@ def rows(config: BertConfig) -> list[Row]:
 
 
 def name_in(row: Row, weights_format: str) -> str | None:
-    """Returns a row's name in a format; None if the format has no such."""
+    """Returns a row's name in a format; None if the format lacks it."""
     if weights_format in ("bert_tf", "tf1"):
         return row.name
     return getattr(row, weights_format)
 
 
 def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
-    """Returns our shape of a row's weight in a model of that config."""
+    """Returns our shape of a row's weight in a model with this config."""
 
     def size(symbol):
         if isinstance(symbol, int):
@@ -344,6 +346,54 @@ def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
         return num_labels if symbol == LABELS else getattr(config, symbol)
 
     return tuple(size(symbol) for symbol in row.shape)
+
+
+def to_format(
+    value: np.ndarray, layout: str, weights_format: str, num_heads: int
+) -> np.ndarray:
+    """Rearranges a weight from our layout to a format's; maybe a view."""
+    if weights_format in ("bert_tf", "tf1") or layout == "same":
+        return value
+    if weights_format == "huggingface":
+        kernels = ("dense", "per_head_out", "per_head_in")
+        return value.T if layout in kernels else value
+    if layout == "per_head_out":
+        return value.reshape(value.shape[0], num_heads, -1)
+    if layout == "per_head_bias":
+        return value.reshape(num_heads, -1)
+    if layout == "per_head_in":
+        return value.reshape(num_heads, -1, value.shape[1])
+    return value.T if layout == "output" else value
+
+
+def from_format(
+    value: np.ndarray, layout: str, weights_format: str
+) -> np.ndarray:
+    """Rearranges a weight from a format's layout to ours."""
+    if weights_format in ("bert_tf", "tf1", "huggingface") or layout in (
+        "same",
+        "dense",
+        "output",
+    ):
+        # A second transposition undoes the first.
+        return to_format(value, layout, weights_format, 1)
+    if layout == "per_head_out":
+        return value.reshape(value.shape[0], -1)
+    if layout == "per_head_in":
+        return value.reshape(-1, value.shape[-1])
+    return value.reshape(-1)
+
+
+def shape_in(
+    row: Row,
+    weights_format: str,
+    config: BertConfig,
+    num_labels: int = 0,
+) -> Shape:
+    """Returns the shape of a row's weight in a format."""
+    ours = np.broadcast_to(np.int8(0), shape_of(row, config, num_labels))
+    heads = config.num_attention_heads
+    return to_format(ours, row.layout, weights_format, heads).shape
 
 
 def is_optimizer_state(name: str) -> bool:
@@ -355,8 +405,8 @@ def head_of(name: str) -> str | None:
     """Returns the head that a checkpoint's weight belongs to.
 
     For instance "cls/squad" for "cls/squad/output_bias", "output" for the
-    classifier's "output_bias", "bert/pooler" for the pooler's, and None where
-    the name is no head's.
+    classifier's "output_bias", "bert/pooler" for the pooler's weights, and
+    None for a name that belongs to no head.
     """
     if _ROOT_HEAD.match(name):
         return CLASSIFIER
@@ -367,12 +417,15 @@ def head_of(name: str) -> str | None:
 
 
 def part_of(name: str) -> str:
-    """Returns what is loaded as a whole: a head, or "bert" for the encoder."""
+    """Returns the part of a weight: its head, or "bert" for the encoder.
+
+    Parts are loaded as a whole.
+    """
     return head_of(name) or name.split("/")[0]
 
 
 def kind_of(names) -> str:
-    """Returns the kind of model that has weights of these canonical names."""
+    """Returns the kind of model that has weights with these names."""
     present = {part_of(name) for name in names}
     return next(
         kind for kind, heads in HEADS.items() if present.issuperset(heads)

@@ -1,1 +1,1 @@
-"""One module for each command: flags in, one call out."""
+"""One module per script: parses flags, then makes one call."""

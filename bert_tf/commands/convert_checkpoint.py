@@ -4,16 +4,17 @@ r"""Converts a BERT from one project's format to another's.
       --to=huggingface --output=bert-base
 
 Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
-and bert_tf (a model directory). That of --input is recognised, unless --from
-names it. What was loaded, missing, unused and rearranged is printed; a weight
-that is missing or has no place is an error unless --allow_missing matches it.
+and bert_tf (a model directory). The format of --input is detected, unless
+--from names it. Prints the weights that were loaded, missing, unused and
+rearranged; a missing or unused weight is an error unless --allow_missing
+matches it.
 """
 
 from bert_tf.flags.convert import ConvertCheckpointConfig
 
 
 def main(config: ConvertCheckpointConfig) -> None:
-    # So that --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.checkpoints import convert as conversion
 
     conversion.run(config)

@@ -1,7 +1,7 @@
-r"""Makes records to pretrain BERT on from text.
+r"""Makes pretraining records from text.
 
-Text is paragraphs, or one sentence a line with --nosplit_sentences; blank lines
-stand between documents.
+The text is paragraphs, or with --nosplit_sentences one sentence a line; blank
+lines separate documents.
 
   python run/create_pretraining_data.py --input_file='text/*.txt.gz' \
       --vocab_file=data/vocab.txt --output_file=data/pretraining/text.tfrecord \
@@ -12,7 +12,7 @@ from bert_tf.flags.data import CreatePretrainingDataConfig
 
 
 def main(config: CreatePretrainingDataConfig) -> None:
-    # So that --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

@@ -1,15 +1,15 @@
-r"""From the text on this machine to a tiny BERT and a served classifier.
+"""Pretrains, fine-tunes and serves a tiny BERT on text from this machine.
 
   python run/demo.py --output_dir=.demo
 
-A second run goes on where the first one stopped, or finishes at once.
+A second run resumes where the first one stopped, or finishes at once.
 """
 
 from bert_tf.flags.demo import DemoConfig
 
 
 def main(config: DemoConfig) -> None:
-    # Here, so that --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.demo import run as demo
 
     demo.run(config)

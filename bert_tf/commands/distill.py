@@ -1,26 +1,27 @@
-r"""Teaches a small BERT what a large, fine-tuned one knows.
+r"""Distills a large, fine-tuned BERT into a small one.
 
-The teacher's model directory says what the task is; data as for the script
-that trained it:
+The teacher's model directory defines the task; the data flags are those of the
+script that trained it:
 
   python run/distill.py --teacher_dir=output/topics/model \
       --num_hidden_layers=4 --hidden_size=256 --train_file=train.csv \
       --dev_file=dev.csv --output_dir=output/small --do_train --do_eval
 
-A student as wide as its teacher, which is the default, begins with some of the
-teacher's layers, one of another width at random, and --pretrained_model_dir
-takes one that is there. --unlabeled_file adds text that nobody has labeled.
+A student of the teacher's width, the default, is initialized with some of the
+teacher's layers, a student of another width randomly, and with
+--pretrained_model_dir the student is an existing model. --unlabeled_file adds
+unlabeled text.
 
-The output directory is that of fine-tuning, and run/predict.py and the scripts
-in export/ take its model. Started again, it goes on where its last checkpoint
-is.
+The output directory has the same files as in fine-tuning, and run/predict.py
+and the scripts in export/ accept its model. Rerun the same command to resume
+from the last checkpoint.
 """
 
 from bert_tf.flags.distill import DistillConfig
 
 
 def main(config: DistillConfig) -> None:
-    # So --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.distillation import run as distillation
 
     distillation.run(config)

@@ -1,16 +1,17 @@
-r"""Writes a model as a SavedModel that takes strings, for TensorFlow Serving.
+r"""Exports a model as a SavedModel that takes strings, for TensorFlow Serving.
 
   python export/savedmodel.py --model_dir=output/mrpc/model \
       --output_dir=served/mrpc
 
-The next version of it appears, whole and verified, as served/mrpc/1, 2, ...
+Each export adds a version: served/mrpc/1, 2, ... A version appears only when it
+is complete and verified.
 """
 
 from bert_tf.flags.export import SavedModelConfig
 
 
 def main(config: SavedModelConfig) -> None:
-    # So --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.export import savedmodel
 
     savedmodel.run(config)

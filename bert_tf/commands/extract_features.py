@@ -1,10 +1,10 @@
-r"""Writes a model's activations for each piece of each line as JSON lines.
+r"""Writes a model's activations for each token of each line, as JSON lines.
 
   python run/extract_features.py --input_file=lines.txt \
       --output_file=features.jsonl --model_dir=output/model --layers=-1,-2
 
-The model may be of any format. With a checkpoint of the original that lies
-alone, in place of --model_dir:
+The model may be of any format. For a bare checkpoint of the original replace
+--model_dir with:
 
       --bert_config_file=bert_config.json --init_checkpoint=bert_model.ckpt \
       --vocab_file=vocab.txt
@@ -14,7 +14,7 @@ from bert_tf.flags.predict import ExtractFeaturesConfig
 
 
 def main(config: ExtractFeaturesConfig) -> None:
-    # So --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.inference import extract_features
 
     extract_features.run(config)

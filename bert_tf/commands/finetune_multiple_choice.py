@@ -1,4 +1,4 @@
-r"""Fine-tunes a BERT to choose: which of several texts goes with a context.
+r"""Fine-tunes a BERT to choose one of several texts for a context.
 
 SWAG, CODAH and ComVE, from their official files:
 
@@ -7,20 +7,20 @@ SWAG, CODAH and ComVE, from their official files:
       --train_batch_size=16 --learning_rate=2e-5 \
       --do_train --do_eval --do_predict
 
-or one's own .csv, .tsv or .jsonl, with any number of choices:
+Your own .csv, .tsv or .jsonl files, with any number of choices:
 
   python run/finetune_multiple_choice.py --task_name=custom \
       --train_file=train.csv --dev_file=dev.csv --choice_columns=a,b,c \
       --context_column=question --label_column=answer ...
 
-Started again, it goes on where its last checkpoint is.
+Rerun the same command to resume from the last checkpoint.
 """
 
 from bert_tf.flags.multiple_choice import MultipleChoiceConfig
 
 
 def main(config: MultipleChoiceConfig) -> None:
-    # Here, so --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
 

@@ -1,6 +1,6 @@
 r"""Learns a WordPiece vocabulary from text files.
 
-A report on it lies beside it: tokens per word, share of [UNK].
+A report with tokens per word and the share of [UNK] is written next to it.
 
   python run/learn_vocabulary.py --input_file='corpus/*.txt.gz' \
       --output_file=data/vocab.txt --vocab_size=30522
@@ -10,7 +10,7 @@ from bert_tf.flags.data import LearnVocabularyConfig
 
 
 def main(config: LearnVocabularyConfig) -> None:
-    # Here, so that --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.data import vocabulary_building
 
     vocabulary_building.run(config)

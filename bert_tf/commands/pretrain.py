@@ -8,16 +8,16 @@ or, flag by flag:
       --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \
       --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
 
-Started again, it goes on where its last checkpoint is. --init_checkpoint takes
-the weights of a model of any format, and with --init_optimizer_state training
-goes on where that left off.
+Rerun the same command to resume from the last checkpoint. --init_checkpoint
+loads the weights of a model of any format; with --init_optimizer_state it also
+loads the optimizer's state and the step, to continue that model's training.
 """
 
 from bert_tf.flags.pretrain import PretrainConfig
 
 
 def main(config: PretrainConfig) -> None:
-    # Here, so --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.pretraining import run as pretraining
 
     pretraining.train_and_evaluate(config)

@@ -4,15 +4,15 @@ r"""Serves models over the REST and gRPC interfaces of TensorFlow Serving.
   curl -d '{"instances": ["raw text"]}' \
       http://localhost:8501/v1/models/mrpc:predict
 
-New versions are loaded while requests are answered. http://localhost:8501/ is
-a page to try a model by hand, /metrics is for Prometheus.
+New versions are loaded without interrupting requests. http://localhost:8501/
+is a page to try a model by hand, and Prometheus reads /metrics.
 """
 
 from bert_tf.flags.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:
-    # So --help answers fast.
+    # Imported here, so that --help answers at once.
     from bert_tf.serving import server
 
     server.run(config)

@@ -1,7 +1,7 @@
 r"""Tokenizes a text file: one line of text in, one line of JSON out.
 
   python run/tokenize_file.py --vocab_file=data/vocab.txt \
-      --input_file=text.txt --output_file=pieces.jsonl
+      --input_file=text.txt --output_file=tokens.jsonl
 
 Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
 end], ...]}; offsets are bytes of the line of text.
@@ -11,7 +11,7 @@ from bert_tf.flags.data import TokenizeFileConfig
 
 
 def main(config: TokenizeFileConfig) -> None:
-    # Here, so that --help answers at once.
+    # Imported here, so that --help answers at once.
     from bert_tf.inference import tokenize_file
 
     tokenize_file.run(config)

@@ -1,8 +1,8 @@
-"""Words counted by Apache Beam: the counts of `vocabulary_building`, exactly.
+"""Word counts with Apache Beam, equal to those of `vocabulary_building`.
 
-The documents of each file are counted first, since whether one is held out
-depends on how many come before it. Counts of words come back in files of a
-folder beside the output file, which is removed in the end.
+The documents of each file are counted first, because the number of earlier
+documents determines which ones are held out. Workers write word counts to a
+folder next to the output file, which is removed at the end.
 """
 
 import os
@@ -24,7 +24,7 @@ from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import files
 from bert_tf.text import word_count
 
-# Files that the words are spread over, each of which a worker sorts.
+# Number of files that the words are spread over.
 _NUM_FILES = 64
 _HELDOUT = {b"h": True, b"l": False}
 _PREFIXES = {is_heldout: prefix for prefix, is_heldout in _HELDOUT.items()}
@@ -38,11 +38,11 @@ def count_text(
     Args:
       config: What to read and how to normalize it.
       paths: The files, where the workers can read them.
-      text: Gets the counts.
+      text: Receives the counts.
 
     Raises:
-      UserError: If there is no text, it cannot be read, or an option for Beam
-        is unknown.
+      UserError: If there is no text, if it cannot be read, or if an option for
+        Beam is unknown.
     """
     work_dir = f"{config.output_file}.work-{secrets.token_hex(4)}"
     tf.io.gfile.makedirs(work_dir)
@@ -66,7 +66,7 @@ def _build(
     paths: list[str],
     work_dir: str,
 ) -> None:
-    """Adds all steps."""
+    """Adds all steps to the pipeline."""
     numbered = (
         pipeline
         | "files" >> beam.Create(list(enumerate(paths)))
@@ -98,12 +98,12 @@ def _documents(config: LearnVocabularyConfig, path: str) -> Iterator[list[str]]:
 
 
 def _documents_path(work_dir: str, file: int) -> str:
-    """Returns where it is said how many documents a file has."""
+    """Returns the path of the number of documents of a file."""
     return os.path.join(work_dir, f"documents-{file:06d}.json")
 
 
 class _CountDocuments(beam_runner.Step):
-    """From a file's number and path to its number and number of documents."""
+    """Counts the documents of each numbered file."""
 
     def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
         super().__init__(work_dir)
@@ -115,7 +115,7 @@ class _CountDocuments(beam_runner.Step):
 
 
 class _ReadLines(beam_runner.Step):
-    """From a file to whether lines are held out, and the lines."""
+    """Reads files into batches of held-out and other lines."""
 
     def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
         super().__init__(work_dir)
@@ -126,7 +126,7 @@ class _ReadLines(beam_runner.Step):
         self, element: tuple[int, str], num_documents: Mapping[int, int]
     ) -> Iterator[tuple[bool, list[str]]]:
         file, path = element
-        # A file that cannot be read has no number, and ends the run anyway.
+        # A file that cannot be read is missing here; it fails the run anyway.
         earlier = sum(num_documents.get(number, 0) for number in range(file))
         counted = CountedText(word_count.WordCounts(), word_count.WordCounts())
         yield from vocabulary_building.batch_lines(
@@ -139,7 +139,7 @@ class _ReadLines(beam_runner.Step):
 
 
 class _CountWords(beam_runner.Step):
-    """From lines to words, with a letter before them, and their counts."""
+    """Counts words; a prefix letter marks those of held-out lines."""
 
     def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
         super().__init__(work_dir)
@@ -182,13 +182,13 @@ class _WriteWords(beam_runner.Step):
 
 
 def _collect(work_dir: str, paths: list[str], text: CountedText) -> None:
-    """Adds what the workers have written to `text`."""
+    """Adds the counts that the workers have written to `text`."""
     for file in range(len(paths)):
         learned, heldout = files.read_json(_documents_path(work_dir, file))
         text.num_documents += learned
         text.num_heldout_documents += heldout
     if not text.num_documents + text.num_heldout_documents:
-        raise corpus.emptiness(paths)
+        raise corpus.empty_corpus_error(paths)
     for path in tf.io.gfile.glob(os.path.join(work_dir, "words-*.txt")):
         words: dict[bool, list[bytes]] = {True: [], False: []}
         counts: dict[bool, list[int]] = {True: [], False: []}

@@ -1,6 +1,6 @@
-"""Reading text: documents out of files, sentences out of paragraphs.
+"""Readers of text files: lines, documents and sentences.
 
-TensorFlow is imported for remote paths only: processes that read local files
+TensorFlow is imported only for remote paths, so processes that read local files
 start at once and stay small.
 """
 
@@ -21,16 +21,16 @@ import sentencex
 
 from bert_tf.errors import UserError
 
-# A quotation, without its marks, in group 1. An apostrophe before a letter
-# does not end one that began with a single mark.
+# A quotation without its marks. An apostrophe before a letter does not end a
+# quotation in single marks.
 _QUOTATION = re.compile(
     r"“([^”]+)|\"([^\"]+)|«([^»]+)|„([^“”]+)|‘((?:[^’]|’(?=\w))+)"
 )
 _QUOTATION_MARKS = re.compile('[“"«„‘]')
-# More levels of quotations in quotations than anybody writes.
+# The most levels of nested quotations.
 _MAX_NESTING = 3
-# The time that sentencex takes for marks without partners grows with the square
-# of the length, so longer text is cut first, at a space where there is one.
+# sentencex takes quadratic time for unpaired marks, so longer text is cut
+# first, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
 
@@ -43,26 +43,25 @@ def read_documents(
     may_be_empty: bool = False,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[list[str]]:
-    r"""Yields each document as its lines: stripped, none of them empty.
+    r"""Yields each document as a list of stripped, non-empty lines.
 
-    Blank lines and ends of files separate documents; a line ends at \n only,
-    so that U+2028 or a form feed inside a paragraph does not cut it. Memory
-    holds one document.
+    Blank lines and ends of files separate documents. A line ends only at \n, so
+    U+2028 or a form feed does not split a paragraph. Memory holds one document.
 
     Args:
       files: Paths, local or remote; those ending in .gz are decompressed.
-      one_document_per_file: Blank lines mean nothing; a file is one document.
-      replace_invalid_utf8: Bytes that are not UTF-8 become U+FFFD.
-      as_original: As create_pretraining_data.py:186-203 of the original reads:
-        a document goes on in the next file unless a blank line ends it, and
-        every \r vanishes (its `GFile.readline` drops them).
-      may_be_empty: Files without a line are no error.
-      on_bytes: Called with the number of bytes taken off the files (for .gz,
-        of the compressed file) since the last call, for a progress bar.
+      one_document_per_file: Whether to ignore blank lines.
+      replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.
+      as_original: Whether to read like create_pretraining_data.py:186-203 of
+        the original: a document continues in the next file unless a blank line
+        ends it, and every \r is dropped (by its `GFile.readline`).
+      may_be_empty: Whether files without text are allowed.
+      on_bytes: Called with the number of bytes read since the last call (for
+        .gz, bytes of the compressed file), for a progress bar.
 
     Raises:
       UserError: If a file cannot be read, is not UTF-8, is a damaged or
-        truncated .gz, or if there is no document in all of the files.
+        truncated .gz, or if the files contain no document.
     """
     numbered = read_numbered_lines(
         files,
@@ -79,10 +78,10 @@ def read_documents(
 def group_lines(
     numbered: Iterable[tuple[int, str]],
 ) -> Iterator[Iterator[str]]:
-    """Yields the lines of each document, which are read as they are asked for.
+    """Yields an iterator over the lines of each document, read on demand.
 
     Args:
-      numbered: What `read_numbered_lines` yields.
+      numbered: The result of `read_numbered_lines`.
     """
     for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
         yield (line for _, line in document)
@@ -99,17 +98,17 @@ def read_numbered_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields each line with the number of its document, counted from 0.
 
-    As `read_documents`, but memory holds one line, however long a document is.
+    Like `read_documents`, but memory holds only one line.
     """
     number = 0
-    in_document = found = False
+    in_document = has_text = False
     for path in files:
         for line in _read_lines(path, replace_invalid_utf8, on_bytes):
             if as_original:
                 line = line.replace("\r", "")
             line = line.strip()
             if line:
-                in_document = found = True
+                in_document = has_text = True
                 yield number, line
             elif in_document and not one_document_per_file:
                 number += 1
@@ -117,11 +116,11 @@ def read_numbered_lines(
         if in_document and not as_original:
             number += 1
             in_document = False
-    if not found and not may_be_empty:
-        raise emptiness(files)
+    if not has_text and not may_be_empty:
+        raise empty_corpus_error(files)
 
 
-def emptiness(files: Sequence[str]) -> UserError:
+def empty_corpus_error(files: Sequence[str]) -> UserError:
     """Returns the error for files without a line of text."""
     return UserError(
         "The corpus is empty: no line of text in "
@@ -130,16 +129,16 @@ def emptiness(files: Sequence[str]) -> UserError:
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the size of all files: what `on_bytes` will add up to."""
+    """Returns the total size of all files, which `on_bytes` adds up to."""
     return sum(map(_size, files))
 
 
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into sentences, stripped, none of them empty.
 
-    The rules are those of the library sentencex. It keeps a quotation whole,
-    which makes sentences of hundreds of words in novels, so sentences are
-    looked for inside quotations too.
+    Uses the rules of the library sentencex. It keeps quotations whole, which
+    makes sentences of hundreds of words in novels, so quotations are split,
+    too.
     """
     sentences = (
         sentence.strip()
@@ -150,7 +149,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _segment(text: str, nesting: int) -> list[str]:
-    """Cuts `text` into sentences; together they are `text`."""
+    """Cuts text into sentences without dropping a character."""
     sentences = []
     for sentence in sentencex.segment("en", text):
         if nesting and _QUOTATION_MARKS.search(sentence):
@@ -161,10 +160,10 @@ def _segment(text: str, nesting: int) -> list[str]:
 
 
 def _segment_quotations(sentence: str, nesting: int) -> list[str]:
-    """Cuts one sentence where a quotation in it has several.
+    """Cuts a sentence that contains a quotation of several sentences.
 
-    What comes before the quotation stays with its first sentence and what
-    follows with its last: `He said: "Go. Now!" and left.` gives
+    Text before the quotation stays with its first sentence, text after it with
+    the last one: `He said: "Go. Now!" and left.` gives
     `He said: "Go. ` and `Now!" and left.`
     """
     cuts = [0]
@@ -194,7 +193,7 @@ def _size(path: str) -> int:
 
 @contextlib.contextmanager
 def _errors_of(path: str) -> Iterator[None]:
-    """Turns what goes wrong while reading `path` into a `UserError`."""
+    """Converts errors of reading `path` to `UserError`."""
     remote_errors = ()
     if _is_remote(path):
         import tensorflow as tf
@@ -204,7 +203,7 @@ def _errors_of(path: str) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path} is not a complete gzip file ({error}); fetch it again."
+            f"{path} is not a complete gzip file ({error}); download it again."
         ) from error
     except (OSError, *remote_errors) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
@@ -212,7 +211,7 @@ def _errors_of(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[BinaryIO]:
-    """Yields the file as it is stored."""
+    """Opens a local or remote file without decompression."""
     if _is_remote(path):
         import tensorflow as tf
 
@@ -226,7 +225,7 @@ def _open(path: str) -> Iterator[BinaryIO]:
 def _read_lines(
     path: str, replace: bool, on_bytes: Callable[[int], None] | None
 ) -> Iterator[str]:
-    """Yields the lines of one file, decoded, with their ends."""
+    """Yields the decoded lines of one file, with their line ends."""
     offset = 0
     reported = 0
     with _errors_of(path), _open(path) as stored:
@@ -239,7 +238,7 @@ def _read_lines(
                 raise UserError(
                     f"{path} is not UTF-8 at byte {offset + error.start}"
                     f"{' of the decompressed text' if compressed else ''} "
-                    f"(0x{line[error.start]:02x}); convert it, or give "
+                    f"(0x{line[error.start]:02x}); convert it, or set "
                     "--replace_invalid_utf8 to read such bytes as U+FFFD."
                 ) from error
             offset += len(line)
@@ -252,7 +251,7 @@ def _read_lines(
 def _split_lines(file: BinaryIO, chunk_size: int = 1 << 20) -> Iterator[bytes]:
     r"""Yields lines up to and with \n.
 
-    Reads in chunks, because `GFile.readline` would drop every \r.
+    Reads in chunks because `GFile.readline` drops every \r.
     """
     rest: list[bytes] = []
     while chunk := file.read(chunk_size):

@@ -1,9 +1,9 @@
-"""Makes a data set for pretraining: records, manifest, vocabulary and report.
+"""Creates pretraining data: records, manifest, vocabulary and report.
 
-Everything is named after the output file, so data sets can share a folder. A
-data set is finished once its manifest is there; until then `<output_file>.work`
-says what it is being made of, so that the same command goes on after a kill and
-another one does not mix its records with these.
+All names start with that of the output file, so data sets can share a folder. A
+data set is finished once its manifest exists. Until then, `<output_file>.work`
+stores its recipe, so that the same command resumes after a kill and another one
+does not mix its records with these.
 """
 
 import dataclasses
@@ -17,15 +17,14 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.generators import beam_package
+from bert_tf.data.generators import beam_support
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.records import manifest
-from bert_tf.data.records import recipe as recipes
 from bert_tf.data.records import report as data_report
 from bert_tf.data.records.manifest import Manifest
-from bert_tf.data.records.recipe import Recipe
+from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
 from bert_tf.flags.data import CreatePretrainingDataConfig
@@ -40,14 +39,14 @@ _GENERATORS = {
 
 
 def create(config: CreatePretrainingDataConfig) -> Manifest:
-    """Makes the data set, goes on with it, or finds that it is finished.
+    """Creates the data set, resumes it, or finds that it is finished.
 
     Raises:
-      UserError: If the input is not fit, or if the output exists and is not
-        what these flags make.
+      UserError: If the input is unsuitable, or if the output exists and was
+        made with other flags or input.
     """
     if config.runner:
-        beam_package.require(config.runner)
+        beam_support.require_beam(config.runner)
     names = _output_names(config)
     files.require_writable(names[0], "--output_file")
     config = _resolve(config)
@@ -57,12 +56,14 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     tokenizer = BertTokenizer(
         vocabulary, config.do_lower_case, config.strip_accents
     )
-    recipe = recipes.build(config, input_files, len(names), vocabulary.hash)
+    recipe = manifest.build_recipe(
+        config, input_files, len(names), vocabulary.hash
+    )
     output_files = _record_files(config, names)
     finished = _find_finished(names, output_files, recipe)
     if finished:
         logging.info(
-            "%s is finished and has what these flags make; nothing to do.",
+            "%s is already finished with these flags; nothing to do.",
             names[0],
         )
         return finished
@@ -74,9 +75,9 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
         )
         made = _finish(config, names, recipe, vocabulary, result)
     except WorkerEndedError:
-        raise  # What is done stays, for the same command to go on with.
+        raise  # The work folder stays, so the same command can resume.
     except UserError:
-        # The text is not fit: let it be mended without asking what this is.
+        # The text is unsuitable: remove the recipe, so it can be corrected.
         if is_new and not any(map(tf.io.gfile.exists, output_files)):
             tf.io.gfile.rmtree(work_dir)
         raise
@@ -84,8 +85,8 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
         if os.strerror(errno.ENOSPC) not in str(error):
             raise
         raise UserError(
-            f"The disk is full: {error}; make room and give the same command "
-            "again to go on."
+            f"The disk is full: {error}; free some space and rerun the same "
+            "command to resume."
         ) from error
     tf.io.gfile.rmtree(work_dir)
     return made
@@ -95,7 +96,7 @@ def _generator(
     config: CreatePretrainingDataConfig,
 ) -> Callable[..., GenerationResult]:
     if config.runner:
-        # Here, because most have no need of Apache Beam.
+        # Imported here because Apache Beam is optional.
         from bert_tf.data.generators import beam as beam_data
 
         return beam_data.generate
@@ -103,7 +104,7 @@ def _generator(
 
 
 def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
-    """Returns what `--output_file` names: files, or one name for shards."""
+    """Returns the names in `--output_file`: files, or one name for shards."""
     names = [name.strip() for name in config.output_file.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise UserError(
@@ -137,7 +138,7 @@ def _record_files(
 def _resolve(
     config: CreatePretrainingDataConfig,
 ) -> CreatePretrainingDataConfig:
-    """Fills in the flags whose default depends on other flags."""
+    """Fills in defaults that depend on other flags."""
     strip_accents = config.strip_accents
     split_sentences = config.split_sentences
     if strip_accents is None:
@@ -152,31 +153,31 @@ def _resolve(
 def _find_finished(
     names: Sequence[str], output_files: Sequence[str], recipe: Recipe
 ) -> Manifest | None:
-    """Returns the manifest if the data set is there, whole.
+    """Returns the manifest if the data set is complete.
 
     Raises:
-      UserError: If another data set is there.
+      UserError: If another data set has this name.
     """
-    found = [manifest.read(name) for name in names]
-    for name, present in zip(names, found, strict=True):
+    manifests = [manifest.read(name) for name in names]
+    for name, present in zip(names, manifests, strict=True):
         if present and present.fingerprint != recipe.fingerprint:
             difference = recipe.difference(present.recipe)
             raise UserError(
-                f"{name} is there already, made with {difference}; give "
+                f"{name} already exists, made with {difference}; use "
                 "another --output_file, or delete it and its manifest "
                 f"{present.source}."
             )
-    if not all(found) or not all(map(tf.io.gfile.exists, output_files)):
+    if not all(manifests) or not all(map(tf.io.gfile.exists, output_files)):
         return None
     sizes = [tf.io.gfile.stat(path).length for path in output_files]
-    stored = [entry["bytes"] for entry in found[0].files.values()]
-    return found[0] if sizes == stored else None
+    stored = [entry["bytes"] for entry in manifests[0].files.values()]
+    return manifests[0] if sizes == stored else None
 
 
 def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
-    """Returns where what a killed run must not lose is kept."""
+    """Returns the folder for the state of a killed run."""
     if "://" in name and not config.runner:
-        # Workers map files of it into memory, so it has to be local.
+        # Workers map its files into memory, so it must be local.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
         return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     return f"{name}.work"
@@ -185,41 +186,40 @@ def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
 def _begin(
     name: str, work_dir: str, output_files: Sequence[str], recipe: Recipe
 ) -> bool:
-    """Makes sure that the folder is of this very data set.
+    """Creates the work folder, or checks that it is for this data set.
 
     Returns:
-      Whether it is a new one.
+      True if it is new.
 
     Raises:
-      UserError: If another data set was begun here, or if record files are in
-        the way.
+      UserError: If the folder is for another data set, or if record files
+        already exist.
     """
     recipe_file = os.path.join(work_dir, "recipe.json")
     if tf.io.gfile.exists(recipe_file):
         present = Recipe(**files.read_json(recipe_file))
         if present.fingerprint != recipe.fingerprint:
             raise UserError(
-                f"{work_dir} is left of a run that was not finished, with "
-                f"{recipe.difference(present)}; finish it with its "
-                "own flags, give another --output_file, or delete that folder "
-                "and what was made of the record files."
+                f"{work_dir} is from an unfinished run with "
+                f"{recipe.difference(present)}; finish it with its own flags, "
+                "use another --output_file, or delete that folder and any "
+                "record files of that run."
             )
-        logging.info("Going on with what an earlier run left in %s.", work_dir)
+        logging.info("Resuming from %s.", work_dir)
         _remove_temporaries([*output_files, f"{name}.manifest.json"])
         return False
-    in_the_way = [path for path in output_files if tf.io.gfile.exists(path)]
-    in_the_way = [] if manifest.read(name) else in_the_way
-    if in_the_way:
+    present = [path for path in output_files if tf.io.gfile.exists(path)]
+    if present and not manifest.read(name):
         raise UserError(
-            f"{in_the_way[0]} is there already, without a manifest that tells "
-            "what it is; delete it or give another --output_file."
+            f"{present[0]} already exists without a manifest; delete it or use "
+            "another --output_file."
         )
     files.write_json(recipe_file, dataclasses.asdict(recipe))
     return True
 
 
 def _remove_temporaries(paths: Sequence[str]) -> None:
-    """Removes what a killed run had not finished writing."""
+    """Removes the partial files of a killed run."""
     for path in paths:
         for temporary in tf.io.gfile.glob(f"{path}.tmp-*"):
             tf.io.gfile.remove(temporary)
@@ -232,7 +232,7 @@ def _finish(
     vocabulary: Vocabulary,
     result: GenerationResult,
 ) -> Manifest:
-    """Writes what stands beside the records, the manifest last."""
+    """Writes report, vocabulary and, last, the manifest."""
     made = Manifest(
         **vars(recipe),
         fingerprint=recipe.fingerprint,

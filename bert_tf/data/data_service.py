@@ -1,11 +1,11 @@
-"""Input made by other machines: tf.data service, in the same order as here.
+"""Input pipeline on other machines: tf.data service in a fixed order.
 
-A tf.data service with several data workers takes turns between them in an order
-that nobody can tell beforehand. So each machine that reads is a service of its
-own, with one data worker (run/data_service.py), and takes every n-th batch,
-which it cuts into the shares of all trainers. All trainers read the same
-batches, each its share ("coordinated reads"), from one service after the other.
-Each share carries its number, so that order is not a matter of trust.
+A tf.data service with several data workers alternates between them in an
+unpredictable order. So each reading machine is a service of its own with one
+data worker (run/data_service.py). It processes every n-th batch and cuts it
+into the shares of all trainers. All trainers read the same batches, each its
+share ("coordinated reads"), from one service after the other. Each share has a
+number, which is checked.
 """
 
 import dataclasses
@@ -20,27 +20,27 @@ from bert_tf.flags.data import DataServiceConfig
 
 _service = tf.data.experimental.service
 _PROTOCOL = "grpc://"
-_OUT_OF_ORDER = "The data service gave another batch than the next one:"
-# What a dispatcher says to whom it does not know.
+_OUT_OF_ORDER = "The data service returned a batch out of order:"
+# Message of a dispatcher for unknown clients.
 _FORGOTTEN = "Unknown iteration client id"
 _SECONDS_TO_ANSWER = 10
 
-# From the number of a batch <int64>[], its first row <int64>[] and serialized
-# examples <string>[rows] from there on to features.
+# Maps the number of a batch <int64>[], its first row <int64>[] and serialized
+# examples <string>[rows] to features.
 Parse = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class DataService:
-    """Machines that read, as one trainer sees them.
+    """The data services of a run, as seen by one trainer.
 
     Attributes:
-      addresses: "grpc://host:port" of each.
-      token: Text that no other run or restart has, the same for all trainers.
+      addresses: "grpc://host:port" of each service.
+      token: Text unique to this run and restart, equal for all trainers.
       trainer: Number of this trainer.
-      num_trainers: How many there are.
-      rows_per_trainer: Rows of a batch for each trainer, the last ones of which
-        may get fewer; None, for one trainer, means all.
+      num_trainers: Number of trainers.
+      rows_per_trainer: Rows of a batch for each trainer; the last trainers may
+        get fewer. None, for a single trainer, means all rows.
     """
 
     addresses: tuple[str, ...]
@@ -51,14 +51,14 @@ class DataService:
 
     @classmethod
     def find(cls, addresses: str, **attributes) -> "DataService":
-        """Returns the services of --tf_data_service, if they answer.
+        """Returns the services of --tf_data_service if they answer.
 
         Args:
-          addresses: As the flag has them, separated by commas.
-          **attributes: The others.
+          addresses: The value of the flag, separated by commas.
+          **attributes: The other attributes.
 
         Raises:
-          UserError: If one is none, or does not answer.
+          UserError: If an address is invalid or does not answer.
         """
         names = tuple(name.strip() for name in addresses.split(","))
         if len(set(names)) < len(names):
@@ -71,7 +71,7 @@ class DataService:
         return cls(names, **attributes)
 
     def rows(self, batch_size: int) -> tuple[int, int]:
-        """Returns the first row of a batch for this trainer, and how many."""
+        """Returns the first row and the number of rows for this trainer."""
         each = self.rows_per_trainer or batch_size
         first = min(self.trainer * each, batch_size)
         return first, min(each, batch_size - first)
@@ -79,16 +79,16 @@ class DataService:
     def read(
         self, batches: tf.data.Dataset, batch_size: int, parse: Parse
     ) -> tf.data.Dataset:
-        """Has batches cut and parsed by the services.
+        """Cuts and parses batches in the services.
 
         Args:
-          batches: Number <int64>[] and serialized examples <string>[B] of each
-            batch, without an end.
+          batches: Endless dataset of the number <int64>[] and the serialized
+            examples <string>[B] of each batch.
           batch_size: B.
-          parse: What to do with the examples of a trainer.
+          parse: Parses the examples of a trainer.
 
         Returns:
-          What `parse` returns for the rows of this trainer, in order.
+          The result of `parse` for the rows of this trainer, in order.
         """
         size = len(self.addresses)
         parts = [
@@ -114,7 +114,7 @@ class DataService:
     def _split(
         self, batches: tf.data.Dataset, batch_size: int, parse: Parse
     ) -> tf.data.Dataset:
-        """Cuts batches into shares: of each those of all trainers in turn."""
+        """Cuts each batch into the shares of all trainers."""
         each = self.rows_per_trainer or batch_size
 
         def cut(number, serialized):
@@ -129,7 +129,7 @@ class DataService:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        # Only of an endless dataset can trainers read the same batches.
+        # Coordinated reads require an endless dataset.
         endless = tf.data.experimental.assert_cardinality(
             tf.data.INFINITE_CARDINALITY
         )
@@ -139,8 +139,8 @@ class DataService:
         self, address: str, shares: tf.data.Dataset
     ) -> tf.data.Dataset:
         """Returns this trainer's shares from one service."""
-        # All trainers give the same name, since their graphs differ in names
-        # of functions, by which the service would tell them apart.
+        # All trainers use the same id. Without it, the service would treat
+        # their datasets as different, because the names of functions differ.
         dataset_id = _service.register_dataset(
             address, shares, dataset_id=self.token
         )
@@ -157,7 +157,7 @@ class DataService:
 
 
 def _require_answer(address: str) -> None:
-    """Raises `UserError` unless somebody listens; TensorFlow would wait."""
+    """Raises `UserError` if no server listens; TensorFlow would wait."""
     host, _, port = address.removeprefix(_PROTOCOL).rpartition(":")
     if not address.startswith(_PROTOCOL) or not host or not port.isdigit():
         raise UserError(
@@ -174,24 +174,24 @@ def _require_answer(address: str) -> None:
 
 
 def explain(error: tf.errors.OpError) -> UserError | None:
-    """Returns the error to raise if a service was behind one."""
+    """Returns a `UserError` if a data service caused the error."""
     if _FORGOTTEN in str(error):
         return UserError(
-            "A data service of --tf_data_service was started anew meanwhile "
-            "and does not know this run; start the run again, and it goes on "
-            "from its last checkpoint."
+            "A data service of --tf_data_service was restarted and does not "
+            "know this run; rerun the same command to resume from the last "
+            "checkpoint."
         )
     if _OUT_OF_ORDER not in str(error):
         return None
     return UserError(
-        "A data service of --tf_data_service has several data workers, whose "
-        "order is not that of the run; start run/data_service.py on each "
-        "machine that reads, and name all of them."
+        "A data service of --tf_data_service has several data workers, which "
+        "return batches out of order; start run/data_service.py on each "
+        "reading machine, and list all of them."
     )
 
 
 def serve(config: DataServiceConfig) -> None:
-    """Runs a service with one data worker until it is ended from outside.
+    """Runs a service with one data worker until it is killed.
 
     Raises:
       UserError: If it cannot start.
@@ -204,7 +204,9 @@ def serve(config: DataServiceConfig) -> None:
 def start(
     config: DataServiceConfig,
 ) -> tuple[_service.DispatchServer, _service.WorkerServer]:
-    """Starts a service with one data worker; it ends when nobody holds it.
+    """Starts a service with one data worker.
+
+    It stops when the returned servers are garbage-collected.
 
     Raises:
       UserError: If it cannot start.
@@ -227,11 +229,10 @@ def start(
     except (RuntimeError, tf.errors.OpError) as error:
         raise UserError(
             f"The data service cannot start at --port={config.port} and "
-            f"--worker_port={worker_port} ({error}); give ports that are free."
+            f"--worker_port={worker_port} ({error}); use free ports."
         ) from error
     logging.info(
-        "Serving --tf_data_service=%s%s:%d; batches are fetched from port %d, "
-        "too.",
+        "Serving --tf_data_service=%s%s:%d; data is also served from port %d.",
         _PROTOCOL,
         host,
         config.port,
@@ -241,12 +242,12 @@ def start(
 
 
 def _require_free(flag: str, port: int) -> None:
-    """Raises `UserError` if anybody listens; TensorFlow would share a port."""
+    """Raises `UserError` if a port is in use; TensorFlow would share it."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
         raise UserError(
-            f"--{flag}={port} cannot be listened at ({error}); give another "
-            "one. A data service needs two ports, --port and --worker_port, by "
-            "default the next one."
+            f"--{flag}={port} is not available ({error}); use another one. A "
+            "data service needs two ports, --port and --worker_port, which is "
+            "the next one by default."
         ) from error

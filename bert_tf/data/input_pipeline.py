@@ -1,9 +1,9 @@
-"""Reads pretraining records in an order that needs no state.
+"""Input pipeline of pretraining records, in a stateless order.
 
-The stream of training examples never ends: epoch after epoch, each in an order
+The stream of training examples is endless: epoch after epoch, each in an order
 of its own (see `bert_tf.data.records.order`). An example's number in the stream
 is its `example_index`; order, masks and dropout are functions of (seed,
-example_index), so a run continues anywhere without having saved an iterator.
+example_index), so a run resumes anywhere without a saved iterator.
 """
 
 import tempfile
@@ -17,13 +17,12 @@ from bert_tf.data.data_service import DataService
 from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.records import checks as record_checks
 from bert_tf.data.records import order as record_order
-from bert_tf.data.records import record_counts
 from bert_tf.data.records import repair as record_repair
 from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
-# Large enough that remote file systems are asked rarely.
+# Large, so that remote file systems get few requests.
 _READ_BUFFER_BYTES = 1 << 20
 _ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 
@@ -32,23 +31,23 @@ class PretrainingInput:
     """Batches of pretraining records.
 
     Args:
-      record_files: The record files; their order counts.
+      record_files: The record files; their order matters.
       max_seq_length: Length of a record's sequence, S.
       max_predictions_per_seq: Number of a record's predictions, P.
       batch_size: Examples in a batch of all replicas, B.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
-      counts_file: Keeps the counts of files that have no manifest.
-      keep_counts: Whether to write there; several workers read it alike.
-      budget: How many damaged records may be left out; None leaves none out.
+      counts_file: Stores the record counts of files without a manifest.
+      keep_counts: Whether to write that file; only one worker should.
+      budget: Limits how many damaged records are skipped; None means zero.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
-      record_counts: <int64>[num_files].
+      record_counts: <int64>[num_files], records in each file.
 
     Raises:
-      UserError: If there is no record, or if a file is cut short or records
-        have another length, and `budget` does not allow it.
+      UserError: If there is no record, or if files are truncated or records
+        have another length and `budget` does not allow it.
     """
 
     def __init__(
@@ -76,14 +75,14 @@ class PretrainingInput:
         self._files_per_group = files_per_group
         self._records_per_block = records_per_block
         self.budget = budget or Budget(0)
-        # What is read: the files, or copies without what is damaged.
+        # The files to read: the originals or their repaired copies.
         self._read_from = list(self.record_files)
         self._copies: tempfile.TemporaryDirectory | None = None
         self.record_counts = self._count(counts_file, keep_counts)
         self.num_records = int(self.record_counts.sum())
         if not self.num_records:
             raise UserError(
-                "There is no record in the record files. Received: "
+                "The record files contain no record. Received: "
                 f"{', '.join(self.record_files)}."
             )
         self._check_first_records()
@@ -99,10 +98,10 @@ class PretrainingInput:
         Args:
           start_record: Number of the example to start with; the result equals
             `dataset(0)` without its first `start_record` examples.
-          rows: The first row of each batch to return, and how many; the others
-            are read, but not parsed. None returns all, B.
-          service: Where all this is done; None does it here. It knows the
-            trainer, and so the rows.
+          rows: The first row of each batch to return, and the number of rows;
+            the others are read but not parsed. None returns all B rows.
+          service: The data service that reads; None reads in this process.
+            The service determines the rows.
 
         Returns:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
@@ -130,7 +129,7 @@ class PretrainingInput:
         start_record: int,
         rows: tuple[int, int] | None,
     ) -> tf.data.Dataset:
-        """Returns the rows of this trainer, parsed elsewhere."""
+        """Returns the rows of this trainer, parsed by the data service."""
         own = service.rows(self.batch_size)
         if rows not in (None, own):
             raise ValueError(
@@ -152,7 +151,7 @@ class PretrainingInput:
     def _features(
         self, first: tf.Tensor, serialized: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Parses examples, the first of which has the number `first`."""
+        """Parses examples; the first one has the number `first`."""
         index = first + tf.range(tf.size(serialized, tf.int64))
         batch = self._parse(serialized)
         if self.masking:
@@ -164,8 +163,8 @@ class PretrainingInput:
         """Returns all records once, in file order, in batches of one size.
 
         Returns:
-          Batches as of `dataset` with their own masks. The last one is filled
-          up with blank rows, whose `example_index` is -1.
+          Batches like those of `dataset`, with the records' masks. The last one
+          is filled up with blank rows, whose `example_index` is -1.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -191,26 +190,26 @@ class PretrainingInput:
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:
-        """Finds the file behind an error that came up while reading.
+        """Finds the file that caused an error while reading.
 
-        TensorFlow's message names neither file nor feature. This reads all
-        files again, so call it only once training has failed.
+        TensorFlow's message has neither file nor feature. This reads all files
+        again, so call it only after training has failed.
 
         Returns:
-          The error to raise, or None if every record can be read.
+          The error to raise, or None if every record is readable.
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
         return record_checks.find_bad_record(self.record_files, self._sizes)
 
     def repair(self, error: tf.errors.OpError) -> bool:
-        """Leaves out the records behind an error that came up while reading.
+        """Skips the records that caused an error while reading.
 
-        All other records keep their places. Datasets made before go on failing,
-        those made afterwards do not.
+        All other records keep their positions. Existing datasets keep failing,
+        new ones do not.
 
         Returns:
-          Whether there is a damaged record that was not left out before.
+          True if there is a damaged record that was not skipped before.
 
         Raises:
           UserError: If `budget` does not allow it.
@@ -220,22 +219,22 @@ class PretrainingInput:
         return self._repair_damaged()
 
     def close(self) -> None:
-        """Removes the copies of damaged files; nothing can be read then."""
+        """Removes the copies of damaged files; ends all reading."""
         if self._copies is not None:
             self._copies.cleanup()
 
     def _count(self, counts_file: str | None, keep: bool) -> np.ndarray:
-        """Returns <int64>[num_files], of damaged files after their repair."""
+        """Returns <int64>[num_files]; damaged files are repaired first."""
         counts = {}
         if self.budget.most:
-            known = record_counts.known(self.record_files, counts_file)
+            stored = record_checks.stored_counts(self.record_files, counts_file)
             for index, path in enumerate(self.record_files):
-                if record_repair.is_out_of_step(path, known.get(path)):
-                    counts[path] = self._repair(index, known.get(path))
+                if record_repair.is_truncated(path, stored.get(path)):
+                    counts[path] = self._repair(index, stored.get(path))
         intact = [path for path in self.record_files if path not in counts]
         for path, count in zip(
             intact,
-            record_counts.count(intact, counts_file, keep),
+            record_checks.count_records(intact, counts_file, keep),
             strict=True,
         ):
             counts[path] = count
@@ -249,7 +248,7 @@ class PretrainingInput:
                 raise
 
     def _repair_damaged(self) -> bool:
-        """Repairs all files that need it; returns whether there is one."""
+        """Repairs all damaged files; returns true if any record was skipped."""
         before = len(self.budget.left_out)
         for path in record_repair.find_damaged(self._read_from, self._sizes):
             index = self._read_from.index(path)
@@ -260,7 +259,7 @@ class PretrainingInput:
         return len(self.budget.left_out) > before
 
     def _repair(self, index: int, described: FileCounts | None) -> int:
-        """Repairs a file; returns how many records it has."""
+        """Repairs a file; returns its number of records."""
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         self._read_from[index], count = record_repair.repair(
@@ -291,7 +290,7 @@ class PretrainingInput:
             self._files_per_group,
         )
         later = np.arange((start.group + 1) * self._files_per_group, len(order))
-        # The group that is begun comes first, in the order of its round.
+        # The group in progress comes first, in its rotated order.
         begun = self._group(
             tf.constant(self._paths(order[list(start.files)])),
             tf.constant(start.skips, tf.int64),
@@ -375,7 +374,7 @@ class PretrainingInput:
 def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
-    # A batch is that of all replicas; each worker takes its rows of it.
+    # Batches are global; each worker takes its rows.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )

@@ -1,8 +1,7 @@
-"""Batches of examples of like length, planned as a pure function.
+"""Length bucketing: plans batches of examples of similar length.
 
-What is planned are the indices of each batch and the length that it is padded
-to. Nothing is drawn but from (seed, epoch), so that a run continues exactly at
-any batch.
+A plan has the indices of each batch and its padded length. All random draws
+depend only on (seed, epoch), so a run resumes exactly at any batch.
 
 Shapes:
   N: number of examples.
@@ -18,9 +17,8 @@ from bert_tf import stateless_random
 from bert_tf.errors import UserError
 
 # The stream of examples is cut into windows of at most this many batches, which
-# are sorted by length: enough for little padding; with at least
-# `_LEAST_WINDOWS` of them an epoch, long and short ones come in changing
-# company.
+# are sorted by length: enough for little padding. With at least
+# `_LEAST_WINDOWS` windows per epoch, the composition of batches varies.
 _BATCHES_PER_WINDOW = 50
 _LEAST_WINDOWS = 4
 
@@ -33,9 +31,9 @@ class Batch:
     """One batch.
 
     Attributes:
-      indices: <int64>[B], its examples; fewer than B in the last batch of a
-        prediction.
-      length: What they are padded to.
+      indices: <int64>[B], its examples; the last batch of a prediction may
+        have fewer.
+      length: Padded length of the examples.
     """
 
     indices: np.ndarray
@@ -43,11 +41,11 @@ class Batch:
 
 
 def every_multiple(max_seq_length: int, multiple: int = 8) -> tuple[int, ...]:
-    """Returns all lengths that a batch may have: little padding, many shapes.
+    """Returns all multiples as batch lengths: little padding, many shapes.
 
     Args:
       max_seq_length: The greatest length, a multiple or not.
-      multiple: What the others are multiples of.
+      multiple: Divisor of all other lengths.
     """
     return (*range(multiple, max_seq_length, multiple), max_seq_length)
 
@@ -58,25 +56,25 @@ def fewest_padding(
     num_lengths: int = 4,
     multiple: int = 8,
 ) -> tuple[int, ...]:
-    """Chooses a few lengths, for devices that compile a program for each.
+    """Chooses a few batch lengths, for devices that compile each shape.
 
-    They are those for which the fewest positions are padding if each example
-    is padded to the next length, found exactly.
+    It finds the exact optimum: the lengths with the fewest padding positions if
+    each example is padded to the next length.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
-      max_seq_length: The greatest length, always one of those chosen.
-      num_lengths: How many to choose at most.
-      multiple: What the others are multiples of.
+      max_seq_length: The greatest length, which is always chosen.
+      num_lengths: The most lengths to choose.
+      multiple: Divisor of all other lengths.
     """
     choices = np.array(every_multiple(max_seq_length, multiple))
-    # How many examples are no longer than each choice.
+    # Number of examples that fit into each choice.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
     # cost[j]: positions for the examples up to choices[j], if it is chosen.
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # Of choice j with choice i < j before it; i = j means none between.
+        # Row j, column i: cost if i < j is the choice before j; i = j: none is.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max
@@ -88,7 +86,7 @@ def fewest_padding(
     for before in reversed(last):
         position = before[position]
         chosen.add(int(choices[position]))
-    # Where fewer lengths do as well, some have no example.
+    # If fewer lengths are as good, some have no example.
     rising = np.array(sorted(chosen))
     used = np.unique(rising[np.searchsorted(rising, lengths)])
     return tuple(sorted({*used.tolist(), max_seq_length}))
@@ -101,23 +99,23 @@ def training_batches(
     num_batches: int,
     allowed_lengths: Sequence[int],
 ) -> list[Batch]:
-    """Plans the batches of a run, all of them full.
+    """Plans the batches of a training run, all of them full.
 
-    Each epoch has every example once, in an order of (seed, epoch) alone; a
-    batch may reach over into the next epoch, as in the original. With one
-    allowed length all batches have that length, and the order is that of the
-    shuffle alone.
+    Each epoch has every example once, in an order that depends only on (seed,
+    epoch). A batch may extend into the next epoch, as in the original. With one
+    allowed length, all batches have that length and the order is that of the
+    shuffle.
 
     Args:
-      lengths: <int64>[N], how long the examples are.
+      lengths: <int64>[N], lengths of the examples.
       batch_size: B.
       seed: The run's seed.
-      num_batches: How many batches. A longer plan does not begin with a
-        shorter one, as far as their last windows go.
-      allowed_lengths: The lengths that batches may have, rising.
+      num_batches: Number of batches. A longer plan starts with the batches of a
+        shorter one, except for the shorter one's last window.
+      allowed_lengths: The allowed batch lengths, ascending.
 
     Raises:
-      UserError: If there is no example, or one is longer than the greatest
+      UserError: If there is no example, or if one is longer than the greatest
         allowed length.
     """
     _check(lengths, batch_size, allowed_lengths)
@@ -160,12 +158,12 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    So memory is the greatest at the start. `restore_order` undoes the order.
+    So memory use peaks at the start. `restore_order` restores the order.
 
     Args:
-      lengths: <int64>[N], how long the examples are.
+      lengths: <int64>[N], lengths of the examples.
       batch_size: B.
-      allowed_lengths: The lengths that batches may have, rising.
+      allowed_lengths: The allowed batch lengths, ascending.
 
     Raises:
       UserError: If an example is longer than the greatest allowed length.
@@ -185,7 +183,7 @@ def restore_order(
 
     Args:
       batches: All batches of a plan.
-      values: <any>[B, ...] for each of them, of its examples.
+      values: <any>[B, ...] for each batch.
 
     Returns:
       <any>[N, ...].
@@ -198,7 +196,7 @@ def restore_order(
 
 
 def count_positions(batches: Sequence[Batch]) -> int:
-    """Returns how many positions the batches have, with padding."""
+    """Returns the number of positions in all batches, padding included."""
     return sum(len(batch.indices) * batch.length for batch in batches)
 
 

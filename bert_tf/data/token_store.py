@@ -1,4 +1,4 @@
-"""A tokenized corpus on disk: flat arrays that are mapped, not loaded.
+"""The token store: a tokenized corpus on disk, as memory-mapped flat arrays.
 
 Four files in one folder, little endian:
 
@@ -8,8 +8,8 @@ Four files in one folder, little endian:
   long_documents.npy    <int64>[n, 3]: see `TokenStore.span`
 
 Sentences and documents without a token are left out, so none is empty.
-`progress.json` says how much of the files counts; what a killed writer left
-behind it is cut off. TensorFlow is not imported.
+`progress.json` stores how much of the files is valid; anything that a killed
+writer appended after it is cut off. TensorFlow is not imported.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-# A pass over a document goes over this many tokens at once (a long novel has
-# 200,000), so a corpus without a blank line takes no more memory than another.
+# The most tokens in a pass over a document (a long novel has 200,000). It
+# limits the memory for a corpus without blank lines.
 MAX_TOKENS_PER_PASS = 1 << 18
-# Maps that are smaller may stay in memory.
+# Smaller maps may stay in memory.
 _RELEASE_ABOVE_BYTES = 64 << 20
-# Reading a page can map 64 KiB around it; these are some 200 places.
+# Reading a page can map 64 KiB around it; these are about 200 places.
 _TOKENS_PER_RELEASE = 1 << 14
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
-# What it says of a store counts.
+# Stores the valid size of the store.
 PROGRESS_FILE = "progress.json"
-# Documents looked at together; bounds memory.
+# Documents processed together; bounds memory.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
 
@@ -41,7 +41,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def write_json(path: str, values: object) -> None:
-    """Writes JSON into a local file so that it is there whole or not at all."""
+    """Writes JSON to a local file atomically."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(values, file)
@@ -51,7 +51,7 @@ def write_json(path: str, values: object) -> None:
 
 
 def read_json(path: str) -> dict | None:
-    """Returns the contents of a local JSON file; None where there is none."""
+    """Returns the contents of a local JSON file, or None if it is missing."""
     if not os.path.exists(path):
         return None
     with open(path, encoding="utf-8") as file:
@@ -60,16 +60,16 @@ def read_json(path: str) -> dict | None:
 
 @dataclasses.dataclass
 class Progress:
-    """How far the tokenization has come.
+    """The progress of tokenization.
 
     Attributes:
       lines: Lines of the corpus that are in the store.
-      last_document: Number of the document that the last sentence belongs to,
-        in the corpus; -1 before the first.
+      last_document: Number in the corpus of the last sentence's document; -1
+        before the first.
       tokens: Tokens in the store.
       sentences: Sentences in the store.
       documents: Documents in the store.
-      complete: Whether the whole corpus is in it.
+      complete: Whether the store has the whole corpus.
     """
 
     lines: int = 0
@@ -81,16 +81,16 @@ class Progress:
 
 
 def read_progress(folder: str) -> Progress:
-    """Returns how far an earlier run has come, if there was one."""
+    """Returns the stored progress of an earlier run, or none made yet."""
     values = read_json(os.path.join(folder, PROGRESS_FILE))
     return Progress(**values) if values else Progress()
 
 
 class TokenStoreWriter:
-    """Appends sentences; goes on where an earlier writer last saved.
+    """Appends sentences; resumes where an earlier writer last saved.
 
     Attributes:
-      progress: What is in the store; saved by `save` and `finish` only.
+      progress: Contents of the store; only `save` and `finish` store it.
     """
 
     def __init__(self, folder: str, vocab_size: int) -> None:
@@ -115,10 +115,10 @@ class TokenStoreWriter:
         """Appends sentences.
 
         Args:
-          tokens: <int>[sum(lengths)], all tokens one after the other.
-          lengths: <int64>[sentences]; a sentence without tokens is left out.
-          documents: <int64>[sentences]: the number of each one's document in
-            the corpus, ascending.
+          tokens: <int>[sum(lengths)], all tokens concatenated.
+          lengths: <int64>[sentences]; sentences without tokens are skipped.
+          documents: <int64>[sentences]: the document number of each sentence
+            in the corpus, ascending.
         """
         kept = lengths > 0
         lengths, documents = lengths[kept], documents[kept]
@@ -141,7 +141,7 @@ class TokenStoreWriter:
         self._files[file].write(np.ascontiguousarray(values, dtype).data)
 
     def save(self) -> None:
-        """Makes what was appended count."""
+        """Makes the appended sentences permanent."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
@@ -166,19 +166,19 @@ class TokenStoreWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the files; what was not saved does not count."""
+        """Closes the files and discards sentences that were not saved."""
         for file in self._files:
             file.close()
 
 
 class TokenStore:
-    """A finished store, mapped.
+    """A finished, memory-mapped store.
 
     Attributes:
       tokens: <uint16 or int32>[tokens].
       sentence_offsets: <int64>[sentences + 1].
       document_offsets: <int64>[documents + 1].
-      num_passes: Number of spans that make up the corpus.
+      num_passes: Number of spans in the corpus.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ class TokenStore:
     def span(self, number: int) -> tuple[int, int, int]:
         """Returns the document, first and last-plus-one sentence of a span.
 
-        Spans 0 .. num_documents-1 are the documents. Of a long document that
-        is only the beginning; its further spans follow after all documents.
+        Spans 0 .. num_documents-1 are the documents, or the beginnings of long
+        documents, whose further spans follow after all documents.
         """
         extra = number - self.num_documents
         if extra >= 0:
@@ -244,9 +244,9 @@ class TokenStore:
         return taken
 
     def release(self) -> None:
-        """Lets go of the pages read so far; they come back when needed.
+        """Releases the pages read so far; they are read again when needed.
 
-        Otherwise everything ever touched would count as this process's memory.
+        Otherwise all pages ever read would count as this process's memory.
         """
         if self._must_release and hasattr(mmap, "MADV_DONTNEED"):
             for mapped in self._maps:

@@ -1,4 +1,4 @@
-"""Tokenizes a corpus into a token store: on all cores, a few MB at a time."""
+"""Tokenizes a corpus into a token store on all cores, in small batches."""
 
 import collections
 import itertools
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import corpus
-from bert_tf.data.generators import parts as record_parts
+from bert_tf.data.generators import streaming_worker
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
@@ -20,13 +20,13 @@ from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
 
 _CHARACTERS_PER_BATCH = 1 << 20
-# Saving waits for the disk, so not every batch is worth it.
+# Saving waits for the disk, so it is not done after every batch.
 _BATCHES_PER_SAVE = 16
 
-# Lines and the number of each one's document.
+# Lines, and the document number of each line <int64>[lines].
 Batch = tuple[list[str], np.ndarray]
-# Of sentences: tokens <int32>[sum(lengths)] and lengths <int64>[sentences];
-# then how many of the sentences each line gave <int64>[lines].
+# Tokens <int32>[sum(lengths)] and lengths <int64>[sentences] of sentences, and
+# the number of sentences in each line <int64>[lines].
 _Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -38,18 +38,18 @@ def tokenize_corpus(
     pool: futures.Executor,
     num_processes: int,
 ) -> None:
-    """Makes the token store in `folder`, or what is missing of it.
+    """Writes or completes the token store in `folder`.
 
     Args:
       config: Flags of the run.
       input_files: Text.
-      tokenizer: Makes pieces of the sentences.
-      folder: Where the store is.
+      tokenizer: The tokenizer.
+      folder: The folder of the store.
       pool: Processes that split sentences.
-      num_processes: How many there are.
+      num_processes: Number of these processes.
 
     Raises:
-      UserError: If the text cannot be read or has no piece.
+      UserError: If the text cannot be read or has no token.
     """
     if read_progress(folder).complete:
         return
@@ -79,7 +79,7 @@ def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
     """
     if not writer.progress.tokens:
         raise UserError(
-            "The corpus has no text that the tokenizer makes a piece of. "
+            "The corpus has no text that gives a token. "
             f"Received: {', '.join(input_files[:3])}."
         )
     writer.finish()
@@ -121,7 +121,7 @@ def _append_all(
     split: futures.Executor | None,
     num_processes: int,
 ) -> None:
-    """Tokenizes batches side by side and appends them in their order."""
+    """Tokenizes batches in parallel and appends them in order."""
 
     def process(sentences: list[str], counts: np.ndarray) -> _Tokenized:
         return *tokenize(tokenizer, sentences), counts
@@ -129,12 +129,12 @@ def _append_all(
     def process_split(pending: futures.Future) -> _Tokenized:
         return process(*pending.result())
 
-    # Threads are enough here: TensorFlow works outside of Python's lock.
+    # Threads suffice: TensorFlow works outside of Python's lock.
     with futures.ThreadPoolExecutor(num_processes) as threads:
         waiting: collections.deque = collections.deque()
         for number, (lines, documents) in enumerate(batches):
             if split:
-                pending = split.submit(record_parts.split_lines, lines)
+                pending = split.submit(streaming_worker.split_lines, lines)
                 tokenized = threads.submit(process_split, pending)
             else:
                 ones = np.ones(len(lines), np.int64)
@@ -159,9 +159,9 @@ def _append(
 def tokenize(
     tokenizer: BertTokenizer, sentences: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns flat ids and how many each sentence has."""
-    # Eagerly: in batches of this size a graph is no faster, and takes the
-    # better part of a second to trace.
+    """Returns flat ids, and the number of ids per sentence."""
+    # Eagerly: with batches of this size a graph is no faster, and tracing takes
+    # most of a second.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
         lengths = ids.row_lengths().numpy().astype(np.int64)

@@ -1,4 +1,4 @@
-"""From text files to a vocabulary and a report on it: learn_vocabulary."""
+"""Builds a vocabulary and a report from text files (learn_vocabulary)."""
 
 import collections
 import concurrent.futures
@@ -14,27 +14,26 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import corpus
-from bert_tf.data.generators import beam_package
+from bert_tf.data.generators import beam_support
 from bert_tf.errors import UserError
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 from bert_tf.text import learn_vocabulary as vocabulary_learning
 from bert_tf.text import word_count
-from bert_tf.text import word_statistics
 from bert_tf.text.learn_vocabulary import LearnedVocabulary
+from bert_tf.text.learn_vocabulary import WordStatistics
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-from bert_tf.text.word_statistics import WordStatistics
 
-# Characters counted by one call: large enough that the cost of a call does not
-# matter, small enough that several fit in memory.
+# Characters per call: large enough that the overhead of a call is negligible,
+# small enough that several batches fit in memory.
 _BATCH_CHARS = 1 << 22
-# Batches that wait per worker, so that none stands idle.
+# Queued batches per worker, so that none is idle.
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report.
 _WORDS_PER_CALL = 1 << 16
-# Who counted does not show in the result.
+# Flags that do not affect the result.
 _FLAGS_OF_WORKERS = frozenset({"num_processes", "runner", "beam_options"})
 
 
@@ -56,21 +55,21 @@ class CountedText:
 
 
 def report_path(output_file: str) -> str:
-    """Returns where the report on a vocabulary lies."""
+    """Returns the path of the report on a vocabulary."""
     return f"{output_file}.report.json"
 
 
 def run(config: LearnVocabularyConfig) -> None:
-    """Learns a vocabulary and writes it and, beside it, a report.
+    """Learns a vocabulary and writes it with a report.
 
-    The result is the same for any number of workers.
+    The result does not depend on the number of workers.
 
     Raises:
-      UserError: If there is no text, it cannot be read, or the vocabulary is
-        too small for its characters.
+      UserError: If there is no text, if it cannot be read, or if the vocabulary
+        is too small for its characters.
     """
     if config.runner:
-        beam_package.require(config.runner)
+        beam_support.require_beam(config.runner)
     bert_files.require_writable(config.output_file, "--output_file")
     paths = bert_files.expand_globs(config.input_file)
     bert_files.require_other(config.output_file, *paths)
@@ -80,13 +79,13 @@ def run(config: LearnVocabularyConfig) -> None:
     ):
         text = CountedText(learned_words, heldout_words)
         _counter(config)(config, paths, text)
-        statistics = word_statistics.gather_statistics(
+        statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
         )
         if not statistics.num_words:
             raise UserError(
-                "There is nothing to learn from: the documents not held out "
-                "hold no word; give more text or a smaller "
+                "There is nothing to learn from: the documents that are not "
+                "held out contain no word; use more text or a smaller "
                 f"--heldout_fraction than {config.heldout_fraction}."
             )
         learned = vocabulary_learning.learn(
@@ -99,7 +98,7 @@ def run(config: LearnVocabularyConfig) -> None:
         report = build_report(config, text, statistics, learned, vocabulary)
     _write(config.output_file, vocabulary, report)
     logging.info(
-        "%s: %d pieces from %d words of %d documents; %.4f tokens per word, "
+        "%s: %d tokens from %d words of %d documents; %.4f tokens per word, "
         "%.4f%% [UNK] on %s.",
         config.output_file,
         len(vocabulary),
@@ -115,7 +114,7 @@ def _counter(
     config: LearnVocabularyConfig,
 ) -> Callable[[LearnVocabularyConfig, list[str], CountedText], None]:
     if config.runner:
-        # Here, because most have no need of Apache Beam.
+        # Imported here because Apache Beam is optional.
         from bert_tf.data import beam_vocabulary
 
         return beam_vocabulary.count_text
@@ -125,7 +124,7 @@ def _counter(
 def build_counter(
     config: LearnVocabularyConfig,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns `word_count.build_word_counter` of the flags."""
+    """Returns the word counter for the flags."""
     strip_accents = config.strip_accents
     return word_count.build_word_counter(
         config.do_lower_case,
@@ -138,13 +137,12 @@ def count_text(
 ) -> None:
     """Reads the documents and counts their words, on all cores.
 
-    The work is done by TensorFlow operators in threads; Python only reads and
-    adds up.
+    TensorFlow operators in threads do the work; Python only reads and sums.
 
     Args:
       config: What to read and how to normalize it.
       paths: The files.
-      text: Gets the counts.
+      text: Receives the counts.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -162,7 +160,7 @@ def count_text(
         progress.bar(total, "counting words", "B") as bar,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
-        # By the line, as a document may be larger than memory.
+        # Line by line, because a document may be larger than memory.
         documents = corpus.group_lines(
             corpus.read_numbered_lines(
                 paths,
@@ -184,12 +182,16 @@ def batch_lines(
     text: CountedText,
     num_earlier: int = 0,
 ) -> Iterator[tuple[bool, list[str]]]:
-    """Yields whether lines are held out, and the lines; counts documents.
+    """Yields batches of lines and if they are held out; counts documents.
 
-    `num_earlier` documents of other files come before.
+    Held-out documents are spread evenly: with a fraction of 0.02, every
+    fiftieth one. A corpus of fewer documents is used for learning as a whole.
 
-    Held-out documents are spread evenly: with a fraction of 0.02 every
-    fiftieth. So a corpus of fewer documents is learnt from as a whole.
+    Args:
+      documents: The lines of each document.
+      config: Has the fraction to hold out.
+      text: Receives the number of documents.
+      num_earlier: Number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
     sizes = {False: 0, True: 0}
@@ -209,8 +211,8 @@ def batch_lines(
 
 
 def _quota(num_documents: int, config: LearnVocabularyConfig) -> int:
-    """Returns how many of the first documents are to be held out."""
-    # The small number undoes rounding: 50 * 0.02 shall be one.
+    """Returns how many of the first documents are held out."""
+    # The small number compensates for rounding: 50 * 0.02 must be one.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 
@@ -221,10 +223,10 @@ def build_report(
     learned: LearnedVocabulary,
     vocabulary: Vocabulary,
 ) -> dict[str, Any]:
-    """Returns what is worth knowing of a vocabulary, for JSON.
+    """Returns the report on a vocabulary as JSON values.
 
-    It is measured on the held-out documents; if there are none, on those that
-    it was learnt from, and says so.
+    The vocabulary is measured on the held-out documents; if there are none, on
+    the documents that it was learned from.
     """
     tokenizer = BertTokenizer(
         vocabulary, config.do_lower_case, config.strip_accents
@@ -238,7 +240,7 @@ def build_report(
         "measured_on": (
             f"{text.num_heldout_documents} held-out documents"
             if is_heldout
-            else "the documents it was learnt from, as none is held out"
+            else "the documents it was learned from, as none is held out"
         ),
         "character_coverage": statistics.coverage(vocabulary.tokens),
         "lines": learned.counts,
@@ -263,11 +265,11 @@ def build_report(
 def measure(
     tokenizer: BertTokenizer, counts: Iterable[tuple[str, int]]
 ) -> dict[str, float]:
-    """Returns how a tokenizer fares with words.
+    """Measures a tokenizer on words.
 
     Args:
       tokenizer: The tokenizer.
-      counts: Each word and how often it occurs.
+      counts: Words and their counts.
 
     Returns:
       `tokens_per_word`; `unknown_percent`, the share of tokens that are
@@ -305,7 +307,7 @@ def measure(
 def _write(
     output_file: str, vocabulary: Vocabulary, report: dict[str, Any]
 ) -> None:
-    """Writes the report, then the vocabulary: where it is, all is done."""
+    """Writes the report, then the vocabulary, which marks completion."""
     try:
         bert_files.write_json(report_path(output_file), report)
         vocabulary.write(output_file)

@@ -1,1 +1,1 @@
-"""The demo: from text on this machine to a served classifier."""
+"""The demo: builds and serves a classifier from text on this machine."""

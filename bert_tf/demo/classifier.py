@@ -1,7 +1,6 @@
-"""The demo's classifier: which library a sentence documents.
+"""The demo's classifier: predicts the library that a sentence documents.
 
-The labels are real and on the machine: a docstring belongs to the library in
-whose sources it stands.
+The label of a docstring is the library that contains it.
 """
 
 import collections
@@ -12,21 +11,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import model_directory
-from bert_tf.demo import docstring_sentences
+from bert_tf.demo import corpus as demo_corpus
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.io import files
 from bert_tf.io import tables
-from bert_tf.pretraining import output as pretraining_output
+from bert_tf.training import output as training_output
 
-TEXT_COLUMN, LABEL_COLUMN = docstring_sentences.COLUMNS
-# Accuracy on held-out documents above that of always answering the commonest
-# library that the demo must reach; docs/results.md has what was measured.
+TEXT_COLUMN, LABEL_COLUMN = demo_corpus.COLUMNS
+# Required margin of the held-out accuracy over always predicting the most
+# common library; docs/results.md has the measured accuracy.
 ACCURACY_MARGIN = 0.30
 
-# In the words of Python, numpy, Keras and TensorFlow.
+# Typical of Python, numpy, Keras and TensorFlow, in this order.
 SENTENCES = (
     "Opens the file and returns an iterator over its lines as strings.",
     "Returns the indices that would sort the elements of the ndarray.",
@@ -51,11 +50,11 @@ def configure(
         do_eval=True,
         max_seq_length=64,
         eval_batch_size=64,
-        # As the model is narrow, higher than the paper's; one pass over so
-        # many sentences is enough.
+        # Higher than in the paper, because the model is narrow; one epoch over
+        # this many sentences is enough.
         learning_rate="5e-4",
         num_train_epochs="1",
-        # Each length is compiled, which takes longer than the steps save.
+        # Few lengths, because compiling each one costs more than it saves.
         num_length_buckets=3,
         save_checkpoints_steps=250,
         iterations_per_loop=50,
@@ -63,21 +62,21 @@ def configure(
 
 
 def is_done(output_dir: str) -> bool:
-    """Returns whether a run came to its end: its model is written last."""
+    """Returns true if a run has finished; it writes the model last."""
     path = os.path.join(output_dir, task_evaluation.RESULTS_FILE)
-    return os.path.exists(path) and pretraining_output.model_is_written(
+    return os.path.exists(path) and training_output.model_is_written(
         output_dir, files.read_json(path)["global_step"]
     )
 
 
 def read_accuracy(output_dir: str) -> float:
-    """Returns the accuracy on dev of a run."""
+    """Returns the dev accuracy of a run."""
     path = os.path.join(output_dir, task_evaluation.RESULTS_FILE)
     return files.read_json(path)["dev"]["accuracy"]
 
 
 def measure_majority(path: str) -> tuple[str, float]:
-    """Returns the commonest library of a table, and its share."""
+    """Returns the most common library of a table, and its share."""
     labels = collections.Counter(
         row.values[LABEL_COLUMN] for row in tables.read_table(path).rows
     )
@@ -86,7 +85,7 @@ def measure_majority(path: str) -> tuple[str, float]:
 
 
 def write_inputs(output_dir: str) -> PredictConfig:
-    """Writes sentences to predict; returns the flags to do so."""
+    """Writes sentences to predict and returns the flags for prediction."""
     path = os.path.join(output_dir, "sentences.csv")
     header = f"{TEXT_COLUMN}\n"
     files.write_text(path, header + "".join(f'"{x}"\n' for x in SENTENCES))
@@ -98,12 +97,12 @@ def write_inputs(output_dir: str) -> PredictConfig:
 
 
 def describe(output_dir: str, dev_file: str, predictions: str) -> str:
-    """Returns what came out, for the screen.
+    """Formats the results for the screen.
 
     Args:
       output_dir: The folder of the run.
-      dev_file: What it was measured on.
-      predictions: What run/predict.py wrote.
+      dev_file: The table of the evaluation.
+      predictions: The output file of run/predict.py.
     """
     label, share = measure_majority(dev_file)
     matrix = os.path.join(output_dir, "confusion_matrix.txt")
@@ -129,8 +128,8 @@ def judge(accuracy: float, share: float) -> None:
     """Checks that a classifier is well above guessing.
 
     Args:
-      accuracy: That on dev.
-      share: That of always giving the commonest answer.
+      accuracy: The dev accuracy.
+      share: The accuracy of always predicting the most common library.
 
     Raises:
       UserError: If it is not.
@@ -140,7 +139,7 @@ def judge(accuracy: float, share: float) -> None:
         raise UserError(
             f"The demo's classifier must reach an accuracy of {needed:.3f}, "
             f"{ACCURACY_MARGIN:.2f} above guessing. Received: {accuracy:.3f}; "
-            "this is a defect, please report it."
+            "this is a bug, please report it."
         )
 
 
@@ -149,7 +148,7 @@ def _read(path: str) -> str:
 
 
 def _describe(prediction: Mapping[str, Any]) -> str:
-    """Returns the probable libraries, the most probable one first."""
+    """Formats the three most probable libraries."""
     ranked = sorted(
         prediction["probabilities"].items(), key=lambda pair: -pair[1]
     )

@@ -1,307 +1,232 @@
-"""A corpus that is on the machine already: the documentation in its packages.
+"""Demo corpus: documentation text of installed packages, split by library.
 
-`pydoc_data.topics` of Python and the docstrings of the standard library, numpy,
-Keras and TensorFlow: several megabytes of technical English. The sources are
-parsed, never imported, so nothing of them runs.
+Reads `pydoc_data.topics` and the docstrings of the standard library, numpy,
+Keras and TensorFlow: several megabytes of technical English. Sources are
+parsed, never imported, so none of their code runs.
 """
 
 import ast
-import concurrent.futures
-import dataclasses
+import collections
+import csv
 import hashlib
 import importlib.util
-import itertools
-import multiprocessing
-import os
+import io
+import pathlib
+import re
 import sysconfig
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from pydoc_data import topics
 
 from absl import logging
 
-from bert_tf.demo import docstring_prose
-from bert_tf.demo import docstring_sentences
-from bert_tf.demo.docstring_sentences import LabelledDocument
+from bert_tf.data import corpus
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import progress
 
 PACKAGES = ("numpy", "keras", "tensorflow")
+COLUMNS = ("sentence", "library")
+_PYTHON = "python"  # Label of the standard library.
 
-# Tests, vendored code and copies: tensorflow.python.keras is an older keras.
-_SKIPPED_FOLDERS = {
-    "__pycache__",
-    "_api",
-    "_vendor",
-    "dist-packages",
-    "idlelib",
-    "include",
-    "lib2to3",
-    "node_modules",
-    "site-packages",
-    "test",
-    "tests",
-    "testing",
-    "tensorflow/python/keras",
-    "turtledemo",
-}
-_TOPICS = "pydoc_data.topics"
+# Tests, vendored code and copies, such as the older Keras inside TensorFlow.
+_SKIPPED = re.compile(
+    r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
+    r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
+)
+_CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
+_HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
+# Blank lines separate paragraphs; bullets and `name: text` begin new ones.
+_PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
+# Links lose their address; roles, quotes, emphasis and footnotes vanish.
+_MARKUP = re.compile(
+    r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
+)
+_CODE_SIGN = re.compile(r"[={}\\<>$|]|\w\(")
+_MIN_WORDS, _MAX_WORDS = 6, 40
+_MIN_LETTERS = 0.78  # Share of the characters; spaces count as letters.
+_MAX_CODE_SIGNS = 0.12  # Per word.
 # Shorter documents teach nothing about the order of sentences.
-_MIN_WORDS = 40
-_MIN_PARAGRAPHS = 2
-_FILES_PER_TASK = 16
-# The most to learn from and to measure on.
-_SENTENCES_OF_LIBRARY = (4000, 400)
-
-
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """The prose of one module, class or topic.
-
-    Attributes:
-      name: Its full name, for instance "keras.src.layers.core.dense.Dense".
-      paragraphs: One line each.
-    """
-
-    name: str
-    paragraphs: list[str]
-
-
-@dataclasses.dataclass
-class CorpusCounts:
-    """What a corpus was made of.
-
-    Attributes:
-      files: Source files read.
-      unreadable: Those of them that could not be parsed.
-      documents: Documents to learn from.
-      heldout_documents: Documents to measure on.
-      characters: Characters of all documents.
-    """
-
-    files: int = 0
-    unreadable: int = 0
-    documents: int = 0
-    heldout_documents: int = 0
-    characters: int = 0
+_MIN_PARAGRAPHS, _MIN_DOCUMENT_WORDS = 2, 40
+_HELDOUT_SHARE = 0.05
+# The most sentences per library for training and for evaluation.
+_SENTENCES_PER_LIBRARY = (4000, 400)
 
 
 def write_corpus(
     output_file: str,
     heldout_file: str,
     sentence_files: tuple[str, str] | None = None,
-    *,
     packages: Sequence[str] = PACKAGES,
-    heldout_fraction: float = 0.05,
-    num_processes: int = 0,
-) -> CorpusCounts:
-    """Writes two text files: a paragraph a line, blank lines between documents.
+) -> None:
+    """Writes two text files: a paragraph per line, blank lines in between.
 
-    A paragraph appears once, where it comes first, so that the held-out file
-    holds no paragraph of the other. What is held out depends on the names of
-    the documents alone. The same packages give the same files.
+    A paragraph appears once, so the two files share none. The names of the
+    documents alone decide which are held out. The same packages give the same
+    files.
 
     Args:
-      output_file: Gets the documents to learn from; is complete once it exists,
-        and then so are the others.
-      heldout_file: Gets the documents to measure on.
-      sentence_files: Two .csv files that get sentences of the one and the
-        other, and which library each of them documents.
-      packages: Installed packages to read, beside the standard library.
-      heldout_fraction: Share of documents to hold out.
-      num_processes: Processes that parse; 0 means one a core.
+      output_file: Gets the training documents; written last.
+      heldout_file: Gets the held-out documents.
+      sentence_files: Two .csv files for sentences of the training and held-out
+        documents, labeled with the library that each documents.
+      packages: Installed packages to read, besides the standard library.
 
     Raises:
       UserError: If a package is not installed.
     """
-    # Here: processes that parse need no TensorFlow.
-    from bert_tf.io import files
-
-    counts = CorpusCounts()
-    texts: dict[bool, list[str]] = {True: [], False: []}
-    labelled: dict[bool, list[LabelledDocument]] = {True: [], False: []}
-    documents = read_documents(packages, num_processes, counts)
-    for document in _drop_repetition(documents):
-        text = "\n".join(document.paragraphs) + "\n"
-        is_heldout = hash_share(document.name) < heldout_fraction
-        texts[is_heldout].append(text)
-        library = _library(document.name, packages)
-        labelled[is_heldout].append((library, document.paragraphs))
-        counts.characters += len(text)
-    counts.documents = len(texts[False])
-    counts.heldout_documents = len(texts[True])
+    splits: list[list[tuple[str, list[str]]]] = [[], []]
+    documents = _drop_repetition(_read_documents(packages))
+    for library, name, paragraphs in documents:
+        splits[_hash_share(name) < _HELDOUT_SHARE].append((library, paragraphs))
     if sentence_files:
-        chosen = docstring_sentences.choose_sentences(
-            (labelled[False], labelled[True]), _SENTENCES_OF_LIBRARY
-        )
+        chosen = choose_sentences(splits, _SENTENCES_PER_LIBRARY)
         for path, rows in zip(sentence_files, chosen, strict=True):
-            files.write_text(path, docstring_sentences.to_csv(rows))
-    files.write_text(heldout_file, "\n".join(texts[True]))
-    files.write_text(output_file, "\n".join(texts[False]))
-    logging.info(
-        "%s: %d documents, and %d held out, %.1f million characters, of %d "
-        "files; %d more could not be parsed.",
-        output_file,
-        counts.documents,
-        counts.heldout_documents,
-        counts.characters / 1e6,
-        counts.files - counts.unreadable,
-        counts.unreadable,
-    )
-    return counts
-
-
-def _library(name: str, packages: Sequence[str]) -> str:
-    """Returns the package of a document; that of Python itself is "python"."""
-    package = name.split(".", maxsplit=1)[0]
-    return package if package in packages else "python"
-
-
-def read_documents(
-    packages: Sequence[str], num_processes: int, counts: CorpusCounts
-) -> Iterator[Document]:
-    """Yields all documents, in the order of packages and files.
-
-    Args:
-      packages: Packages beside the standard library.
-      num_processes: Processes that parse; 0 means one a core.
-      counts: Gets the number of files.
-    """
-    sources = [*_find_standard_library(), *_find_packages(packages)]
-    tasks = [
-        sources[start : start + _FILES_PER_TASK]
-        for start in range(0, len(sources), _FILES_PER_TASK)
-    ]
-    # "spawn": a forked copy of a process that runs TensorFlow may hang.
-    context = multiprocessing.get_context("spawn")
-    with (
-        progress.bar(len(sources), "reading docstrings", "file") as bar,
-        concurrent.futures.ProcessPoolExecutor(
-            num_processes or os.cpu_count(), context
-        ) as pool,
+            files.write_text(path, to_csv(rows))
+    for path, documents in zip(
+        (heldout_file, output_file), reversed(splits), strict=True
     ):
-        parsed = pool.map(_parse_files, tasks)
-        for task, results in zip(tasks, parsed, strict=True):
-            bar.update(len(task))
-            counts.files += len(task)
-            counts.unreadable += results.count(None)
-            for documents in results:
-                yield from documents or ()
+        texts = ["\n".join([*document, ""]) for _, document in documents]
+        files.write_text(path, "\n".join(texts))
+        logging.info("%s: %d documents.", path, len(texts))
 
 
-def hash_share(name: str) -> float:
-    """Returns a number from 0 to 1 that depends on the name alone."""
-    digest = hashlib.sha256(name.encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+def extract_paragraphs(docstring: str) -> list[str]:
+    """Returns the paragraphs of prose of a docstring, one line each."""
+    text = _CODE.sub("", docstring)
+    paragraphs = (
+        " ".join(_MARKUP.sub(r"\1", block).split())
+        for block in _PARAGRAPH_BREAK.split(_HEADING.sub("\n", text))
+        if block
+    )
+    return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]
 
 
-def parse_source(module: str, source: bytes) -> list[Document]:
-    """Returns the documents of one source file: the module's, then classes'.
-
-    A class has the docstrings of its methods, a module those of its functions.
+def choose_sentences(
+    splits: Sequence[Sequence[tuple[str, Sequence[str]]]],
+    limits: Sequence[int],
+) -> list[list[tuple[str, str]]]:
+    """Chooses unique sentences of each split, equally many per library.
 
     Args:
-      module: The name of the module.
-      source: Its text.
+      splits: Pairs of library and paragraphs, for each document of each split.
+      limits: The most sentences per library in each split.
 
-    Raises:
-      SyntaxError: If it is no Python (of this version).
-      ValueError: If it holds null bytes.
+    Returns:
+      Pairs of sentence and library for each split, ordered by library.
     """
-    tree = ast.parse(source)
-    if module == _TOPICS:
-        return list(_parse_topics(tree))
-    documents = []
-    _parse_scope(module, tree, documents)
-    return documents
-
-
-def _parse_scope(
-    name: str, scope: ast.Module | ast.ClassDef, documents: list[Document]
-) -> None:
-    docstrings = [ast.get_docstring(scope, clean=False)]
-    document = Document(name, [])
-    documents.append(document)
-    for node in scope.body:
-        if isinstance(node, ast.ClassDef):
-            _parse_scope(f"{name}.{node.name}", node, documents)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstrings.append(ast.get_docstring(node, clean=False))
-    for docstring in filter(None, docstrings):
-        document.paragraphs.extend(
-            docstring_prose.extract_paragraphs(docstring)
+    found = []
+    for documents in splits:
+        sentences = collections.defaultdict(list)
+        for library, paragraphs in documents:
+            for paragraph in paragraphs:
+                sentences[library] += corpus.split_sentences(paragraph)
+        found.append(sentences)
+    counts = collections.Counter(
+        x for split in found for group in split.values() for x in group
+    )
+    chosen = []
+    for split, limit in zip(found, limits, strict=True):
+        usable = {
+            library: [
+                x
+                for x in group
+                if counts[x] == 1
+                and x[0].isupper()
+                and _MIN_WORDS <= len(x.split()) <= _MAX_WORDS
+            ]
+            for library, group in sorted(split.items())
+        }
+        count = min([limit, *map(len, usable.values())])
+        chosen.append(
+            [
+                (group[number * len(group) // count], library)
+                for library, group in usable.items()
+                for number in range(count)
+            ]
         )
+    return chosen
 
 
-def _parse_topics(tree: ast.Module) -> Iterator[Document]:
-    """Yields the topics of Python's help: `topics = {name: text, ...}`."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            for topic, text in ast.literal_eval(node.value).items():
-                yield Document(
-                    f"{_TOPICS}.{topic}",
-                    docstring_prose.extract_paragraphs(text),
-                )
+def to_csv(rows: Sequence[tuple[str, str]]) -> str:
+    """Returns the rows as .csv text with a header."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+    return text.getvalue()
 
 
-def _parse_files(sources: list[tuple[str, str]]) -> list[list[Document] | None]:
-    """Returns each file's documents, or None where it cannot be parsed."""
-    results: list[list[Document] | None] = []
-    for module, path in sources:
-        try:
-            with open(path, "rb") as file:
-                results.append(parse_source(module, file.read()))
-        except (SyntaxError, ValueError, RecursionError, OSError):
-            results.append(None)
-    return results
-
-
-def _drop_repetition(documents: Iterator[Document]) -> Iterator[Document]:
-    """Drops paragraphs that came before, then documents that are too short."""
-    seen: set[str] = set()
-    for document in documents:
-        paragraphs = []
-        for paragraph in document.paragraphs:
-            if paragraph not in seen:
-                seen.add(paragraph)
-                paragraphs.append(paragraph)
-        words = sum(len(paragraph.split()) for paragraph in paragraphs)
-        if len(paragraphs) >= _MIN_PARAGRAPHS and words >= _MIN_WORDS:
-            yield Document(document.name, paragraphs)
-
-
-def _find_standard_library() -> list[tuple[str, str]]:
-    return list(_find_sources(sysconfig.get_paths()["stdlib"], ""))
-
-
-def _find_packages(packages: Sequence[str]) -> list[tuple[str, str]]:
-    sources = []
+def _read_documents(
+    packages: Sequence[str],
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields library, name and paragraphs of topics, modules and classes."""
+    for name, text in topics.topics.items():
+        yield _PYTHON, f"topics/{name}", extract_paragraphs(text)
+    folders = {_PYTHON: sysconfig.get_paths()["stdlib"]}
     for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise UserError(
-                f"The package {package!r} is not installed; its docstrings "
-                "belong to the corpus."
+                f"The package {package!r} is not installed; the demo corpus "
+                "needs its docstrings."
             )
-        folder = spec.submodule_search_locations[0]
-        sources.extend(_find_sources(folder, package))
-    return sources
+        folders[package] = spec.submodule_search_locations[0]
+    sources = []
+    for library, folder in folders.items():
+        for path in sorted(pathlib.Path(folder).rglob("*.py")):
+            name = f"{library}/{path.relative_to(folder).as_posix()}"
+            if not _SKIPPED.search(f"/{name}"):
+                sources.append((library, name, path))
+    with progress.bar(len(sources), "reading docstrings", "file") as bar:
+        for library, name, path in sources:
+            bar.update()
+            try:
+                tree = ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+            for scope, paragraphs in _read_scope(name, tree):
+                yield library, scope, paragraphs
 
 
-def _find_sources(folder: str, package: str) -> Iterator[tuple[str, str]]:
-    """Yields module name and path of each source file, sorted by path."""
-    for current, folders, names in os.walk(folder):
-        relative = os.path.relpath(current, folder).replace(os.sep, "/")
-        parts = [part for part in (package, relative) if part not in ("", ".")]
-        prefix = "/".join(parts)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in _SKIPPED_FOLDERS
-            and f"{prefix}/{name}" not in _SKIPPED_FOLDERS
-        )
-        for name in sorted(names):
-            stem, extension = os.path.splitext(name)
-            if extension == ".py" and not stem.endswith("_test"):
-                module = "/".join(itertools.chain(parts, [stem]))
-                module = module.removesuffix("/__init__").replace("/", ".")
-                yield module, os.path.join(current, name)
+def _read_scope(
+    name: str, scope: ast.Module | ast.ClassDef
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields a scope with its functions, then the classes in it."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    members = [scope, *(x for x in scope.body if isinstance(x, functions))]
+    docstrings = filter(None, map(ast.get_docstring, members))
+    yield name, [p for text in docstrings for p in extract_paragraphs(text)]
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef):
+            yield from _read_scope(f"{name}.{node.name}", node)
+
+
+def _drop_repetition(
+    documents: Iterable[tuple[str, str, list[str]]],
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Drops paragraphs that came before, then documents that are too short."""
+    seen: set[str] = set()
+    for library, name, paragraphs in documents:
+        fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
+        seen.update(fresh)
+        num_words = sum(len(x.split()) for x in fresh)
+        if len(fresh) >= _MIN_PARAGRAPHS and num_words >= _MIN_DOCUMENT_WORDS:
+            yield library, name, fresh
+
+
+def _is_prose(text: str) -> bool:
+    """Returns whether text reads like a sentence, not like code or a title."""
+    num_words = len(text.split())
+    letters = sum(x.isalpha() or x == " " for x in text)
+    return (
+        num_words >= _MIN_WORDS
+        and text[-1] in ".!?:"
+        and letters >= _MIN_LETTERS * len(text)
+        and len(_CODE_SIGN.findall(text)) <= _MAX_CODE_SIGNS * num_words
+    )
+
+
+def _hash_share(name: str) -> float:
+    """Returns a number from 0 to 1 that depends on the name alone."""
+    digest = hashlib.sha256(name.encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

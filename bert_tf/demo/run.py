@@ -1,10 +1,10 @@
-"""The whole job on the text that every machine with this project has.
+"""The demo: the whole pipeline from a corpus to a served classifier.
 
-The documentation of Python and of the installed packages becomes a corpus, a
-vocabulary, records, a tiny BERT that fills in a [MASK], and a classifier made
-of it. Each step is what the script of that name does; its command line is
-shown, so that the same can be done with any other text. A step whose result is
-there is not repeated. At the end the classifier answers raw text as a server.
+The documentation of Python and of installed packages becomes a corpus, a
+vocabulary, records, a tiny BERT that fills in a [MASK], and a classifier
+fine-tuned from it. Each step does the same as a script and prints its command
+line, so it can be repeated with any other text. Steps with existing results are
+skipped. At the end, a server runs the classifier on raw text.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.inference import predict
 from bert_tf.inference.fill_mask import FillMask
 from bert_tf.io import files
-from bert_tf.pretraining import output as pretraining_output
 from bert_tf.pretraining import run as pretraining
 from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.training import output as training_output
 
 VOCAB_SIZE = 8000
-# Small enough to see it learn within minutes on two cores.
+# Small enough to learn within minutes on two cores.
 MODEL = BertConfig(
     vocab_size=VOCAB_SIZE,
     hidden_size=128,
@@ -49,9 +49,9 @@ MODEL = BertConfig(
     intermediate_size=512,
     max_position_embeddings=128,
     type_vocab_size=2,
-    # About 1 / sqrt(hidden_size), as in a larger BERT: with the 0.02 of that
-    # one, a model this narrow spends thousands of steps on word frequencies
-    # before its attention begins to matter.
+    # About 1 / sqrt(hidden_size), as in a larger BERT. With 0.02, a model this
+    # narrow spends thousands of steps on word frequencies before its attention
+    # begins to matter.
     initializer_range=0.08,
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
@@ -60,9 +60,9 @@ SEQ_LENGTH = 64
 PREDICTIONS = 10
 BATCH_SIZE = 32
 TRAIN_STEPS = 4000
-# Held-out masked-LM accuracy above that of always answering the commonest
-# token, and next-sentence accuracy above that of always answering the commoner
-# label, that the demo must reach; docs/results.md has what was measured.
+# Required margins of the held-out masked-LM and next-sentence accuracies over
+# always predicting the most common token or label; docs/results.md has the
+# measured accuracies.
 MASKED_LM_MARGIN = 0.10
 NEXT_SENTENCE_MARGIN = 0.02
 
@@ -75,7 +75,7 @@ SENTENCES = (
 
 
 class _Paths:
-    """Where everything lies."""
+    """Paths of all files of the demo."""
 
     def __init__(self, root: str, steps: int) -> None:
         self.corpus = os.path.join(root, "corpus.txt")
@@ -87,18 +87,18 @@ class _Paths:
         self.records = os.path.join(root, "train.tfrecord")
         self.heldout_records = os.path.join(root, "heldout.tfrecord")
         self.untrained = os.path.join(root, "untrained")
-        # A run of other length is another run.
+        # Runs of different lengths have different folders.
         self.pretrained = os.path.join(root, f"pretrained_{steps}_steps")
         self.model = os.path.join(self.pretrained, "model")
         self.classifier = os.path.join(root, f"library_{steps}_steps")
 
 
 def run(config: DemoConfig) -> None:
-    """Makes what is not there yet and shows what came out.
+    """Runs all steps without results yet, and prints the results.
 
     Raises:
-      UserError: If a model is not well above guessing; not judged with a
-        `num_train_steps` of the caller's own.
+      UserError: If a model is not well above guessing. Not checked if
+        `num_train_steps` is set.
     """
     started = time.time()
     steps = config.num_train_steps or TRAIN_STEPS
@@ -121,21 +121,21 @@ def run(config: DemoConfig) -> None:
         demo_classifier.judge(accuracy, share)
 
 
-def _say(text: str = "") -> None:
+def _print(text: str = "") -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def _announce(title: str, script: str, config: object) -> None:
-    _say(f"\n== {title}\n   {cli.command_line(script, config)}")
+    _print(f"\n== {title}\n   {cli.command_line(script, config)}")
 
 
 def _make_corpus(paths: _Paths) -> None:
-    _say("\n== Corpus: the documentation of Python and its packages")
+    _print("\n== Corpus: the documentation of Python and its packages")
     sentence_files = (paths.sentences, paths.heldout_sentences)
     made = (paths.corpus, paths.heldout, *sentence_files)
     if all(map(os.path.exists, made)):
-        _say(f"   {paths.corpus} is there already.")
+        _print(f"   {paths.corpus} already exists.")
         return
     demo_corpus.write_corpus(paths.corpus, paths.heldout, sentence_files)
 
@@ -149,7 +149,7 @@ def _learn_vocabulary(paths: _Paths) -> None:
     )
     _announce("Vocabulary", "run/learn_vocabulary.py", config)
     if os.path.exists(paths.vocabulary):
-        _say(f"   {paths.vocabulary} is there already.")
+        _print(f"   {paths.vocabulary} already exists.")
         return
     vocabulary_building.run(config)
 
@@ -175,7 +175,7 @@ def _create_data(paths: _Paths) -> None:
 def _pretrain(
     paths: _Paths, steps: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the held-out results of the new and of the trained model."""
+    """Returns the held-out results of the untrained and the trained model."""
     files.write_text(paths.bert_config, MODEL.to_json())
     config = PretrainConfig(
         bert_config_file=paths.bert_config,
@@ -200,7 +200,7 @@ def _pretrain(
     )
     results = []
     for title, each in (
-        ("The new model, before it has learnt anything", untrained),
+        ("The new model, before training", untrained),
         ("Pretraining", config),
     ):
         _announce(title, "run/pretrain.py", each)
@@ -209,24 +209,23 @@ def _pretrain(
 
 
 def _run_once(config: PretrainConfig) -> dict[str, float]:
-    """Returns the evaluation, of an earlier run if that came to its end."""
+    """Returns the evaluation results; runs only if there are none yet."""
     path = os.path.join(config.output_dir, pretraining.EVAL_RESULTS_FILE)
     steps = config.num_train_steps if config.do_train else 0
     if os.path.exists(path) and (
-        not steps
-        or pretraining_output.model_is_written(config.output_dir, steps)
+        not steps or training_output.model_is_written(config.output_dir, steps)
     ):
-        _say(f"   {path} is there already.")
+        _print(f"   {path} already exists.")
     else:
         pretraining.train_and_evaluate(config)
     return read_eval_results(path)
 
 
 def _classify(paths: _Paths) -> str:
-    """Fine-tunes on sentences and their libraries; predicts some.
+    """Fine-tunes the classifier and predicts the labels of a few sentences.
 
     Returns:
-      The file of the predictions.
+      The file with the predictions.
     """
     config = demo_classifier.configure(
         paths.model, paths.sentences, paths.heldout_sentences, paths.classifier
@@ -234,7 +233,7 @@ def _classify(paths: _Paths) -> str:
     title = "Fine-tuning: which library does this sentence document?"
     _announce(title, "run/finetune_classifier.py", config)
     if demo_classifier.is_done(paths.classifier):
-        _say(f"   {paths.classifier} is there already.")
+        _print(f"   {paths.classifier} already exists.")
     else:
         finetuning.run(config, classification_flags.build_task)
     prediction = demo_classifier.write_inputs(paths.classifier)
@@ -244,14 +243,14 @@ def _classify(paths: _Paths) -> str:
 
 
 def _serve(paths: _Paths) -> tuple[SavedModelConfig, Served]:
-    """Exports the classifier; returns the export, and what it answers."""
+    """Exports and serves the classifier; returns the flags and answers."""
     export = demo_server.configure_export(
         os.path.join(paths.classifier, model_directory.MODEL_FOLDER),
         paths.classifier,
     )
     _announce("Export", demo_server.EXPORT_SCRIPT, export)
     if demo_server.is_exported(export):
-        _say(f"   {export.output_dir} is there already.")
+        _print(f"   {export.output_dir} already exists.")
     else:
         demo_server.run_script(demo_server.EXPORT_SCRIPT, export)
     server = demo_server.configure_server(export)
@@ -261,17 +260,17 @@ def _serve(paths: _Paths) -> tuple[SavedModelConfig, Served]:
 
 
 def read_eval_results(path: str) -> dict[str, float]:
-    """Reads the original's form: a line `name = value` per result."""
+    """Reads results in the original's format: one `name = value` per line."""
     lines = files.read_bytes(path).decode("utf-8").splitlines()
     pairs = (line.split(" = ") for line in lines)
     return {name: float(value) for name, value in pairs}
 
 
 def measure_guessing(record_file: str) -> dict[str, float]:
-    """Returns the accuracy of always giving the commonest answer.
+    """Returns the accuracy of always predicting the most common label.
 
-    The commonest answer is that of the records themselves, so no constant
-    guess does better.
+    The most common label is that of the records themselves, so no constant
+    prediction is better.
 
     Args:
       record_file: Pretraining records.
@@ -289,8 +288,8 @@ def measure_guessing(record_file: str) -> dict[str, float]:
         "next_sentence_accuracy": np.concatenate(labels),
     }
     return {
-        name: float(np.bincount(given).max() / len(given))
-        for name, given in answers.items()
+        name: float(np.bincount(labels).max() / len(labels))
+        for name, labels in answers.items()
     }
 
 
@@ -301,9 +300,9 @@ def _show(
     guess: dict[str, float],
     seconds: float,
 ) -> None:
-    """Writes the one screen that says what was made and how good it is."""
-    _say("\n" + "=" * 79)
-    _say(f"Done in {seconds / 60:.1f} minutes. What was made:")
+    """Prints the created files and the scores, on one screen."""
+    _print("\n" + "=" * 79)
+    _print(f"Done in {seconds / 60:.1f} minutes. Created files:")
     for label, path in (
         ("corpus", paths.corpus),
         ("vocabulary", paths.vocabulary),
@@ -316,8 +315,8 @@ def _show(
         ("classifier", os.path.join(paths.classifier, "model")),
         ("SavedModel", os.path.join(paths.classifier, "served")),
     ):
-        _say(f"  {label:<16} {path}")
-    _say(f"\nOn held-out text:{'before':>22}{'after':>10}{'guessing':>11}")
+        _print(f"  {label:<16} {path}")
+    _print(f"\nOn held-out text:{'before':>22}{'after':>10}{'guessing':>11}")
     for name in (
         "masked_lm_accuracy",
         "masked_lm_loss",
@@ -325,8 +324,8 @@ def _show(
         "next_sentence_loss",
     ):
         row = f"  {name:<28}{before[name]:>9.3f}{after[name]:>10.3f}"
-        _say(row + (f"{guess[name]:>11.3f}" if name in guess else ""))
-    _say("\nFilling in the [MASK]:")
+        _print(row + (f"{guess[name]:>11.3f}" if name in guess else ""))
+    _print("\nFilling in the [MASK]:")
     for text, masks in zip(
         SENTENCES, FillMask(paths.model)(list(SENTENCES), top_k=4), strict=True
     ):
@@ -334,15 +333,15 @@ def _show(
             f"{candidate.token} {candidate.probability:.0%}"
             for candidate in masks[0]
         )
-        _say(f"  {text}\n      {candidates}")
+        _print(f"  {text}\n      {candidates}")
     text = json.dumps(SENTENCES[0])
-    _say("\nTry your own:")
-    _say(f"  python run/fill_mask.py --model_dir={paths.model} --text={text}")
+    _print("\nTry your own:")
+    _print(f"  python run/fill_mask.py --model_dir={paths.model} --text={text}")
 
 
 def _show_classifier(paths: _Paths, predictions: str) -> None:
-    _say("-" * 79)
-    _say(
+    _print("-" * 79)
+    _print(
         demo_classifier.describe(
             paths.classifier, paths.heldout_sentences, predictions
         )
@@ -350,10 +349,10 @@ def _show_classifier(paths: _Paths, predictions: str) -> None:
 
 
 def _show_served(export: SavedModelConfig, served: Served) -> None:
-    _say("-" * 79)
+    _print("-" * 79)
     texts = demo_classifier.SENTENCES
-    _say(demo_server.describe(served, export, texts))
-    _say("=" * 79)
+    _print(demo_server.describe(served, export, texts))
+    _print("=" * 79)
 
 
 def judge(after: dict[str, float], guess: dict[str, float]) -> None:
@@ -361,7 +360,7 @@ def judge(after: dict[str, float], guess: dict[str, float]) -> None:
 
     Args:
       after: The held-out results of the trained model.
-      guess: What `measure_guessing` returns.
+      guess: The result of `measure_guessing`.
 
     Raises:
       UserError: If it is not.
@@ -375,5 +374,5 @@ def judge(after: dict[str, float], guess: dict[str, float]) -> None:
             raise UserError(
                 f"The demo's model must reach a held-out {name} of "
                 f"{needed:.3f}, {margin:.2f} above guessing. Received: "
-                f"{after[name]:.3f}; this is a defect, please report it."
+                f"{after[name]:.3f}; this is a bug, please report it."
             )

@@ -1,7 +1,6 @@
-"""The demo's last step: its classifier answers raw text over HTTP.
+"""The demo's last step: exports the classifier and serves it over HTTP.
 
-The exporter and the server are programs of their own, as they are to every
-user, so they are started as such.
+The exporter and the server run as separate programs, as users run them.
 """
 
 import contextlib
@@ -29,23 +28,23 @@ from bert_tf.io import files
 
 EXPORT_SCRIPT = "export/savedmodel.py"
 SERVE_SCRIPT = "run/serve.py"
-# The name of the exported model is that of its folder.
+# Name of the exported model and of its folder.
 _NAME = "library"
 _FIRST_VERSION = "1"
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Seconds that a busy machine may take to load a small model, and to stop.
+# Seconds to load a small model, or to stop, on a busy machine.
 _TIMEOUT = 300
 _POLL_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """What a server said.
+    """The answers of a server.
 
     Attributes:
-      url: Where the model was asked.
-      predictions: What it answered to each text, `label` and `probabilities`.
+      url: URL of the model.
+      predictions: `label` and `probabilities` of each text.
     """
 
     url: str
@@ -53,11 +52,11 @@ class Served:
 
 
 def configure_export(model_dir: str, output_dir: str) -> SavedModelConfig:
-    """Returns the flags of the export of a model.
+    """Returns the flags to export a model.
 
     Args:
       model_dir: The model.
-      output_dir: A folder for this and the like.
+      output_dir: A folder for exports.
     """
     return SavedModelConfig(
         model_dir=model_dir,
@@ -66,12 +65,12 @@ def configure_export(model_dir: str, output_dir: str) -> SavedModelConfig:
 
 
 def is_exported(config: SavedModelConfig) -> bool:
-    """Returns whether there is a version; they appear whole."""
+    """Returns true if there is an exported version; they appear whole."""
     return os.path.exists(os.path.join(config.output_dir, _FIRST_VERSION))
 
 
 def configure_server(export: SavedModelConfig) -> ServeConfig:
-    """Returns the flags to serve an export on ports that are free."""
+    """Returns the flags to serve an export on free ports."""
     port, rest_api_port = _free_ports(2)
     return ServeConfig(
         model_base_path=export.output_dir,
@@ -81,7 +80,7 @@ def configure_server(export: SavedModelConfig) -> ServeConfig:
 
 
 def run_script(script: str, config: Any) -> None:
-    """Runs one of the project's scripts to its end.
+    """Runs one of the project's scripts.
 
     Raises:
       UserError: If it fails.
@@ -89,21 +88,21 @@ def run_script(script: str, config: Any) -> None:
     result = subprocess.run(_command(script, config), check=False)
     if result.returncode:
         raise UserError(
-            f"{script} must end with 0. Received: {result.returncode}; what "
-            "it says stands above."
+            f"{script} must exit with 0. Received: {result.returncode}; see "
+            "its output above."
         )
 
 
 def ask(config: ServeConfig, texts: Sequence[str], log_file: str) -> Served:
-    """Starts a server, asks it, and stops it.
+    """Starts a server, requests predictions, and stops it.
 
     Args:
       config: The flags of the server.
-      texts: What the model is asked.
-      log_file: Where the server's own words go.
+      texts: The texts to classify.
+      log_file: File for the server's log.
 
     Raises:
-      UserError: If the server does not start, answer or stop as it should.
+      UserError: If the server does not start, answer or stop as expected.
     """
     url = f"http://localhost:{config.rest_api_port}/v1/models/{_NAME}"
     with _running(config, log_file) as process:
@@ -114,14 +113,14 @@ def ask(config: ServeConfig, texts: Sequence[str], log_file: str) -> Served:
 
 
 def judge(served: Served, predictions: str) -> None:
-    """Checks that the server says what run/predict.py has written.
+    """Checks that the server predicts the same labels as run/predict.py.
 
     Args:
-      served: What the server said.
+      served: The answers of the server.
       predictions: A file of JSON lines.
 
     Raises:
-      UserError: If a label is another.
+      UserError: If a label differs.
     """
     lines = files.read_bytes(predictions).decode("utf-8").splitlines()
     expected = [json.loads(line)["label"] for line in lines]
@@ -130,16 +129,16 @@ def judge(served: Served, predictions: str) -> None:
         raise UserError(
             f"The demo's served model must answer {', '.join(expected)}, as "
             f"run/predict.py does. Received: {', '.join(received)}; this is a "
-            "defect, please report it."
+            "bug, please report it."
         )
 
 
 def describe(
     served: Served, config: SavedModelConfig, texts: Sequence[str]
 ) -> str:
-    """Returns what was asked and answered, for the screen."""
+    """Formats the requests and answers for the screen."""
     lines = [
-        "The classifier as a SavedModel, asked over HTTP with raw text:",
+        "The classifier as a SavedModel, served over HTTP for raw text:",
         f"  POST {served.url}:predict",
         "",
     ]
@@ -162,7 +161,7 @@ def describe(
 
 
 def _command(script: str, config: Any) -> list[str]:
-    """Returns the words of the command line that is shown."""
+    """Returns the command line that is printed, as a list."""
     _, _, *flags = shlex.split(cli.command_line(script, config))
     return [sys.executable, str(_ROOT / script), *flags]
 
@@ -171,7 +170,7 @@ def _command(script: str, config: Any) -> list[str]:
 def _running(
     config: ServeConfig, log_file: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yields a server's process, and stops it as a user would."""
+    """Yields a server's process and stops it like a user would."""
     with open(log_file, "wb") as log:
         process = subprocess.Popen(
             _command(SERVE_SCRIPT, config), stdout=log, stderr=log
@@ -185,7 +184,7 @@ def _running(
         process.wait()
     if process.returncode:
         raise UserError(
-            f"{SERVE_SCRIPT} must end with 0 when it is told to stop. "
+            f"{SERVE_SCRIPT} must exit with 0 when it is stopped. "
             f"Received: {process.returncode}; see {log_file}."
         )
 
@@ -204,10 +203,10 @@ def _wait_until_available(
 
 
 def _is_available(url: str) -> bool:
-    """Returns whether a version of the model answers."""
+    """Returns true if a version of the model is available."""
     try:
         status = _request(url)
-    except urllib.error.URLError:  # Nobody is there yet, or says 404.
+    except urllib.error.URLError:  # No server yet, or status 404.
         return False
     versions = status["model_version_status"]
     return any(version["state"] == "AVAILABLE" for version in versions)
@@ -220,7 +219,7 @@ def _request(url: str, body: Any = None) -> Any:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens on."""
+    """Returns unused ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

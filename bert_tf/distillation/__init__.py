@@ -1,1 +1,1 @@
-"""Distillation: a student learns from a teacher."""
+"""Distillation: a student model learns from a teacher model."""

@@ -1,7 +1,15 @@
-"""Labels and a teacher as what the training loop minimises.
+"""The distillation objective: labels, soft targets, hidden states, attention.
+
+Sources:
+  Hinton et al., 2015, https://arxiv.org/abs/1503.02531: soft targets.
+  Sanh et al., 2019, https://arxiv.org/abs/1910.01108 (DistilBERT): cosines.
+  Jiao et al., 2020, https://arxiv.org/abs/1909.10351 (TinyBERT): mean squares.
+  Sun et al., 2020, https://arxiv.org/abs/2004.02984 (MobileBERT): attention.
 
 Shapes:
   B: batch size.
+  K: alternatives.
+  N: attention heads.
   S: sequence length.
   H: hidden size of the student.
   I: hidden size of the teacher.
@@ -15,29 +23,33 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.distillation import losses as distillation_losses
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Which rows of a batch have labels, <float32>[B]; all where it is missing.
+# Name of <float32>[B], 1 for labeled rows; without it all rows have labels.
 IS_LABELED = "is_labeled"
-# What the teacher says of the rows of a step; no feature is called like that.
+# Name of the teacher's outputs for the rows of a step, unlike any feature.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
+# Minimum length of a state: padding may be anything but a division by 0.
+_MIN_LENGTH = 1e-12
+# Minimum probability: smaller ones add nothing to a divergence.
+_MIN_PROBABILITY = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """How much of the loss comes from whom.
+    """Weights of the parts of the distillation loss.
 
     Attributes:
-      soft: Of the teacher's soft targets, 0 to 1; the labels have the rest.
-      hidden: Of its hidden states, which is added to these.
-      attention: Of its attention, which is added, too.
-      temperature: That of the soft targets.
+      soft: Weight of the soft targets, 0 to 1; labels get the rest.
+      hidden: Weight of the hidden states, added to these.
+      attention: Weight of the attention, added as well.
+      temperature: Temperature of the soft targets.
       hidden_form: "mse" or "cosine", see `hidden_losses`.
     """
 
@@ -49,16 +61,16 @@ class Weights:
 
 
 class LayerPairs:
-    """Which states of a student go with which of its teacher.
+    """Pairs the layers of a student with layers of its teacher.
 
-    Where their widths differ, one matrix brings the student's to the
-    teacher's: W_h of equation 8 of Jiao et al., who share it among the layers.
+    If their widths differ, one matrix projects the student's states to the
+    teacher's width: W_h of equation 8 of Jiao et al., shared among the layers.
 
     Args:
-      teacher_layers: The teacher's layer for each of the student's, counted
+      teacher_layers: The teacher's layer for each layer of the student, counted
         from 1.
-      widths: H and I, if hidden states are to be learnt.
-      stddev: Of the matrix's initial values.
+      widths: H and I, if hidden states are part of the loss.
+      stddev: Standard deviation of the matrix's initial values.
 
     Attributes:
       variables: The matrix, by name, if there is one.
@@ -92,11 +104,11 @@ class LayerPairs:
     def hidden_states(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns embeddings and layers of both, as they go together.
+        """Returns the pairs of embeddings and layers of student and teacher.
 
         Args:
-          student: What it returns, with embeddings and all layers.
-          teacher: The same.
+          student: The student's outputs, with embeddings and all layers.
+          teacher: The teacher's outputs, likewise.
 
         Returns:
           Pairs of <float>[B, ..., S, I].
@@ -116,8 +128,8 @@ class LayerPairs:
         """Returns the attention of layers, pairs of <float>[B, ..., N, S, S].
 
         Args:
-          student: What it returns, with attention.
-          teacher: The same.
+          student: The student's outputs, with attention.
+          teacher: The teacher's outputs, likewise.
         """
         theirs = self._choose(teacher["attention_probs"])
         return list(zip(student["attention_probs"], theirs, strict=True))
@@ -127,25 +139,27 @@ class LayerPairs:
 
 
 class DistillationObjective:
-    """What a student minimises.
+    """The objective that a student minimizes.
 
-    The loss is (1 - soft) x that of the labels + soft x that of the soft
-    targets + hidden x the mean over embeddings and layers of that of the
-    hidden states + attention x the mean over layers of that of the attention.
-    Each is a mean over all of the step that it counts for: examples or words;
-    examples or words, with and without labels; pieces; pieces.
+    loss = (1 - soft) * label_loss + soft * soft_target_loss
+           + hidden * hidden_loss + attention * attention_loss
 
-    What has the weight 0 is not computed, but for the labels' loss, which is
-    always shown.
+    The hidden loss is a mean over embeddings and layers, the attention loss a
+    mean over layers. Each part is a mean over a whole step: the labels' over
+    labeled examples or words, the soft targets' over all examples or words, the
+    other two over tokens.
+
+    Parts with weight 0 are not computed, except the label loss, which is always
+    reported.
 
     Args:
       task: The task.
-      teacher: Returns what the teacher says of the model's inputs.
-      weights: How much of the loss comes from whom.
-      layer_pairs: What of both goes together.
+      teacher: Returns the teacher's outputs for the model's inputs.
+      weights: The weights of the parts.
+      layer_pairs: The pairs of layers to compare.
 
     Attributes:
-      variables: Name to variable, of what is trained beside the model.
+      variables: Name to variable: trained weights outside the model.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -174,31 +188,32 @@ class DistillationObjective:
         self.metrics = ("loss", *(f"{part}_loss" for part in self._parts))
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows with what the teacher, without dropout, says."""
+        """Returns the rows with the teacher's outputs, without dropout."""
         if self._parts.keys() <= {"label"}:
             return rows
-        said = self._teacher(
+        outputs = self._teacher(
             {name: rows[name] for name in self.inputs}, training=False
         )
-        return rows | {_TEACHER: tf.nest.map_structure(tf.stop_gradient, said)}
+        outputs = tf.nest.map_structure(tf.stop_gradient, outputs)
+        return rows | {_TEACHER: outputs}
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[parts], for each part what it is a mean over."""
+        """Returns <float32>[parts], the denominators of the parts' means."""
         counts = {
             "label": lambda: self._label_weights(rows),
             "soft_target": lambda: self._soft_target_weights(rows),
-            "hidden": lambda: _piece_weights(rows),
-            "attention": lambda: _piece_weights(rows),
+            "hidden": lambda: _token_weights(rows),
+            "attention": lambda: _token_weights(rows),
         }
         return tf.stack([tf.reduce_sum(counts[x]()) for x in self._parts])
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns `label_sum` and, of what takes part, the other three.
+        """Returns the sum of each part, <float32>[] each.
 
-        They are `soft_target_sum`, `hidden_sum` and `attention_sum`; each
-        <float32>[].
+        They are `label_sum` and, for weights other than 0, `soft_target_sum`,
+        `hidden_sum` and `attention_sum`.
         """
         compute = {
             "label": self._label_sum,
@@ -216,7 +231,7 @@ class DistillationObjective:
             part: tf.math.divide_no_nan(sums[f"{part}_sum"], count[number])
             for number, part in enumerate(self._parts)
         }
-        # A loss with the weight 0 has no part in it, even if it is infinite.
+        # Leave out parts with weight 0: they may be infinite.
         loss = tf.add_n([w * values[x] for x, w in self._parts.items() if w])
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
@@ -236,9 +251,7 @@ class DistillationObjective:
 
     def _soft_target_sum(self, outputs, rows):
         losses = [
-            distillation_losses.soft_target_losses(
-                mine, theirs, self._weights.temperature
-            )
+            soft_target_losses(mine, theirs, self._weights.temperature)
             for mine, theirs in zip(
                 self._task.soft_targets(outputs, rows),
                 self._task.soft_targets(rows[_TEACHER], rows),
@@ -250,27 +263,117 @@ class DistillationObjective:
 
     def _hidden_sum(self, outputs, rows):
         losses = [
-            distillation_losses.hidden_losses(
-                mine, theirs, self._weights.hidden_form
-            )
+            hidden_losses(mine, theirs, self._weights.hidden_form)
             for mine, theirs in self._layer_pairs.hidden_states(
                 outputs, rows[_TEACHER]
             )
         ]
-        return _sum_over_pieces(losses, rows)
+        return _sum_over_tokens(losses, rows)
 
     def _attention_sum(self, outputs, rows):
         pairs = self._layer_pairs.attention(outputs, rows[_TEACHER])
-        losses = [distillation_losses.attention_losses(*x) for x in pairs]
-        return _sum_over_pieces(losses, rows)
+        losses = [attention_losses(*x) for x in pairs]
+        return _sum_over_tokens(losses, rows)
 
 
-def _sum_over_pieces(losses, rows):
+def _sum_over_tokens(losses, rows):
     """Returns <float32>[]: the mean of losses <float32>[B, ..., S], summed."""
     mean = tf.add_n(losses) / len(losses)
-    return tf.reduce_sum(mean * _piece_weights(rows))
+    return tf.reduce_sum(mean * _token_weights(rows))
 
 
-def _piece_weights(rows):
+def _token_weights(rows):
     """Returns <float32>[B, ..., S], 0 for padding."""
     return tf.cast(rows[INPUT_MASK.name], tf.float32)
+
+
+# === Losses of the parts ===
+
+
+def soft_target_losses(
+    student: SoftTargets, teacher: SoftTargets, temperature: float
+) -> tf.Tensor:
+    """Returns the soft-target loss: the divergence of student from teacher.
+
+    Hinton et al., section 2: both logits are divided by the temperature T, and
+    the result is multiplied by T squared, so that gradients have the same size
+    as at T = 1. This is the Kullback-Leibler divergence: their cross entropy
+    minus the teacher's entropy, which no gradient depends on. So 0 means that
+    the student equals its teacher.
+
+    Args:
+      student: The student's logits.
+      teacher: The teacher's logits.
+      temperature: T.
+
+    Returns:
+      <float32>[B, ...], the shape of the logits without their last axis: a
+      divergence for a choice; the mean over K of binary divergences for yes or
+      no; the mean over K of squared differences for scores, which ignore the
+      temperature.
+    """
+    if teacher.form == "score":
+        difference = student.logits - teacher.logits
+        return tf.reduce_mean(tf.square(difference), axis=-1)
+    target = teacher.logits / temperature
+    logits = student.logits / temperature
+    if teacher.form == "yes_or_no":
+        # Pair each logit with 0: a sigmoid is a softmax over the two.
+        target = tf.stack([target, tf.zeros_like(target)], axis=-1)
+        logits = tf.stack([logits, tf.zeros_like(logits)], axis=-1)
+    log_target = tf.nn.log_softmax(target)
+    divergence = tf.reduce_sum(
+        tf.exp(log_target) * (log_target - tf.nn.log_softmax(logits)), axis=-1
+    )
+    if teacher.form == "yes_or_no":
+        divergence = tf.reduce_mean(divergence, axis=-1)
+    return divergence * temperature**2
+
+
+def hidden_losses(
+    student: tf.Tensor, teacher: tf.Tensor, form: str
+) -> tf.Tensor:
+    """Returns the distance of a student's hidden states from the teacher's.
+
+    Args:
+      student: <float>[..., S, I], projected to the teacher's width.
+      teacher: <float>[..., S, I].
+      form: "mse": the mean over I of the squared differences (equation 8 of
+        Jiao et al.); "cosine": 1 minus the cosine of the angle between the two
+        (section 3 of Sanh et al.).
+
+    Returns:
+      <float32>[..., S].
+    """
+    student = tf.cast(student, tf.float32)
+    teacher = tf.cast(teacher, tf.float32)
+    if form == "mse":
+        return tf.reduce_mean(tf.square(student - teacher), axis=-1)
+    return 1.0 - tf.reduce_sum(
+        tf.math.l2_normalize(student, axis=-1, epsilon=_MIN_LENGTH)
+        * tf.math.l2_normalize(teacher, axis=-1, epsilon=_MIN_LENGTH),
+        axis=-1,
+    )
+
+
+def attention_losses(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
+    """Returns the divergence of a student's attention from the teacher's.
+
+    It is the mean over heads of the Kullback-Leibler divergence (Sun et al.,
+    section 3.3.2, "attention transfer").
+
+    Args:
+      student: <float>[..., N, S, S], probabilities over the last axis.
+      teacher: <float>[..., N, S, S].
+
+    Returns:
+      <float32>[..., S], for each token that attends.
+    """
+    target = tf.cast(teacher, tf.float32)
+    ratio = _log(target) - _log(tf.cast(student, tf.float32))
+    divergence = tf.reduce_sum(target * ratio, axis=-1)
+    return tf.reduce_mean(divergence, axis=-2)
+
+
+def _log(probabilities: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.maximum(probabilities, _MIN_PROBABILITY))

@@ -1,7 +1,7 @@
-"""Distillation: fine-tuning that learns from a teacher beside the labels.
+"""Runs distillation: fine-tuning with a teacher in addition to labels.
 
-It is fine-tuning in all but what it begins with (`student`) and what it learns
-from (`Teacher`).
+It differs from fine-tuning in the initial model (`student`), the task (`task`)
+and the objective (`Teacher`).
 """
 
 import dataclasses
@@ -19,10 +19,11 @@ from bert_tf.distillation import task as distilled_task
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
-from bert_tf.distillation.unlabeled_rows import MixedFeatures
+from bert_tf.distillation.task import MixedFeatures
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
@@ -38,19 +39,19 @@ from bert_tf.tasks.task import Task
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Before the names of a teacher's metrics.
+# Prefix of the teacher's metrics.
 PREFIX = "teacher_"
 
 
 def run(config: DistillConfig) -> dict[str, Metrics]:
-    """Does what run/distill.py is asked for.
+    """Runs distillation for run/distill.py.
 
     Returns:
-      Split to metrics: the student's, and with `teacher_` before their names
-      the teacher's.
+      Split to metrics: the student's, and the teacher's with the prefix
+      `teacher_`.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: For errors that the user can fix.
     """
     with Preemption() as preemption:
         # Workers must find each other before anything is computed.
@@ -62,67 +63,62 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
 def _run_on(
     devices: Devices, preemption: Preemption, config: DistillConfig
 ) -> dict[str, Metrics]:
-    """Does it on devices that are prepared."""
-    stored = formats.read(config.teacher_dir)
-    task = registry.from_stored(stored, _FLAG)
+    """Runs distillation on devices that are prepared."""
+    stored_teacher = formats.read(config.teacher_dir)
+    teacher_task = registry.from_stored(stored_teacher, _FLAG)
     if config.max_seq_length is None:
-        config = dataclasses.replace(config, max_seq_length=task.max_seq_length)
-    stored.build_tokenizer()  # Without a vocabulary it can read nothing.
-    pretrained_models.check_length(stored, config)
-    task = distilled_task.with_files(task, config)
-    if devices.coordinator.num_workers > 1:
-        # Teachers that differ would have learnt something else of each step.
-        devices.coordinator.agree(
-            {"the teacher": stored.fingerprint()}, "teacher"
+        config = dataclasses.replace(
+            config, max_seq_length=teacher_task.max_seq_length
         )
-
-    def build_task(
-        config: DistillConfig, stored_task: Mapping[str, Any] | None
-    ) -> Task:
-        own = distilled_task.of_student(task, config)
-        if stored_task is None:
-            return own
-        return _restore(own, stored_task)
-
-    return finetuning.run_on(
-        devices,
-        preemption,
-        config,
-        build_task,
-        functools.partial(students.read, teacher=stored),
-        lambda own, reader, devices: Teacher(
-            config, stored, task, own, reader, devices
-        ),
+    stored_teacher.build_tokenizer()  # Raises if there is no vocabulary.
+    pretrained_models.check_length(stored_teacher, config)
+    teacher_task = distilled_task.with_files(teacher_task, config)
+    if devices.coordinator.num_workers > 1:
+        # Each worker computes the teacher's outputs for its part of a step.
+        devices.coordinator.agree(
+            {"the teacher": stored_teacher.fingerprint()}, "teacher"
+        )
+    finetuning.check_setup(config, devices)
+    if config.do_train:
+        student = students.read(config, stored_teacher)
+        task = distilled_task.of_student(teacher_task, config)
+    else:
+        student = pretrained_models.read_for_evaluation(config)
+        task = _restore_choices(
+            distilled_task.of_student(teacher_task, config), student.task
+        )
+    experiment = experiments.prepare(config, task, student, devices, preemption)
+    teacher = Teacher(
+        config, stored_teacher, teacher_task, experiment.reader, devices
+    )
+    return finetuning.run_experiment(
+        dataclasses.replace(experiment, objective_source=teacher)
     )
 
 
-def _restore(task: Task, stored_task: Mapping[str, Any]) -> Task:
-    """Returns the task with what a student has chosen when it was trained."""
+def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
+    """Returns the task with the head and threshold of a trained student."""
     names = {field.name for field in dataclasses.fields(task)}
-    chosen = ("head", "null_score_diff_threshold")
+    choices = ("head", "null_score_diff_threshold")
     return dataclasses.replace(
         task,
         **{
             name: stored_task[name]
-            for name in chosen
+            for name in choices
             if name in names and name in stored_task
         },
     )
 
 
 class Teacher:
-    """A fine-tuned model as what runs learn from; see `Supervision`.
+    """A fine-tuned model that students learn from; see `ObjectiveSource`.
 
     Args:
       config: The flags.
-      stored: The model.
-      task: Its task, with the student's files.
-      student_task: The student's.
-      reader: The data.
-      devices: Where to compute.
-
-    Raises:
-      UserError: If it does not read text as the student does.
+      stored: The teacher's model.
+      task: The teacher's task, with the student's files.
+      reader: The student's data.
+      devices: The devices to compute on.
     """
 
     def __init__(
@@ -130,14 +126,12 @@ class Teacher:
         config: DistillConfig,
         stored: StoredModel,
         task: Task,
-        student_task: Task,
         reader: SplitReader,
         devices: Devices,
     ) -> None:
         self._config = config
         self._stored = stored
         self._task = task
-        self._student_task = student_task
         self._reader = reader
         self._devices = devices
         self._metrics: dict[str, Metrics] = {}
@@ -152,8 +146,8 @@ class Teacher:
             )
         if not config.learns_from_teacher:
             logging.warning(
-                "All weights of the teacher are 0: the student learns from "
-                "the labels alone."
+                "All weights of the teacher's losses are 0: the student learns "
+                "from the labels alone."
             )
 
     @functools.cached_property
@@ -167,7 +161,7 @@ class Teacher:
 
     @property
     def card(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the teacher is."""
+        """The rows on the teacher for the model card."""
         shape = self._stored.config
         rows = {
             "model": self._stored.path,
@@ -181,7 +175,7 @@ class Teacher:
         return {"Teacher": rows}
 
     def read(self) -> tuple[int, Features]:
-        """Returns the number of examples to train on, and their rows."""
+        """Returns the number of training examples, and their rows."""
         if self._features is None:
             self._features = self._read()
         return self._features
@@ -191,22 +185,25 @@ class Teacher:
         path = self._config.unlabeled_file
         if path is None:
             return len(examples), features
-        more = list(self._student_task.read_inputs(path))
-        if not more:
+        unlabeled_examples = list(self._reader.task.read_inputs(path))
+        if not unlabeled_examples:
             raise UserError(f"--unlabeled_file={path} has no rows.")
-        unlabeled = self._student_task.featurize_unlabeled(
-            more, self._reader.tokenizer
+        unlabeled = self._reader.task.featurize_unlabeled(
+            unlabeled_examples, self._reader.tokenizer
         )
         logging.info(
             "%s: %d examples without labels, %d rows.",
             path,
-            len(more),
+            len(unlabeled_examples),
             len(unlabeled),
         )
-        return len(examples) + len(more), MixedFeatures(features, unlabeled)
+        return (
+            len(examples) + len(unlabeled_examples),
+            MixedFeatures(features, unlabeled),
+        )
 
     def build_objective(self, model: keras.Model) -> DistillationObjective:
-        """Returns what to minimise for a student."""
+        """Returns the objective that a student minimizes."""
         config = self._config
         mine, theirs = model.bert_config, self._stored.config
         with self._devices.strategy.scope():
@@ -232,13 +229,13 @@ class Teacher:
             f"{self._model.count_params():,}",
         )
         return DistillationObjective(
-            self._student_task, self._model, weights, layer_pairs
+            self._reader.task, self._model, weights, layer_pairs
         )
 
     def compare(self, split: str) -> Metrics:
-        """Returns the teacher's metrics, computed once for all runs."""
+        """Returns the teacher's metrics, computed once for all trials."""
         if split not in self._metrics:
-            logging.info("The teacher says of %s:", split)
+            logging.info("The teacher's metrics on %s:", split)
             evaluator = Evaluator(
                 self._model,
                 self._reader,
@@ -247,7 +244,9 @@ class Teacher:
                 self._devices.strategy,
                 self._devices.coordinator.is_chief,
             )
-            evaluated = evaluator.evaluate(split, self._task, tune=True)
+            evaluated = evaluator.evaluate(
+                split, self._task, select_threshold=True
+            )
             self._metrics[split] = {
                 PREFIX + name: value
                 for name, value in evaluated.metrics.items()
@@ -256,7 +255,7 @@ class Teacher:
 
 
 def _arguments(config: DistillConfig) -> dict[str, bool]:
-    """Returns what models are told to return beside what their heads say."""
+    """Returns arguments for models to output states besides their logits."""
     return {
         name: True
         for name, weight in (

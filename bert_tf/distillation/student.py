@@ -1,4 +1,4 @@
-"""The student that distillation begins with: one that is there, or a new one.
+"""The initial student of distillation: an existing model or a new one.
 
 New ones have the shapes of the paper's size family: L layers of width H with A
 heads (Turc et al., 2019, https://arxiv.org/abs/1908.08962).
@@ -20,20 +20,20 @@ from bert_tf.flags.distill import DistillConfig
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _NOT_OF_WIDTH = "bert/encoder/"
-# What makes the ids of two models mean the same.
+# Tokenizer settings that must agree for ids to mean the same tokens.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
 }
-# Weights of layers fit where these are the same.
+# Layers can share weights if these are equal.
 _LAYER_SHAPE = ("hidden_size", "num_attention_heads", "intermediate_size")
 
 
 def read(config: DistillConfig, teacher: StoredModel) -> StoredModel:
-    """Returns what training begins with.
+    """Returns the student that training starts from.
 
     Raises:
-      UserError: If the student is none for the flags or the teacher.
+      UserError: If the student does not fit the flags or the teacher.
     """
     if config.has_student:
         student = pretrained_models.read(config)
@@ -53,10 +53,10 @@ def read(config: DistillConfig, teacher: StoredModel) -> StoredModel:
 def choose_layers(
     config: DistillConfig, num_layers: int, num_teacher_layers: int
 ) -> tuple[int, ...]:
-    """Returns for each layer of a student the teacher's, counted from 1.
+    """Returns the teacher's layer for each student layer, counted from 1.
 
     By default g(m) = m x N / M, rounded up: every second, third, ... layer
-    (Jiao et al., 2020, section 4.1), of which the last is the last.
+    (Jiao et al., 2020, section 4.1), ending with the teacher's last layer.
 
     Args:
       config: The flags.
@@ -64,7 +64,7 @@ def choose_layers(
       num_teacher_layers: N, layers of the teacher.
 
     Raises:
-      UserError: If --teacher_layers names others.
+      UserError: If --teacher_layers does not fit these numbers.
     """
     chosen = config.layers_of_flag()
     if chosen is None:
@@ -82,7 +82,7 @@ def choose_layers(
 
 
 def _make(config: DistillConfig, teacher: StoredModel) -> StoredModel:
-    """Returns a new student, which reads text as the teacher does."""
+    """Returns a new student with the teacher's tokenizer."""
     theirs = teacher.config
     mine = dataclasses.replace(
         theirs,
@@ -106,21 +106,20 @@ def _make(config: DistillConfig, teacher: StoredModel) -> StoredModel:
     is_as_wide = mine.hidden_size == theirs.hidden_size
     if not (is_as_wide and config.initialize_from_teacher):
         logging.info(
-            "The student of %s begins with random weights%s.",
+            "The student of %s starts with random weights%s.",
             _describe(mine),
             ""
             if is_as_wide
-            else f": weights of the teacher, {theirs.hidden_size} wide, do not "
-            "fit",
+            else f": the teacher's width of {theirs.hidden_size} does not fit",
         )
         return student
-    return _begin_with_teacher(student, teacher, layers)
+    return _copy_teacher(student, teacher, layers)
 
 
-def _begin_with_teacher(
+def _copy_teacher(
     student: StoredModel, teacher: StoredModel, layers: Sequence[int]
 ) -> StoredModel:
-    """Returns a student with the weights of a teacher that is as wide."""
+    """Returns a student with the weights of a teacher of the same width."""
     sources = {
         name: name
         for name in teacher.weights
@@ -148,12 +147,12 @@ def _begin_with_teacher(
         name: teacher.weights.shapes[source] for name, source in sources.items()
     }
     logging.info(
-        "The student of %s begins with the teacher's %s.",
+        "The student of %s starts with the teacher's %s.",
         _describe(student.config),
-        f"layers {', '.join(map(str, layers))} and what is around them"
+        f"layers {', '.join(map(str, layers))}, embeddings, pooler and head"
         if has_layers
-        else "embeddings, pooler and head; its layers, of another shape, begin "
-        "with random weights",
+        else "embeddings, pooler and head; its layers have another shape and "
+        "start with random weights",
     )
     return dataclasses.replace(
         student, weights=Tensors(shapes, read_weight), task=teacher.task
@@ -161,10 +160,10 @@ def _begin_with_teacher(
 
 
 def _check_text(student: StoredModel, teacher: StoredModel) -> None:
-    """Raises `UserError` if an id is not the same piece in both models.
+    """Raises `UserError` if an id is not the same token in both models.
 
-    They may read text by other rules (--normalization): the teacher gets the
-    pieces of the student.
+    Their text normalization may differ (--normalization): the teacher gets the
+    student's tokens.
     """
     mine, theirs = student.tokenizer_settings, teacher.tokenizer_settings
     differing = [name for name in _SAME_TEXT if mine[name] != theirs[name]]
@@ -177,16 +176,16 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
     )
     raise UserError(
         f"The student {student.path} must have the vocabulary of its teacher "
-        f"{teacher.path}, as they get the same pieces. Received: {received}; "
+        f"{teacher.path}, as they get the same tokens. Received: {received}; "
         "choose another student, or a new one with --num_hidden_layers."
     )
 
 
 def _check_attention(mine: BertConfig, theirs: BertConfig) -> None:
-    """Raises `UserError` if a student's attention cannot be compared."""
+    """Raises `UserError` if the attention of the two cannot be compared."""
     if mine.num_attention_heads != theirs.num_attention_heads:
         raise UserError(
-            "--attention_weight compares head with head, so the student must "
+            "--attention_weight compares pairs of heads, so the student must "
             f"have as many as its teacher, {theirs.num_attention_heads}. "
             f"Received: {mine.num_attention_heads}; add "
             f"--num_attention_heads={theirs.num_attention_heads}, or drop "
@@ -194,8 +193,8 @@ def _check_attention(mine: BertConfig, theirs: BertConfig) -> None:
         )
     if mine.attention_probs_dropout_prob:
         raise UserError(
-            "--attention_weight compares probabilities, which dropout of "
-            "attention would change; add --attention_probs_dropout_prob=0."
+            "--attention_weight compares probabilities, which attention "
+            "dropout would change; add --attention_probs_dropout_prob=0."
         )
 
 

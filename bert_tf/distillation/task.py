@@ -1,23 +1,31 @@
-"""The task of a teacher as the task of its student, with the student's data."""
+"""The student's task and data: the teacher's task with the student's files.
+
+Shapes:
+  B: batch size.
+  T: length of a batch.
+"""
 
 import dataclasses
 from typing import Any
 
+import numpy as np
 from absl import logging
 
+from bert_tf.distillation.objective import IS_LABELED
 from bert_tf.errors import UserError
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging import flags as tagging_flags
 from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 
-# A tagger that is distilled is fine-tuned whole, whatever its teacher was.
+# A student tagger is always fine-tuned whole, unlike some teachers.
 _FINE_TUNED = {
     "approach": "fine_tuning",
     "layer_combination": None,
@@ -26,20 +34,20 @@ _FINE_TUNED = {
 
 
 def with_files(task: Task, config: DistillConfig) -> Task:
-    """Returns a teacher's task with the files of the flags.
+    """Returns the teacher's task with the files of the flags.
 
     Args:
-      task: What `registry.from_stored` returned for the teacher.
+      task: The teacher's task, from `registry.from_stored`.
       config: The flags.
 
     Raises:
-      UserError: If a file is missing, or the task has none of such a kind.
+      UserError: If a file is missing, or the task has no data of a kind.
     """
     files: dict[str, str] = {}
-    for kind in config.asked_kinds():
-        given = getattr(config, f"{kind}_file")
-        if given is not None:
-            files[kind] = given
+    for kind in config.requested_splits():
+        path = getattr(config, f"{kind}_file")
+        if path is not None:
+            files[kind] = path
         else:
             files |= _find_files(task, config.data_dir, kind)
     changes = {"files": files, "max_seq_length": config.max_seq_length}
@@ -47,25 +55,25 @@ def with_files(task: Task, config: DistillConfig) -> Task:
 
 
 def _columns(task: Task, config: DistillConfig) -> dict[str, Any]:
-    """Returns which columns of own files hold what, where that is asked."""
-    given = config.given_columns()
+    """Returns the column settings for own files, changed by the flags."""
+    flags = config.column_flags()
     if not isinstance(task, ClassificationTask) or task.official is not None:
-        if given:
-            flags = ", ".join(f"--{name}" for name in given)
+        if flags:
+            names = ", ".join(f"--{name}" for name in flags)
             raise UserError(
-                f"{flags}: these are for classification of own files, and the "
+                f"{names}: these are for classification of own files, and the "
                 f"teacher was trained for the task {task.name!r} of kind "
                 f"{task.kind}; drop them."
             )
         return {}
-    # Models that other programs trained do not say it.
-    known = task.columns or Columns("text")
-    labels = given.get("label_column")
+    # Models trained by other programs do not store their columns.
+    stored = task.columns or Columns("text")
+    labels = flags.get("label_column")
     return {
         "columns": Columns(
-            given.get("text_column", known.text),
-            given.get("text_pair_column", known.text_pair),
-            known.labels or ("label",)
+            flags.get("text_column", stored.text),
+            flags.get("text_pair_column", stored.text_pair),
+            stored.labels or ("label",)
             if labels is None
             else tuple(name.strip() for name in labels.split(",")),
         )
@@ -73,10 +81,10 @@ def _columns(task: Task, config: DistillConfig) -> dict[str, Any]:
 
 
 def of_student(task: Task, config: DistillConfig) -> Task:
-    """Returns the task with a head as the flags have it.
+    """Returns the student's task, with the head that the flags describe.
 
     Args:
-      task: The teacher's, with the student's files.
+      task: The teacher's task, with the student's files.
       config: The flags.
     """
     changes: dict[str, Any] = {"head": config.head}
@@ -90,16 +98,18 @@ def of_student(task: Task, config: DistillConfig) -> Task:
     if isinstance(task, TaggingTask):
         changes |= _FINE_TUNED
     if isinstance(task, SquadTask):
-        changes["null_score_diff_threshold"] = None  # It finds its own.
+        changes["null_score_diff_threshold"] = (
+            None  # The student selects its own.
+        )
     return dataclasses.replace(task, **changes)
 
 
 def _find_files(task: Task, data_dir: str, kind: str) -> dict[str, str]:
-    """Returns split to file, of the official files in --data_dir."""
+    """Returns split to file for the official files in --data_dir."""
     if isinstance(task, ClassificationTask) and task.official is not None:
         return _find_official(task, data_dir, kind)
     if isinstance(task, MultipleChoiceTask):
-        official = multiple_choice_files.OFFICIAL.get(task.name)
+        official = multiple_choice_examples.OFFICIAL.get(task.name)
         if official is not None:
             return {kind: official.find(data_dir, kind)}
     if isinstance(task, TaggingTask):
@@ -120,12 +130,68 @@ def _find_official(
             f"{official.title}, which the teacher was trained for, has no "
             f"{kind} set."
         )
-    found = glue.find_files(official, data_dir, kind, task.language)
+    paths = glue.find_files(official, data_dir, kind, task.language)
     for split in official.splits(kind):
-        if split not in found:
+        if split not in paths:
             logging.warning(
-                "%s has no file of the split %s, which is left out.",
+                "%s has no file of the split %s, which is skipped.",
                 data_dir,
                 split,
             )
-    return found
+    return paths
+
+
+class MixedFeatures:
+    """Rows with labels, followed by rows without labels.
+
+    Args:
+      labeled: Rows with labels.
+      unlabeled: Rows without labels. Their features are a subset of those of
+        the labeled rows.
+    """
+
+    def __init__(self, labeled: Features, unlabeled: Features) -> None:
+        self._labeled = labeled
+        self._unlabeled = unlabeled
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], the tokens of each row."""
+        return np.concatenate([self._labeled.lengths, self._unlabeled.lengths])
+
+    def __len__(self) -> int:
+        return len(self._labeled) + len(self._unlabeled)
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns a batch that may hold rows of both kinds.
+
+        Args:
+          indices: <int64>[B], the numbers of the rows.
+          length: T, at least the length of the longest row.
+
+        Returns:
+          The features of labeled rows, 0 where a row lacks one, and
+          `is_labeled` <float32>[B].
+        """
+        is_labeled = indices < len(self._labeled)
+        mine = self._labeled.batch(indices[is_labeled], length)
+        theirs = self._unlabeled.batch(
+            indices[~is_labeled] - len(self._labeled), length
+        )
+        batch = {IS_LABELED: is_labeled.astype(np.float32)}
+        for name, value in mine.items():
+            other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
+            # One kind may have examples with more choices than the other.
+            shape = np.maximum(value.shape[1:], other.shape[1:])
+            rows = np.zeros([len(indices), *shape], value.dtype)
+            _put(rows, is_labeled, value)
+            if name in theirs:
+                _put(rows, ~is_labeled, other)
+            batch[name] = rows
+        return batch
+
+
+def _put(rows: np.ndarray, which: np.ndarray, values: np.ndarray) -> None:
+    """Sets some rows; entries beyond the axes of `values` stay 0."""
+    parts = tuple(slice(size) for size in values.shape[1:])
+    rows[(np.flatnonzero(which), *parts)] = values

@@ -1,9 +1,9 @@
-"""Deals the rows of a step out to those who compute it.
+"""Splits batches over workers, replicas and micro-batches; seeds dropout.
 
-Whoever computes, and however many there are, each row of a batch is computed
-once. Where the replicas cannot share a batch evenly, blank rows, all of whose
-features are 0, fill up the last shares. Nothing of a blank row counts: the
-losses know it by its `input_mask`.
+Each row of a batch is computed exactly once, however many replicas there are.
+Where the replicas cannot share a batch evenly, blank rows, all of whose
+features are 0, fill up the last shares. Blank rows do not count: the losses
+recognize them by their `input_mask`.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -17,17 +17,21 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
+
+# Keeps these random numbers apart from others drawn with the same seed.
+_DROPOUT_STREAM = 21
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """How the examples of a step are spread.
+    """How the examples of a step are split over replicas and micro-batches.
 
     Attributes:
       batch_size: Examples of a step, B.
-      num_replicas: Devices that share them, of all workers.
-      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
+      num_replicas: Devices that share the batch, over all workers.
+      max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
     """
 
     batch_size: int
@@ -42,7 +46,7 @@ class StepPlan:
 
     @property
     def micro_batch_size(self) -> int:
-        """Rows of a replica that are computed at once."""
+        """Rows that a replica computes at once."""
         return _divide_up(
             self.batch_size, self.num_replicas * self.num_micro_batches
         )
@@ -70,11 +74,11 @@ def distribute_batches(
     """Returns an iterator that gives each replica its rows of each batch.
 
     Args:
-      strategy: The devices.
-      dataset: Batches for all replicas together, of `plan.batch_size` rows; or
-        what returns those of one worker.
-      plan: How a batch is spread.
-      finite: Whether the batches come to an end, as in an evaluation.
+      strategy: The strategy of the run.
+      dataset: Batches for all replicas together, of `plan.batch_size` rows, or
+        a function that returns the rows of one worker.
+      plan: How a batch is split.
+      finite: Whether the batches end, as in an evaluation.
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -94,7 +98,8 @@ def distribute_batches(
         if plan.per_replica < share:
             own = own.rebatch(plan.per_replica, drop_remainder=True)
         if not finite:
-            # Else each batch is asked whether it is the last one.
+            # Otherwise TensorFlow checks before each batch whether it is the
+            # last one.
             own = own.apply(
                 tf.data.experimental.assert_cardinality(
                     tf.data.INFINITE_CARDINALITY
@@ -119,7 +124,7 @@ def _own_rows(dataset, first: int, count: int, batch_size: int):
 
 
 def _fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
-    """Adds blank rows to the end."""
+    """Appends blank rows."""
     missing = num_rows - tf.shape(value)[0]
     padded = tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))
     return tf.ensure_shape(padded, [num_rows, *value.shape[1:]])
@@ -134,3 +139,24 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
     mask = tf.convert_to_tensor(rows[INPUT_MASK.name])
     is_row = tf.reduce_any(mask > 0, axis=list(range(1, mask.shape.rank)))
     return tf.cast(is_row, tf.float32)
+
+
+def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+    """Adds the seed of each example's dropout, `dropout_seeds` <int32>[B].
+
+    It depends on the run's seed and the example's index in the stream, thus on
+    step and position, but not on the replica or micro-batch that computes it.
+
+    Args:
+      dataset: Batches with `example_index` <int64>[B], which is removed.
+      seed: The run's seed.
+    """
+
+    def add(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        batch = dict(batch)
+        index = batch.pop("example_index")
+        bits = stateless_random.random_bits(seed, _DROPOUT_STREAM, index)
+        low = tf.bitwise.bitwise_and(bits, tf.constant(2**31 - 1, tf.uint64))
+        return batch | {"dropout_seeds": tf.cast(low, tf.int32)}
+
+    return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)

@@ -1,4 +1,4 @@
-"""Who the workers of a run are: --worker_hosts, or TF_CONFIG."""
+"""Resolves the cluster from --worker_hosts or TF_CONFIG."""
 
 import dataclasses
 import json
@@ -19,8 +19,8 @@ class Cluster:
     """The workers of a run.
 
     Attributes:
-      hosts: The address of each, as host:port; the chief's is the first.
-      index: Which of them this one is.
+      hosts: The workers' addresses, as host:port; the chief's is the first.
+      index: The index of this worker.
     """
 
     hosts: tuple[str, ...]
@@ -28,16 +28,16 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this one writes what all have computed."""
+        """True for the worker that writes the files of the run."""
         return self.index == 0
 
     @property
     def num_workers(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return len(self.hosts)
 
     def name(self, index: int) -> str:
-        """Returns what messages call a worker."""
+        """Returns a worker's name for messages."""
         role = "the chief, at" if index == 0 else "at"
         return f"worker {index} ({role} {self.hosts[index]})"
 
@@ -49,47 +49,48 @@ def find(
 
     Args:
       flags: The flags.
-      environment: Where TF_CONFIG is.
+      environment: The environment variables.
 
     Returns:
-      They; None for a run of one process, also if that is the only worker.
+      The cluster; None for a run of one process, even if it is the only worker
+      of a cluster.
 
     Raises:
-      UserError: If TF_CONFIG cannot be used, says something else than the
-        flags, or names several workers for a strategy of one; if an address
-        cannot be one; if there must be workers and nobody names them.
+      UserError: If TF_CONFIG is malformed, contradicts the flags, or names
+        several workers for a strategy of one; if an address is malformed; or
+        if the strategy needs workers and none are given.
     """
-    told = _read_variable(environment.get(_VARIABLE, ""))
-    asked = None
+    from_variable = _read_variable(environment.get(_VARIABLE, ""))
+    from_flags = None
     if flags.worker_hosts is not None:
         hosts = tuple(map(str.strip, flags.worker_hosts.split(",")))
-        asked = Cluster(hosts, flags.task_index)
-    if asked and told and asked != told:
+        from_flags = Cluster(hosts, flags.task_index)
+    if from_flags and from_variable and from_flags != from_variable:
         raise UserError(
-            f"--worker_hosts and --task_index say {asked}, and {_VARIABLE} "
-            f"says {told}; use one of the two."
+            f"--worker_hosts and --task_index give {from_flags}, and "
+            f"{_VARIABLE} gives {from_variable}; use one of the two."
         )
-    found = asked or told
-    if found is None and flags.distribution_strategy == _STRATEGY:
+    cluster = from_flags or from_variable
+    if cluster is None and flags.distribution_strategy == _STRATEGY:
         raise UserError(
-            f"--distribution_strategy={_STRATEGY} must be told who the workers "
-            "are: --worker_hosts=HOST:PORT,HOST:PORT and --task_index, or "
+            f"--distribution_strategy={_STRATEGY} needs worker addresses: "
+            "give --worker_hosts=HOST:PORT,HOST:PORT and --task_index, or "
             f"{_VARIABLE}; for the devices of one machine use mirrored."
         )
-    if found is None or found.num_workers == 1:
+    if cluster is None or cluster.num_workers == 1:
         return None
-    _check_hosts(found.hosts)
+    _check_hosts(cluster.hosts)
     if flags.distribution_strategy not in ("auto", _STRATEGY):
         raise UserError(
-            f"{_VARIABLE} names {found.num_workers} workers, of which "
+            f"{_VARIABLE} names {cluster.num_workers} workers, but "
             f"--distribution_strategy={flags.distribution_strategy} would let "
-            f"each train for itself; use {_STRATEGY}, or unset {_VARIABLE}."
+            f"each train alone; use {_STRATEGY}, or unset {_VARIABLE}."
         )
-    return found
+    return cluster
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> None:
-    """Refuses addresses for which TensorFlow would wait for ever."""
+    """Refuses addresses for which TensorFlow would wait forever."""
     for host in hosts:
         name, _, port = host.rpartition(":")
         if not name or not port.isdigit() or not 0 < int(port) < 65536:
@@ -105,7 +106,7 @@ def _check_hosts(hosts: tuple[str, ...]) -> None:
 
 
 def _read_variable(text: str) -> Cluster | None:
-    """Returns what TF_CONFIG says; None if it is not set."""
+    """Parses TF_CONFIG; returns None if it is not set."""
     if not text:
         return None
     try:
@@ -121,11 +122,11 @@ def _read_variable(text: str) -> Cluster | None:
             'as {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": '
             f'"worker", "index": 0}}}}. Received: {text!r} ({reason}).'
         ) from error
-    strangers = sorted({*jobs, role} - {*_ROLES})
-    if strangers:
+    others = sorted({*jobs, role} - {*_ROLES})
+    if others:
         raise UserError(
             f"{_VARIABLE} must name workers, with or without a chief, and no "
-            f"parameter servers or others. Received: {', '.join(strangers)}, "
+            f"parameter servers or others. Received: {', '.join(others)}, "
             f"in {text!r}."
         )
     if not 0 <= index < len(jobs.get(role, [])):
@@ -142,7 +143,7 @@ def _read_variable(text: str) -> Cluster | None:
 def export(
     cluster: Cluster, environment: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Writes TF_CONFIG, from which TensorFlow learns of the workers."""
+    """Writes the cluster to TF_CONFIG, where TensorFlow reads it."""
     environment[_VARIABLE] = json.dumps(
         {
             "cluster": {"worker": list(cluster.hosts)},

@@ -1,7 +1,7 @@
-"""What all workers of a run do together.
+"""Exchanges values between the workers of a run, and makes them wait.
 
-Every method but `finishing` is collective: each worker calls it, in the same
-order, or all wait for ever. A run of one process does nothing there.
+Every method but `finishing` is collective: all workers must call it, in the
+same order, or they wait forever. In a run of one process they do nothing.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from absl import logging
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 
-# The fewest numbers that are sent.
-_LEAST_SIZE_LOG2 = 10
+# The minimum size of a reduction is 2 to this power.
+_MIN_SIZE_LOG2 = 10
 
 
 class Coordinator:
-    """What all workers of a run do together.
+    """Exchanges values between the workers of a run, and makes them wait.
 
     Args:
-      strategy: The devices of all of them.
+      strategy: The strategy of the run, over the devices of all workers.
       cluster: The workers; None for a run of one process.
 
     Attributes:
@@ -43,24 +43,25 @@ class Coordinator:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker writes what all have computed."""
+        """True for the worker that writes the files of the run."""
         return self._cluster is None or self._cluster.is_chief
 
     @property
     def index(self) -> int:
-        """Which worker this one is."""
+        """The index of this worker."""
         return 0 if self._cluster is None else self._cluster.index
 
     @property
     def num_workers(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return 1 if self._cluster is None else self._cluster.num_workers
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Says that this worker keeps what is done, though others may be gone.
+        """Marks the time in which this worker writes its last checkpoint.
 
-        `peers.Watch` gives it time. It is not collective.
+        `health.Watch` then waits before it ends the process, even if other
+        workers are gone. This method is not collective.
         """
         self.is_finishing = True
         try:
@@ -71,39 +72,39 @@ class Coordinator:
     def agree(
         self,
         values: Mapping[str, Any],
-        what: str,
+        description: str,
         remedy: str = "give all of them the same command and the same files",
     ) -> None:
-        """Makes sure that all workers have the same values.
+        """Checks that all workers have the same values.
 
         Args:
           values: Name to JSON value.
-          what: What they are, for the message.
-          remedy: What to do if they differ.
+          description: A noun phrase for the values, for the message.
+          remedy: What to do if the values differ, for the message.
 
         Raises:
           UserError: If they differ, naming worker, name and both values.
         """
         if self._cluster is None:
             return
-        everybodys = self._exchange(values)
-        for index, theirs in enumerate(everybodys):
-            difference = _difference(everybodys[0], theirs)
+        exchanged = self._exchange(values)
+        for index, theirs in enumerate(exchanged):
+            difference = _difference(exchanged[0], theirs)
             if difference:
                 raise UserError(
-                    f"All workers must have the same {what}, but "
-                    f"{self._cluster.name(index)} and the chief have not: "
+                    f"All workers must have the same {description}, but "
+                    f"{self._cluster.name(index)} and the chief do not: "
                     f"{difference}; {remedy}."
                 )
 
     def from_chief(self, value: Any) -> Any:
-        """Returns the chief's value, JSON, on all workers."""
+        """Returns the chief's JSON value on all workers."""
         if self._cluster is None:
             return value
         return self._exchange(value if self.is_chief else None)[0]
 
     def next_call(self, count: int, stop: bool) -> tuple[int, bool]:
-        """Returns the chief's count, and whether anybody is to stop."""
+        """Returns the chief's count, and whether any worker has to stop."""
         if self._cluster is None:
             return count, stop
         own = [count if self.is_chief else 0, stop]
@@ -114,16 +115,16 @@ class Coordinator:
         """Waits for all workers.
 
         Args:
-          name: What they have come to, for the log.
+          name: The name of the barrier, for the log.
         """
         if self._cluster is None:
             return
         self._add_up(np.zeros(1, np.float32))
-        logging.debug("All workers have come to: %s.", name)
+        logging.debug("All workers have reached: %s.", name)
 
     def _exchange(self, value: Any) -> list[Any]:
-        """Returns the JSON values of all workers, on all of them."""
-        # Floats hold bytes exactly, and every kind of device adds them up.
+        """Returns the JSON values of all workers, on all workers."""
+        # float32 holds bytes exactly, and every kind of device can sum it.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -138,8 +139,8 @@ class Coordinator:
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum over the workers, of <float32>[...]."""
-        # Each size makes a graph of its own, so there are to be few.
-        size = 2 ** max(_LEAST_SIZE_LOG2, (values.size - 1).bit_length())
+        # Each size makes a graph of its own, so sizes are powers of two.
+        size = 2 ** max(_MIN_SIZE_LOG2, (values.size - 1).bit_length())
         padded = np.zeros(size, np.float32)
         padded[: values.size] = values.ravel()
         total = self._reduce(tf.constant(padded)).numpy()
@@ -150,11 +151,11 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # The first replica of each worker speaks for it.
+            # Only the first replica of each worker contributes.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
-            speaks = tf.equal(replica % per_worker, 0)
-            return tf.where(speaks, values, tf.zeros_like(values))
+            is_first = tf.equal(replica % per_worker, 0)
+            return tf.where(is_first, values, tf.zeros_like(values))
 
         return self._strategy.reduce(
             tf.distribute.ReduceOp.SUM,
@@ -164,7 +165,7 @@ class Coordinator:
 
 
 def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Returns how two sets of values differ; empty if they do not."""
+    """Describes how two sets of values differ; empty if they are equal."""
 
     def show(values: Mapping[str, Any], name: str) -> str:
         return repr(values[name]) if name in values else "nothing"
@@ -174,7 +175,7 @@ def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
         for name in {**chiefs, **theirs}
     }
     return "; ".join(
-        f"{name} is {there} there, and {on_chief} on the chief"
-        for name, (there, on_chief) in shown.items()
-        if there != on_chief
+        f"{name} is {own} there, and {on_chief} on the chief"
+        for name, (own, on_chief) in shown.items()
+        if own != on_chief
     )

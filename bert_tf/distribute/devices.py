@@ -1,4 +1,4 @@
-"""The devices of a run, its workers, and the precision that suits them."""
+"""Sets up the devices of a run: strategy, workers and precision."""
 
 import contextlib
 import dataclasses
@@ -20,22 +20,22 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.flags.devices import DeviceConfig
 
-# How long workers that are all there may take to connect. TensorFlow would wait
-# for an hour for one that ended meanwhile.
+# How long the workers may take to connect once all are running. TensorFlow
+# would wait an hour for one that ended in the meantime.
 _SECONDS_TO_CONNECT = 180
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Where to compute, and how precisely.
+    """The devices of a run, its compute precision and its workers.
 
     Attributes:
-      strategy: The devices.
+      strategy: The strategy.
       kind: "CPU", "GPU" or "TPU".
-      precision: The precision.
-      coordinator: What all workers do together.
+      precision: The compute precision.
+      coordinator: Exchanges values between the workers.
       cluster: The workers; None for a run of one process.
-      xla: `--xla`, of the scripts that have it.
+      xla: `--xla`; "auto" in scripts without that flag.
     """
 
     strategy: tf.distribute.Strategy
@@ -47,17 +47,16 @@ class Devices:
 
     @property
     def fuse(self) -> bool:
-        """Whether to compile the chains between the matrix products."""
-        # TPUs compile the whole step by themselves.
+        """True if the chains between the matrix products are compiled."""
+        # The TPU strategy compiles the whole step.
         return self.kind != "TPU" and self.xla != "off"
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Lets all workers end together; see `peers.together`.
+        """Makes all workers end together; see `health.together`.
 
         Raises:
-          UserError: If they do not all compute on the same kind of device, in
-            the same precision.
+          UserError: If the workers differ in the kind of device or precision.
         """
         with worker_health.together(self.cluster, self.coordinator):
             self.coordinator.agree(
@@ -70,20 +69,20 @@ class Devices:
 
 
 def prepare(flags: DeviceConfig) -> Devices:
-    """Chooses devices and precision, says which, and makes runs repeatable.
+    """Chooses and logs devices and precision, and makes runs repeatable.
 
-    To be called before anything else that TensorFlow computes: several
-    workers must find each other first. It waits until all are there.
+    Call it before TensorFlow computes anything: with several workers it waits
+    until all of them are running.
 
     Raises:
-      UserError: If there are no such devices, or the workers are not well
-        described.
-      Preempted: If a worker was asked to stop before all were there.
+      UserError: If the devices are missing, or the flags for the workers are
+        wrong.
+      Preempted: If a worker got SIGTERM before all were running.
     """
     cluster = clusters.find(flags)
     if cluster is not None:
-        _sign_log(cluster)
-        # It describes every collective, each time that it builds one.
+        _prefix_log(cluster)
+        # TensorFlow logs every collective each time it builds one.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         strategies.check_worker(flags.num_gpus, cluster)
         rendezvous.wait_for_all(cluster)
@@ -95,7 +94,7 @@ def prepare(flags: DeviceConfig) -> Devices:
             flags.tpu or flags.tpu_name,
             cluster,
         )
-    # Else the order of additions may differ from one run to the next.
+    # Otherwise the order of additions may differ from run to run.
     tf.config.experimental.enable_op_determinism()
     kind = strategies.device_type(strategy)
     if flags.tpu_name and kind != "TPU":
@@ -118,20 +117,20 @@ def prepare(flags: DeviceConfig) -> Devices:
 
 @contextlib.contextmanager
 def _connecting() -> Iterator[None]:
-    """Ends this process if the others do not connect in time, or at SIGTERM.
+    """Ends the process on SIGTERM, or if the workers do not connect in time.
 
-    Nothing in Python can meanwhile: TensorFlow lets no other thread run.
+    Python code cannot do so: TensorFlow blocks all Python threads meanwhile.
     """
     logging.info(
-        "Connecting. If that takes more than %d s, as another worker has ended "
-        "meanwhile, this one ends with 1, to be started again.",
+        "Connecting. If that takes more than %d s, because another worker has "
+        "ended, this one exits with status 1; rerun it then.",
         _SECONDS_TO_CONNECT,
     )
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL) if is_main else None
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+    with open(os.devnull, "w", encoding="utf-8") as null:
         faulthandler.dump_traceback_later(
-            _SECONDS_TO_CONNECT, exit=True, file=nowhere
+            _SECONDS_TO_CONNECT, exit=True, file=null
         )
         try:
             yield
@@ -141,18 +140,18 @@ def _connecting() -> Iterator[None]:
                 signal.signal(signal.SIGTERM, before)
 
 
-def _sign_log(cluster: Cluster) -> None:
-    """Lets each line of the log begin with the worker it comes from."""
+def _prefix_log(cluster: Cluster) -> None:
+    """Starts each line of the log with the index of this worker."""
     handler = logging.get_absl_handler().python_handler
-    handler.setFormatter(_SignedFormatter(f"[worker {cluster.index}] "))
+    handler.setFormatter(_PrefixFormatter(f"[worker {cluster.index}] "))
 
 
-class _SignedFormatter(logging.PythonFormatter):
-    """Absl's lines, with a text before each."""
+class _PrefixFormatter(logging.PythonFormatter):
+    """Puts a prefix before absl's log lines."""
 
-    def __init__(self, signature: str) -> None:
+    def __init__(self, prefix: str) -> None:
         super().__init__()
-        self._signature = signature
+        self._prefix = prefix
 
     def format(self, record) -> str:
-        return self._signature + super().format(record)
+        return self._prefix + super().format(record)

@@ -1,11 +1,12 @@
-"""Workers that die or fall silent: how the others learn of it, and leave.
+"""Worker health: detects workers that die or hang, and stops the others.
 
-A worker that is gone shows itself in three ways. Its neighbours' connections
-break, within a second or two. It sends no more heartbeats, which TensorFlow
-tells the others after ten seconds. Both end a call into the graph at its next
-reduction only, so a thread looks for the others too, for steps of minutes.
+A lost worker is noticed in three ways. Its neighbors' connections break, within
+a second or two. Its heartbeats stop, which TensorFlow reports to the others
+after ten seconds. Both end a call into the graph only at its next reduction, so
+a thread also checks the other workers, for steps that take minutes.
 
-Whoever notices first tells all others, and all stop with the same message.
+The worker that notices first reports it to all others, and all stop with the
+same message.
 """
 
 import atexit
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# Nothing public tells of the health of workers.
+# TensorFlow has no public interface to the health of workers.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster
@@ -29,18 +30,18 @@ from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 
-# Between two looks for the others, in seconds.
+# Seconds between two checks of the other workers.
 _PERIOD = 5.0
-# How long an answer may take.
-_PATIENCE = 5.0
-# How long after two looks in vain training may take to notice by itself.
+# Seconds to wait for the answer to a check.
+_CHECK_TIMEOUT = 5.0
+# Seconds after two failed checks for training to notice by itself.
 _GRACE = 15.0
-# How long a worker may take to keep what is done, once others are gone.
+# Seconds to write the last checkpoint once other workers are gone.
 _SECONDS_TO_FINISH = 600.0
-# How long a worker stays, so that the others hear it out.
-_FAREWELL = 4.0
+# Seconds between reporting an error and exiting, so that the others receive it.
+_SHUTDOWN_GRACE = 4.0
 
-# What a worker that is gone makes of calls into the graph.
+# Errors that a call into the graph raises when a worker is gone.
 _ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -50,11 +51,10 @@ _ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-_TOLD = re.compile(r"<bert_tf (\w+)>(.*?)</bert_tf>", re.DOTALL)
-_NAMED = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
-_START_AGAIN = (
-    "start the same command on all workers again, and training goes on from "
-    "its last checkpoint"
+_REPORT = re.compile(r"<bert_tf (\w+)>(.*?)</bert_tf>", re.DOTALL)
+_TASK = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
+_RERUN = (
+    "rerun the same command on all workers to resume from the last checkpoint"
 )
 
 
@@ -62,21 +62,21 @@ _START_AGAIN = (
 def together(
     cluster: Cluster | None, coordinator: Coordinator
 ) -> Iterator[None]:
-    """Lets the workers of a run end together, well or not.
+    """Makes the workers of a run end together, successfully or not.
 
-    A worker whose work is done waits for the others. One that fails tells them
-    why; if another one is behind an error, that is said in its place. After
-    that nothing holds up the end of the process, of which TensorFlow would make
-    half a minute.
+    A worker that is done waits for the others. A worker that fails reports its
+    error to them; if another worker caused the error, that cause is raised
+    instead. Then the process exits without the half minute that TensorFlow's
+    own shutdown would take.
 
     Args:
-      cluster: The workers; None for a run of one process, for which this does
+      cluster: The workers; None for a run of one process, where this does
         nothing.
-      coordinator: That of the run.
+      coordinator: The coordinator of the run.
 
     Raises:
       UserError: If another worker is gone, or has failed.
-      Preempted: If another worker was asked to stop.
+      Preempted: If another worker got SIGTERM.
     """
     if cluster is None:
         yield
@@ -86,31 +86,32 @@ def together(
             yield
             coordinator.barrier("the end")
         except BaseException as error:
-            behind = explain(error, cluster)
-            if isinstance(behind or error, Preempted):
+            cause = explain(error, cluster)
+            if isinstance(cause or error, Preempted):
                 kind, status = "stop", 0
             else:
                 kind, status = "failure", 1
-            _tell(kind, str(behind or _own_failure(error, cluster)))
-            atexit.register(_leave, status, time.monotonic())
-            if behind is None:
+            _report(kind, str(cause or _own_failure(error, cluster)))
+            atexit.register(_exit, status, time.monotonic())
+            if cause is None:
                 raise
-            raise behind from error
+            raise cause from error
 
 
 def explain(
     error: BaseException, cluster: Cluster | None
 ) -> UserError | Preempted | None:
-    """Returns the error to raise if another worker is behind this one."""
+    """Returns the error to raise if another worker caused this one."""
     if cluster is None or not isinstance(error, _ERRORS):
         return None
-    told = _TOLD.search(str(error))
-    if told:
-        kind = Preempted if told[1] == "stop" else UserError
-        return kind(told[2])
-    named = [int(index) for index in _NAMED.findall(str(error))]
+    report = _REPORT.search(str(error))
+    if report:
+        kind = Preempted if report[1] == "stop" else UserError
+        return kind(report[2])
+    named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # Whom the error names, first; it may itself have left because of another.
+    # Workers that the error names come first, though these may have stopped
+    # because of another one.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -120,21 +121,21 @@ def explain(
 
 
 def _describe(gone: list[int], cluster: Cluster) -> str:
-    """Returns the message of workers that are gone."""
+    """Returns the message for workers that are gone."""
     names = " and ".join(cluster.name(index) for index in gone)
     verb = "is" if len(gone) == 1 else "are"
     return (
-        f"{names[0].upper()}{names[1:]} {verb} gone or does not answer, so "
-        f"the others stop too; {_START_AGAIN}."
+        f"{names[0].upper()}{names[1:]} {verb} gone or not responding, so "
+        f"the others stop too; {_RERUN}."
     )
 
 
 def check_health(index: int) -> str | None:
-    """Returns what is wrong with a worker; None if it answers."""
+    """Returns the error of a worker's health check; None if it responds."""
     try:
         context.context().check_collective_ops_peer_health(
             f"/job:worker/replica:0/task:{index}",
-            timeout_in_ms=int(1000 * _PATIENCE),
+            timeout_in_ms=int(1000 * _CHECK_TIMEOUT),
         )
     except tf.errors.OpError as error:
         return str(error)
@@ -142,78 +143,73 @@ def check_health(index: int) -> str | None:
 
 
 def meet(cluster: Cluster | None, place: str, seconds: float) -> list[int]:
-    """Waits for all workers where it is not sure that all come.
+    """Waits for all workers with a timeout.
 
-    A reduction would wait for ever for one that does not.
+    A reduction would wait forever for a worker that does not come.
 
     Args:
       cluster: The workers; None for a run of one process.
-      place: A name that no other meeting of the run has.
-      seconds: How long to wait.
+      place: A name that is unique among the calls of the run.
+      seconds: The timeout.
 
     Returns:
-      Those that did not come.
+      The indices of the workers that did not come.
 
     Raises:
-      tf.errors.OpError: If one is gone.
+      tf.errors.OpError: If a worker is gone.
     """
     if cluster is None:
         return []
-    known = context.context()
-    known.set_config_key_value(f"{place}/{cluster.index}", "here")
+    keys = context.context()
+    keys.set_config_key_value(f"{place}/{cluster.index}", "here")
     deadline = time.monotonic() + seconds
     missing = []
     for index in range(cluster.num_workers):
         left = max(0.001, deadline - time.monotonic())
         try:
-            known.get_config_key_value(f"{place}/{index}", int(1000 * left))
+            keys.get_config_key_value(f"{place}/{index}", int(1000 * left))
         except tf.errors.DeadlineExceededError:
             missing.append(index)
     return missing
 
 
-def _tell(kind: str, text: str) -> None:
-    """Tells all other workers why this one stops."""
+def _report(kind: str, text: str) -> None:
+    """Reports to all other workers why this one stops."""
     try:
         context.context().report_error_to_cluster(
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, who passes it on, is gone, or all know already.
-        logging.debug("The others could not be told: %s", error)
+        # The chief, which forwards reports, is gone, or one was sent already.
+        logging.debug("Could not report to the other workers: %s", error)
 
 
 def _own_failure(error: BaseException, cluster: Cluster) -> str:
-    """Returns what the others are told of an error of this worker."""
+    """Returns the message that reports an error of this worker."""
     lines = str(error).splitlines() or [type(error).__name__]
     text = f"{cluster.name(cluster.index)} stopped: {lines[0]}"
     return f"{text[0].upper()}{text[1:]}"
 
 
-def _leave(status: int, told_at: float) -> None:
-    """Ends the process, a while after the others were told.
-
-    Args:
-      status: The exit status.
-      told_at: When, by `time.monotonic`.
-    """
+def _exit(status: int, reported_at: float) -> None:
+    """Exits, once the shutdown grace since `reported_at` is over."""
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(max(0.0, told_at + _FAREWELL - time.monotonic()))
+    time.sleep(max(0.0, reported_at + _SHUTDOWN_GRACE - time.monotonic()))
     os._exit(status)
 
 
 class Watch:
-    """Looks for the other workers in a thread of its own.
+    """Checks the other workers in a thread of its own.
 
-    If one does not answer and training does not notice in time, the process
-    ends from here.
+    If a worker does not respond and training does not notice in time, the
+    watch ends the process.
 
     Args:
       cluster: The workers.
-      check: Returns what is wrong with a worker, by its index, or None.
-      leave: Ends the process, given the message.
-      is_finishing: Returns whether training has noticed, and now writes its
+      check: Returns the error of a worker, given its index, or None.
+      end_process: Ends the process with an error message.
+      is_finishing: Returns whether training has noticed and is writing its
         last checkpoint.
     """
 
@@ -221,16 +217,16 @@ class Watch:
         self,
         cluster: Cluster,
         check: Callable[[int], str | None] | None = None,
-        leave: Callable[[str], None] | None = None,
+        end_process: Callable[[str], None] | None = None,
         is_finishing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
         self._is_finishing = is_finishing
         self._check = check or check_health
-        self._leave = leave or _leave_at_once
+        self._end_process = end_process or _end_process
         self._is_over = threading.Event()
         self._thread = threading.Thread(
-            target=self._look, name="peers", daemon=True
+            target=self._run, name="worker-health", daemon=True
         )
 
     def __enter__(self) -> "Watch":
@@ -241,16 +237,16 @@ class Watch:
         self.stop()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the thread."""
         self._is_over.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         cluster = self._cluster
         others = [i for i in range(cluster.num_workers) if i != cluster.index]
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
-            # One look in vain may be a busy machine's.
+            # A single failed check may only mean that a machine is busy.
             silent = [index for index in others if self._check(index)]
             gone = [index for index in silent if index in missed]
             missed = silent
@@ -258,11 +254,11 @@ class Watch:
                 continue
             gone = [index for index in gone if self._check(index)]
             if gone and not self._finishes():
-                self._leave(_describe(gone, cluster))
+                self._end_process(_describe(gone, cluster))
                 return
 
     def _finishes(self) -> bool:
-        """Gives training time to end; returns whether it has."""
+        """Gives training time to finish; returns whether it did."""
         if not self._is_finishing():
             return False
         deadline = time.monotonic() + _SECONDS_TO_FINISH
@@ -272,8 +268,8 @@ class Watch:
         return self._is_over.wait(_GRACE)
 
 
-def _leave_at_once(message: str) -> None:
-    """Ends the process from another thread than the main one."""
-    _tell("failure", message)
+def _end_process(message: str) -> None:
+    """Ends the process from a thread that is not the main one."""
+    _report("failure", message)
     print(f"ERROR: {message}", file=sys.stderr)  # noqa: T201
-    _leave(1, time.monotonic())
+    _exit(1, time.monotonic())

@@ -1,10 +1,10 @@
-"""Chooses the precision of the arithmetic, and says why."""
+"""Chooses the compute precision: `--mixed_precision`."""
 
 import dataclasses
 
 import tensorflow as tf
 
-# What `/proc/cpuinfo` calls the units that multiply bfloat16. Without them
+# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
 # bfloat16 is emulated, many times slower than float32.
 _CPU_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 _CPU_FLAGS_FILE = "/proc/cpuinfo"
@@ -21,11 +21,11 @@ _POLICIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """A precision and the reason for it.
+    """A compute precision and why it was chosen.
 
     Attributes:
       name: "float32", "bfloat16" or "float16".
-      reason: Why, for the log.
+      reason: Why it was chosen, for the log.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """Whether small gradients would get lost, as in 5 exponent bits."""
+        """True if small gradients underflow, as with 5 exponent bits."""
         return self.name == "float16"
 
 
 def _cpu_bfloat16_flags() -> list[str]:
-    """Returns which of the bfloat16 units this machine's CPU has."""
+    """Returns the bfloat16 units of this machine's CPU."""
     try:
         with open(_CPU_FLAGS_FILE, encoding="utf-8") as file:
             lines = [line for line in file if line.startswith("flags")]
@@ -54,7 +54,7 @@ def _cpu_bfloat16_flags() -> list[str]:
 
 
 def _gpu_capability() -> tuple[int, int] | None:
-    """Returns the least compute capability of the GPUs, or None."""
+    """Returns the lowest compute capability of the GPUs, or None."""
     capabilities = []
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
@@ -63,7 +63,7 @@ def _gpu_capability() -> tuple[int, int] | None:
 
 
 def _choose(device_type: str) -> Precision:
-    """Returns the fastest precision the hardware has."""
+    """Returns the fastest precision the hardware supports."""
     if device_type == "TPU":
         return Precision("bfloat16", "TPUs compute in bfloat16")
     if device_type == "GPU":
@@ -84,21 +84,21 @@ def _choose(device_type: str) -> Precision:
     )
 
 
-def resolve(asked: str, device_type: str) -> Precision:
-    """Turns `--mixed_precision` into the precision to compute in.
+def resolve(flag: str, device_type: str) -> Precision:
+    """Turns `--mixed_precision` into the compute precision.
 
     Args:
-      asked: "float32", "bfloat16", "float16" or "auto".
+      flag: "float32", "bfloat16", "float16" or "auto".
       device_type: "CPU", "GPU" or "TPU".
     """
-    if asked == "auto":
+    if flag == "auto":
         return _choose(device_type)
-    if asked == "bfloat16" and device_type == "CPU":
+    if flag == "bfloat16" and device_type == "CPU":
         fastest = _choose(device_type)
         if fastest.name == "float32":
             return Precision(
                 "float32",
-                f"--mixed_precision=bfloat16 was asked for, but "
-                f"{fastest.reason} and would only emulate it",
+                f"--mixed_precision=bfloat16 is not used, as {fastest.reason} "
+                "and would only emulate it",
             )
-    return Precision(asked, f"--mixed_precision={asked}")
+    return Precision(flag, f"--mixed_precision={flag}")

@@ -1,9 +1,9 @@
-"""How the workers of a run find each other, before TensorFlow connects them.
+"""Cluster startup: waits until all workers of a run are running.
 
-TensorFlow waits for them too, but says nothing, heeds no signal, and takes
-whatever listens at an address for the worker that belongs there. So each worker
-greets all others first, by a line of JSON with who it is and who it thinks the
-others are. It goes on when all have answered, or greeted it.
+TensorFlow waits for them too, but it logs nothing, ignores signals, and accepts
+whatever listens at an address as the worker that belongs there. So each worker
+first greets all others with a line of JSON: its index and the addresses of all
+workers. It continues when every other worker has answered or greeted it.
 """
 
 import json
@@ -19,29 +19,29 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 
-# For a connection, for an answer to a greeting, and between two looks whether
-# to go on listening, in seconds.
+# For a connection, for an answer to a greeting, and for one attempt to accept a
+# connection, in seconds.
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LISTEN = 0.2
-# A greeting names all workers.
-_MOST_BYTES = 1 << 20
+# A greeting holds the addresses of all workers.
+_MAX_BYTES = 1 << 20
 
 
 def wait_for_all(
     cluster: Cluster, reminder_seconds: float = 60.0, poll_seconds: float = 0.5
 ) -> None:
-    """Waits until all workers are there, and says for whom it waits.
+    """Waits until all workers are running, and logs which are missing.
 
     Args:
       cluster: The workers.
       reminder_seconds: Time between two lines of the log, in seconds.
-      poll_seconds: Time between two looks, in seconds.
+      poll_seconds: Time between two attempts, in seconds.
 
     Raises:
-      UserError: If this worker cannot listen at its port, or another one was
-        told of other workers, or that it is this one.
-      Preempted: If one of those that wait was asked to stop (SIGTERM).
+      UserError: If this worker cannot listen at its port, or another worker
+        was given other addresses or the same index.
+      Preempted: If a waiting worker got SIGTERM.
     """
     next_reminder = time.monotonic()
     with _Meeting(cluster) as meeting:
@@ -50,9 +50,9 @@ def wait_for_all(
                 if time.monotonic() >= next_reminder:
                     next_reminder = time.monotonic() + reminder_seconds
                     logging.info(
-                        "Waiting for %d of %d workers: %s. Each is started "
-                        "with the same command but for its own --task_index "
-                        "(or TF_CONFIG).",
+                        "Waiting for %d of %d workers: %s. Start each with the "
+                        "same command and its own --task_index (or "
+                        "TF_CONFIG).",
                         len(missing),
                         cluster.num_workers,
                         "; ".join(
@@ -62,25 +62,25 @@ def wait_for_all(
                     )
                 time.sleep(poll_seconds)
         except Preempted:
-            meeting.say_stop()
+            meeting.broadcast_stop()
             raise
-    logging.info("All %d workers are there.", cluster.num_workers)
+    logging.info("All %d workers are running.", cluster.num_workers)
 
 
 class _Meeting:
-    """Listens at this worker's address, and calls at those of the others.
+    """Listens at this worker's address and greets the other workers.
 
     Args:
       cluster: The workers.
 
     Raises:
-      UserError: If this worker cannot listen.
+      UserError: If this worker cannot listen at its address.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._others = {*range(cluster.num_workers)} - {cluster.index}
-        self._known: set[int] = set()
+        self._met: set[int] = set()
         self._failure: Exception | None = None
         self._listener = _listen(cluster)
         self._is_over = threading.Event()
@@ -98,33 +98,33 @@ class _Meeting:
         self._listener.close()
 
     def greet_missing(self) -> dict[int, str]:
-        """Greets those who are not known yet.
+        """Greets the workers that have not been met yet.
 
         Returns:
-          Who is still missing, and why.
+          Index to reason, for each worker that is still missing.
         """
         reasons = {
             index: self._greet(index)
-            for index in sorted(self._others - self._known)
+            for index in sorted(self._others - self._met)
         }
         if self._failure is not None:
             raise self._failure
-        return {i: x for i, x in reasons.items() if i not in self._known}
+        return {i: x for i, x in reasons.items() if i not in self._met}
 
-    def say_stop(self) -> None:
-        """Tells all that are there that this worker was asked to stop."""
+    def broadcast_stop(self) -> None:
+        """Reports to all running workers that this one has to stop."""
         for index in self._others:
             self._greet(index, stop=True)
 
     def _greet(self, index: int, stop: bool = False) -> str:
-        """Greets a worker; returns why it is not there, if it is not."""
+        """Greets a worker; returns why it is missing, or an empty string."""
         address = _split(self._cluster.hosts[index])
         try:
             caller = socket.create_connection(address, _SECONDS_TO_CONNECT)
         except socket.gaierror:
-            return "whose name is not known"
+            return "whose host name is unknown"
         except OSError:
-            return "where nobody answers"
+            return "which does not respond yet"
         with caller:
             caller.settimeout(_SECONDS_TO_ANSWER)
             try:
@@ -133,16 +133,16 @@ class _Meeting:
             except OSError:
                 answer = None
         if answer is None:
-            return "where another program answers, or an earlier run ends"
+            return "where another program answers, or an earlier run is ending"
         self._meet(answer, index)
         return ""
 
     def _receive_all(self) -> None:
-        """Answers whoever calls, until the meeting is over."""
+        """Answers greetings until the meeting is over."""
         while not self._is_over.is_set():
             try:
                 caller = self._listener.accept()[0]
-            except OSError:  # Nobody in time, or gone already.
+            except OSError:  # A timeout, or the caller is gone already.
                 continue
             with caller:
                 caller.settimeout(_SECONDS_TO_CONNECT)
@@ -151,7 +151,7 @@ class _Meeting:
                     if greeting is None:
                         continue
                     self._send(caller)
-                except OSError:  # It has gone, and will call again.
+                except OSError:  # The caller is gone, and will retry.
                     continue
             self._meet(greeting)
 
@@ -166,33 +166,34 @@ class _Meeting:
     def _meet(
         self, greeting: Mapping[str, Any], expected: int | None = None
     ) -> None:
-        """Notes who has come.
+        """Records a worker, or the failure that its greeting means.
 
         Args:
-          greeting: What that worker says.
-          expected: Who listens where it was called; None if it called.
+          greeting: The greeting of that worker.
+          expected: The worker at the address that was called; None if that
+            worker called.
         """
         index, hosts = greeting["index"], greeting["hosts"]
-        is_right = index in self._others and expected in (None, index)
-        if not is_right or tuple(hosts) != self._cluster.hosts:
+        is_valid = index in self._others and expected in (None, index)
+        if not is_valid or tuple(hosts) != self._cluster.hosts:
             self._failure = UserError(
                 "All workers must have the same --worker_hosts, in the same "
-                "order, and each its own --task_index (or TF_CONFIG that says "
-                f"so). This one is worker {self._cluster.index} of "
-                f"{','.join(self._cluster.hosts)}, and another one says that "
-                f"it is worker {index} of {','.join(map(str, hosts))}."
+                "order, and each its own --task_index (or the same in "
+                f"TF_CONFIG). This one is worker {self._cluster.index} of "
+                f"{','.join(self._cluster.hosts)}, and another one reports "
+                f"that it is worker {index} of {','.join(map(str, hosts))}."
             )
         elif greeting["stop"]:
             self._failure = Preempted(
-                "Stopped, as another worker was asked to (SIGTERM) before all "
-                "were there; start the same command on all workers again."
+                "Stopped because another worker got SIGTERM before all workers "
+                "were running; rerun the same command on all workers."
             )
         else:
-            self._known.add(index)
+            self._met.add(index)
 
 
 def _listen(cluster: Cluster) -> socket.socket:
-    """Returns a socket at which this worker can be greeted."""
+    """Returns a socket that accepts greetings at this worker's port."""
     host = cluster.hosts[cluster.index]
     address = ("", _split(host)[1])
     try:
@@ -204,17 +205,18 @@ def _listen(cluster: Cluster) -> socket.socket:
             listener = socket.create_server(address)
     except OSError as error:
         raise UserError(
-            f"Worker {cluster.index} cannot listen at {host} ({error}); is "
-            "another program using the port, or an earlier run still ending?"
+            f"Worker {cluster.index} cannot listen at {host} ({error}); check "
+            "whether another program uses the port, or an earlier run has not "
+            "ended yet."
         ) from error
     listener.settimeout(_SECONDS_TO_LISTEN)
     return listener
 
 
 def _receive(caller: socket.socket) -> dict[str, Any] | None:
-    """Returns a greeting; None if what is said is none."""
+    """Reads a greeting; returns None if the line is not one."""
     with caller.makefile("rb") as stream:
-        line = stream.readline(_MOST_BYTES)
+        line = stream.readline(_MAX_BYTES)
     try:
         greeting = json.loads(line)
     except ValueError:
@@ -226,6 +228,6 @@ def _receive(caller: socket.socket) -> dict[str, Any] | None:
 
 
 def _split(host: str) -> tuple[str, int]:
-    """Returns name, without the brackets of IPv6, and port."""
+    """Returns the host name, without the brackets of IPv6, and the port."""
     name, _, port = host.rpartition(":")
     return name.strip("[]"), int(port)

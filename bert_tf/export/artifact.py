@@ -1,4 +1,4 @@
-"""What an export is: the choices that made it, as its model card keeps them."""
+"""The description of an export that its model card stores."""
 
 import dataclasses
 import os
@@ -22,21 +22,22 @@ _VERSION = re.compile(r"[1-9]\d*")
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """The choices of an export.
+    """The settings that an export was made with.
 
     Attributes:
-      model_name: What servers call the model.
+      model_name: The name under which servers load the model.
       version: The number of the version directory.
-      head: The name of the head, as in export/registry.py.
+      head: The name of the head, a key of `heads.registry.ENTRIES`.
       precision: "float32" or "bfloat16".
-      ids_only: Whether it reads ids and knows nothing of strings.
-      max_seq_length: The most pieces of a row.
-      buckets: The lengths of rows, rising; the last is `max_seq_length`.
-      settings: What else the head was built with, JSON values by name:
-        `top_k`, `pooling`, `layer`, `doc_stride`, ...
-      command: The command line that makes it again.
-      litert: How the weights in litert/ are kept, one of
-        `run_config.export.LITERT_QUANTIZATIONS`; None if there are none.
+      ids_only: Whether the signatures take token ids instead of strings.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths in ascending order; the last one is
+        `max_seq_length`.
+      settings: The other settings of the head, JSON values by name: `top_k`,
+        `pooling`, `layer`, `doc_stride`, ...
+      command: The command line that reproduces the export.
+      litert: How the weights in litert/ are quantized, one of
+        `flags.export.LITERT_QUANTIZATIONS`; None without litert/.
     """
 
     model_name: str
@@ -51,7 +52,7 @@ class Artifact:
     litert: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `from_json` reads."""
+        """Returns the JSON values that `from_json` reads."""
         values = dataclasses.asdict(self)
         return values | {"buckets": list(self.buckets)}
 
@@ -60,15 +61,15 @@ class Artifact:
         """Returns the artifact that a model card describes.
 
         Args:
-          values: What stands under "export" in the card.
-          source: The card, for the error.
+          values: The value under "export" in the card.
+          source: The path of the card, for the error message.
 
         Raises:
-          UserError: If they are not those of an artifact.
+          UserError: If the names in `values` are not those of an artifact.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Cards of before there was such a thing.
+            # Older cards lack this field.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
@@ -79,10 +80,10 @@ class Artifact:
 
 
 def read(version_directory: str) -> Artifact:
-    """Returns what the model card of a version directory says it is.
+    """Reads the artifact from the model card of a version directory.
 
     Raises:
-      UserError: If there is none.
+      UserError: If there is no valid model card.
     """
     path = os.path.join(version_directory, CARD_FILE)
     files.require_file(path, "--export_dir")
@@ -91,14 +92,14 @@ def read(version_directory: str) -> Artifact:
 
 
 def find_version(export_dir: str) -> str:
-    """Returns the version directory that a path means.
+    """Returns the version directory that --export_dir refers to.
 
     Args:
-      export_dir: A version directory, or the folder of some, of which the
-        newest is meant.
+      export_dir: A version directory, or the directory above several, from
+        which the newest is taken.
 
     Raises:
-      UserError: If it is neither.
+      UserError: If the path is neither.
     """
     if tf.io.gfile.exists(os.path.join(export_dir, "saved_model.pb")):
         return export_dir
@@ -108,8 +109,8 @@ def find_version(export_dir: str) -> str:
         versions = [int(name) for name in names if _VERSION.fullmatch(name)]
     if not versions:
         raise UserError(
-            "--export_dir must be a directory that export/savedmodel.py made, "
-            f"or the one above it. Received: {export_dir!r}, in which there is "
-            "no saved_model.pb and no version."
+            "--export_dir must be a version directory that "
+            "export/savedmodel.py wrote, or the directory above it. Received: "
+            f"{export_dir!r}, which has no saved_model.pb and no version."
         )
     return os.path.join(export_dir, str(max(versions)))

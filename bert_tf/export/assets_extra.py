@@ -1,7 +1,7 @@
-"""What lies beside the graph of an export, and what its user is told.
+"""Writes the files in assets.extra and prints usage instructions.
 
-The exporter calls, in this order: `complete` with the directory that is not
-published yet, renames it to the version, then calls `publish`.
+The exporter calls `complete` with the temporary directory, renames it to the
+version directory, then calls `publish`.
 """
 
 import json
@@ -12,32 +12,33 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
-from bert_tf.export import labels
 from bert_tf.export import model_card
-from bert_tf.export import sample_requests
-from bert_tf.export import usage
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.heads import next_sentence
+from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.clients import Call
 from bert_tf.io import files
+from bert_tf.tasks import registry as tasks
 
-# What TensorFlow Serving reads with --enable_per_model_batching_parameters.
+# TensorFlow Serving reads it with --enable_per_model_batching_parameters.
 _BATCHING_OF_MODEL = "batching_params.pbtxt"
 _BATCHING = """\
-# How requests of different clients are merged into one call of the model: what
-# waits while all threads (one a core) are busy goes together. Nobody waits for
-# company, and what finds the queue full is refused at once.
-# Leave out pad_variable_length_inputs, which pads masks with ones; strings need
-# no padding.
+# How requests of different clients are merged into one call of the model:
+# requests that wait while all threads (one per core) are busy form a batch. No
+# request waits for a batch to fill up, and a request that finds the queue full
+# is refused at once.
+# Do not set pad_variable_length_inputs, which pads masks with ones; strings
+# need no padding.
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 0 }
 max_enqueued_batches { value: 10 }
 """
-# Rows of a warm-up request; with batching there are often several.
+# Rows per warm-up request; with batching, calls often have several.
 _WARMUP_BATCHES = (1, 4)
 
 
@@ -47,20 +48,21 @@ def complete(
     stored: StoredModel,
     exact_litert: bytes | None = None,
 ) -> verification.Report:
-    """Adds what lies beside the graph, and verifies the whole.
+    """Adds the files beside the graph and verifies the whole export.
 
     Args:
-      directory: A version directory with graph and variables, under whatever
-        temporary name. It gets assets.extra/ (warm-up requests, vocabulary,
-        labels, model cards) and batching_params.pbtxt.
-      artifact: What it is.
+      directory: A version directory with graph and variables, under its
+        temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
+        labels, model cards) and batching_params.pbtxt to it.
+      artifact: The description of the export.
       stored: The model that was exported.
-      exact_litert: Of an export with litert/, the model's file in float32.
+      exact_litert: For an export with litert/, the .tflite file of the model
+        in float32.
 
     Raises:
-      UserError: If the export does not say what the model says.
+      UserError: If the outputs of the export differ from the model's.
     """
-    names = labels.find(artifact.head, stored)
+    names = find_labels(artifact.head, stored)
     files.write_text(
         os.path.join(directory, artifacts.VOCAB_FILE),
         stored.vocabulary.to_text(),
@@ -84,7 +86,7 @@ def complete(
         exact_litert=exact_litert,
     )
     logging.info("%s", report.text().rstrip())
-    report.require_right()
+    report.require_correct()
     model_card.write(
         directory,
         artifact,
@@ -99,43 +101,43 @@ def complete(
 def publish(
     version_directory: str, artifact: Artifact, stored: StoredModel
 ) -> None:
-    """Writes what lies beside the versions, and prints how to use the new one.
+    """Writes the server configuration and prints how to use the new version.
 
     Args:
-      version_directory: The version, under its name.
-      artifact: What it is.
+      version_directory: The version directory, under its final name.
+      artifact: The description of the export.
       stored: The model that was exported.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
-        (usage.CONFIG_FILE, _config(artifact)),
-        (usage.BATCHING_FILE, _BATCHING),
+        (model_card.CONFIG_FILE, _config(artifact)),
+        (model_card.BATCHING_FILE, _BATCHING),
     ):
         path = os.path.join(output_dir, name)
         if not tf.io.gfile.exists(path):
             files.write_text(path, text)
         elif files.read_bytes(path) != text.encode():
             logging.warning(
-                "%s stays as it is, which is not what an export writes; delete "
-                "it to have it written anew.",
+                "%s was edited and is kept; delete it and export again to "
+                "restore the default.",
                 path,
             )
     example = _example(version_directory, artifact, stored)
-    sys.stdout.write(usage.text(output_dir, artifact, example) + "\n")
+    sys.stdout.write(
+        model_card.usage_text(output_dir, artifact, example) + "\n"
+    )
     sys.stdout.flush()
 
 
 def _warmup_calls(
     directory: str, artifact: Artifact, stored: StoredModel
 ) -> list[Call]:
-    """Returns a call for each bucket, with one row and with several."""
+    """Returns calls for each bucket, with one row and with several."""
     signature = _serving_signature(directory)
     return [
         Call(
-            replay_plan.SERVING,
-            sample_requests.of_bucket(
-                bucket, count, artifact, signature, stored
-            ),
+            verify_calls.SERVING,
+            warmup.bucket_inputs(bucket, count, artifact, signature, stored),
         )
         for bucket in artifact.buckets
         for count in _WARMUP_BATCHES
@@ -144,20 +146,20 @@ def _warmup_calls(
 
 def _example(directory: str, artifact: Artifact, stored: StoredModel) -> dict:
     signature = _serving_signature(directory)
-    return sample_requests.example(artifact, signature, stored)
+    return warmup.example(artifact, signature, stored)
 
 
 def _serving_signature(directory: str) -> graph_file.Signature:
-    return graph_file.read_signatures(directory)[replay_plan.SERVING]
+    return graph_file.read_signatures(directory)[verify_calls.SERVING]
 
 
 def _config(artifact: Artifact) -> str:
     """Returns a ModelServerConfig: the newest version of the model."""
-    # In JSON a string is quoted as in the text form of protocol buffers.
+    # JSON quotes strings as the text format of protocol buffers does.
     name = json.dumps(artifact.model_name)
     base_path = json.dumps(f"/models/{artifact.model_name}")
     return f"""\
-# TensorFlow Serving: --model_config_file. The path is that in the container.
+# For TensorFlow Serving's --model_config_file. The path is in the container.
 model_config_list {{
   config {{
     name: {name}
@@ -167,3 +169,27 @@ model_config_list {{
   }}
 }}
 """
+
+
+def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
+    """Returns the label names in the order of the logits; () without labels.
+
+    Args:
+      head: The name of the head, a key of `heads.registry.ENTRIES`.
+      stored: The model.
+
+    Raises:
+      UserError: If a label contains a line break.
+    """
+    labels = ()
+    if head == "next_sentence":
+        labels = next_sentence.LABELS
+    elif head in ("classification", "tagging"):
+        labels = tuple(tasks.from_stored(stored).labels or ())
+    for label in labels:
+        if "\n" in label or "\r" in label:
+            raise UserError(
+                "Labels must not contain line breaks, as labels.txt has one "
+                f"label per line. Received: {label!r}; rename it in task.json."
+            )
+    return labels

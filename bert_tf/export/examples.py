@@ -1,4 +1,4 @@
-"""From tf.train.Examples to the strings of a head.
+"""Parses tf.train.Examples into the input strings of a head.
 
 Shapes:
   B: batch size.
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 def spec(name: str) -> tf.TensorSpec:
-    """Returns what a signature of serialized Examples takes, <string>[B]."""
+    """Returns the spec of serialized Examples, <string>[B]."""
     return tf.TensorSpec([None], tf.string, name=name)
 
 
@@ -21,17 +21,17 @@ def parse(
 
     Args:
       serialized: <string>[B].
-      specs: What is wanted: the features' names, with <string>[B] where each
-        Example has one string, or <string>[B, None] for any number.
+      specs: The names of the features, each with the spec <string>[B] for one
+        string per Example, or <string>[B, None] for any number.
 
     Returns:
-      A tensor for each of `specs`; fewer strings than in other Examples are
-      filled up with "".
+      A tensor for each of `specs`. Examples with fewer strings than others are
+      padded with "".
     """
     features = {
         name: tf.io.FixedLenFeature([], tf.string)
-        if wanted.shape.rank == 1
+        if spec.shape.rank == 1
         else tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True)
-        for name, wanted in specs.items()
+        for name, spec in specs.items()
     }
     return tf.io.parse_example(serialized, features)

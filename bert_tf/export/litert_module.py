@@ -1,17 +1,16 @@
-"""What run/serve.py --engine=litert runs: a model, and a graph around it.
+"""Exports a model for run/serve.py --engine=litert: a .tflite file and a graph.
 
-The model is a .tflite file that takes rows of any number and length. Around it
-stands a SavedModel without weights, of which each signature does a part:
-strings, Examples or ids to rows, and the model's outputs to answers. What goes
-from one to the other has flat names: the model's inputs have their own,
-`row_lengths` says how much of each row the model must see, and what `answer`
-must know beside has a prefix.
+The .tflite file takes any number of rows of any length. A SavedModel without
+weights surrounds it. Its signatures convert strings, Examples or ids to rows,
+and the model's outputs to answers. The tensors between the two have flat names:
+the model's inputs keep theirs, `row_lengths` is the number of columns of each
+row that the model must read, and the state that `answer` needs has a prefix.
 
 Shapes:
   B: batch size.
   R: rows of the model, on one axis or two.
-  T: their length.
-  P: pieces of a row that are predicted.
+  T: row length.
+  P: predicted tokens per row.
 """
 
 import os
@@ -23,8 +22,8 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.export import examples
 from bert_tf.export import serving_module
-from bert_tf.export.heads.head import Head
 from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
@@ -38,17 +37,17 @@ _Specs = dict[str, tf.TensorSpec]
 
 
 class LitertModule:
-    """The parts of a model that LiteRT runs behind a server.
+    """The graphs and the .tflite file that the server's LiteRT engine runs.
 
     Args:
-      head: What turns strings into the model's input and back.
-      model: The model in its fastest form, in float32.
+      head: Converts strings to the model's inputs, and its outputs to answers.
+      model: The model in its inference form, in float32.
 
     Raises:
-      UserError: If TensorFlow Lite has nothing like the model.
+      UserError: If TensorFlow Lite cannot run the model.
     """
 
-    def __init__(self, head: Head, model: keras.Model) -> None:
+    def __init__(self, head: ServingHead, model: keras.Model) -> None:
         if getattr(model, "lstms", None):
             raise UserError(
                 "The head must be linear for --litert, as BiLSTMs need "
@@ -56,7 +55,7 @@ class LitertModule:
             )
         self._head = head
         self._model = model
-        # In the graph once, though two signatures call it.
+        # Two signatures call it, but the graph holds it once.
         self._pack_once = tf.function(
             self._pack_strings,
             input_signature=[head.input_specs()],
@@ -82,15 +81,15 @@ class LitertModule:
         """Writes the folder litert/ of a version directory.
 
         Args:
-          directory: The version directory, under whatever temporary name.
-          quantization: How the weights are kept, one of
-            `run_config.export.LITERT_QUANTIZATIONS`.
+          directory: The version directory, under its temporary name.
+          quantization: How to quantize the weights, one of
+            `flags.export.LITERT_QUANTIZATIONS`.
 
         Returns:
-          The model's file in float32.
+          The .tflite file of the model in float32.
 
         Raises:
-          UserError: If TensorFlow Lite has nothing like the model.
+          UserError: If TensorFlow Lite cannot run the model.
         """
         tf.saved_model.save(
             tf.Module(),
@@ -129,7 +128,7 @@ class LitertModule:
         }
 
     def _answer_specs(self, packed: _Specs) -> _Specs:
-        """Returns what answers are made of: what was packed, and outputs."""
+        """Returns the inputs of `answer`: packed rows and model outputs."""
         specs = {
             name: spec
             for name, spec in packed.items()
@@ -137,7 +136,7 @@ class LitertModule:
         }
         for name, spec in self._outputs.items():
             key = f"{litert.OUTPUT_PREFIX}{name}"
-            # Rows have the axes again that they came with.
+            # The server restores the original axes of the rows.
             shape = self._axes_of_rows.concatenate(spec.shape[1:])
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
@@ -161,48 +160,50 @@ class LitertModule:
         with tf.control_dependencies(self._check_ids(inputs)):
             inputs = {name: tf.identity(x) for name, x in inputs.items()}
         rows = self._head.ids_rows(inputs)
-        # Who sends padding gets numbers for padding, too.
-        return _flatten(rows, self._has_outputs_of_pieces())
+        # Clients that send padding get outputs for padding, too.
+        return _flatten(rows, self._has_token_outputs())
 
-    def _has_outputs_of_pieces(self) -> bool:
-        """Returns whether there are outputs for each of T pieces."""
+    def _has_token_outputs(self) -> bool:
+        """Returns whether the model has outputs for each of T tokens."""
         return len(self._model_inputs) == len(self._head.ids_specs()) and any(
             spec.shape.rank > 1 and spec.shape[1] is None
             for spec in self._outputs.values()
         )
 
     def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
-        """Returns what fails where LiteRT would, which says less."""
+        """Returns assertions with clearer messages than LiteRT's own."""
         config = self._model.bert_config
         ids = inputs[INPUT_IDS.name]
         shape = tf.shape(ids)
         checks = [
             tf.debugging.assert_equal(
-                tf.shape(x), shape, f"`{name}` must be as large as `input_ids`."
+                tf.shape(x),
+                shape,
+                f"`{name}` must have the shape of `input_ids`.",
             )
             for name, x in inputs.items()
         ]
         longest = config.max_position_embeddings
         checks += [
             tf.debugging.assert_less_equal(
-                shape[-1], longest, f"Rows must have at most {longest} pieces."
+                shape[-1], longest, f"Rows must have at most {longest} tokens."
             ),
             tf.debugging.assert_positive(
-                shape[-1], "Rows must have at least one piece."
+                shape[-1], "Rows must have at least one token."
             ),
             tf.debugging.assert_non_negative(
-                ids, "`input_ids` must not be below 0."
+                ids, "`input_ids` must not be negative."
             ),
             tf.debugging.assert_less(
                 ids,
                 config.vocab_size,
-                f"`input_ids` must be below {config.vocab_size}.",
+                f"`input_ids` must be less than {config.vocab_size}.",
             ),
         ]
         return checks
 
     def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what answers read of the model's outputs.
+        """Returns the outputs of the model that answers are computed from.
 
         Args:
           **inputs: <int32>[R, T] or [R, P] each.
@@ -221,7 +222,7 @@ class LitertModule:
         return self._head.answer_ids(*self._restore(values))
 
     def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
-        """Returns the model's outputs, and what `_flatten` got."""
+        """Returns the model's outputs and the rows that `_flatten` received."""
         rows = Rows(
             {name: values[name] for name in self._model_inputs},
             _strip(values, _STATE_PREFIX),
@@ -233,11 +234,11 @@ class LitertModule:
 
 
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
-    """Returns all of rows under flat names, and how much of each matters.
+    """Returns the tensors of rows under flat names, with `row_lengths`.
 
     Args:
       rows: The rows.
-      whole: Whether their padding matters, too.
+      whole: Whether the model must read padding, too.
     """
     state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
     return {
@@ -248,16 +249,16 @@ def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
 
 
 def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Returns up to where the last piece of each row is, <int32>[R].
+    """Returns <int32>[R], the number of columns up to the last token of a row.
 
     Args:
       input_mask: <int32>[R, T].
-      whole: Whether that is always T.
+      whole: Whether to return T for every row.
     """
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # Where all is padding, the model sees it alike.
+    # Rows of padding only are read whole.
     return tf.where((last == 0) | whole, length, last)
 
 
@@ -270,7 +271,7 @@ def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
 
 
 def _specs_of(function) -> _Specs:
-    """Returns the outputs of a traced function as the inputs of another."""
+    """Returns the output specs of a traced function."""
     return {
         name: tf.TensorSpec(x.shape, x.dtype, name)
         for name, x in function.structured_outputs.items()

@@ -1,11 +1,14 @@
-"""The model cards of an export: one for programs, one for people."""
+"""Writes the model cards of an export (JSON, Markdown) and usage examples."""
 
+import json
 import os
 import platform
 import re
+import shlex
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from urllib import parse
 
 import tensorflow as tf
 
@@ -15,19 +18,24 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
 from bert_tf.export import operators
-from bert_tf.export import usage
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.verify.run import Report
 from bert_tf.io import files
 
 MARKDOWN_FILE = os.path.join(artifacts.EXTRAS, "MODEL_CARD.md")
-# How often each length is timed; half of them are faster than what is written.
+# Calls per length; the card has their median.
 NUM_TIMINGS = 20
 
 _HEADING = re.compile(r"## +(.+)")
 _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
-# What the card of an export says of its own.
+# Sections of the model's card that the export's card replaces.
 _LEFT_OUT = ("Versions",)
+
+GRPC_PORT, REST_PORT = 8500, 8501
+# The newest image with TensorFlow Text 2.12.1, as in all images since 2.12.
+IMAGE = "tensorflow/serving:2.19.1"
+CONFIG_FILE = "models.config"
+BATCHING_FILE = "batching_parameters.txt"
 
 
 def write(
@@ -38,18 +46,18 @@ def write(
     report: Report,
     example: Mapping[str, Any],
 ) -> None:
-    """Writes model_card.json and MODEL_CARD.md; all else is there already.
+    """Writes model_card.json and MODEL_CARD.md, after all other files.
 
     Args:
       directory: The version directory.
-      artifact: What it is.
+      artifact: The description of the export.
       stored: The model that was exported.
-      labels: Names of what the head chooses from.
-      report: What its verification found.
+      labels: The names of the labels.
+      report: The verification report.
       example: One row for serving_default, JSON values by name.
     """
     names = _file_names(directory)
-    found = operators.read(directory)
+    counts = operators.read(directory)
     card = {
         "export": artifact.to_json(),
         "model": {
@@ -60,8 +68,8 @@ def write(
         },
         "labels": list(labels),
         "signatures": _signatures(directory),
-        "operators": dict(found),
-        "tensorflow_serving": f"{operators.oldest_serving(found)} and later",
+        "operators": dict(counts),
+        "tensorflow_serving": f"{operators.oldest_serving(counts)} and later",
         "latency": {
             "machine": _machine(),
             "p50_ms": [
@@ -95,7 +103,7 @@ def write(
 def _markdown(
     card: Mapping[str, Any], artifact: Artifact, example: Mapping[str, Any]
 ) -> str:
-    """Returns the card for people."""
+    """Returns the Markdown card."""
     shape = f"{artifact.head}, {artifact.precision}"
     reads = "ids" if artifact.ids_only else "strings"
     return model_card.build(
@@ -119,7 +127,7 @@ def _markdown(
                 for heading, rows in card["model"]["card"].items()
             },
             f"Latency in ms (p50, one row, {card['latency']['machine']})": {
-                f"{row['length']} pieces": row["milliseconds"]
+                f"{row['length']} tokens": row["milliseconds"]
                 for row in card["latency"]["p50_ms"]
             },
             "Verification": {
@@ -130,18 +138,18 @@ def _markdown(
             "Bytes": card["bytes"],
             "SHA-256": card["sha256"],
         },
-        usage.curl_line(artifact, example),
+        curl_line(artifact, example),
     )
 
 
 def read_sections(readme: str) -> dict[str, dict[str, str]]:
-    """Returns the tables of a model card that this project has written.
+    """Parses the tables of a model card that this project wrote.
 
     Args:
-      readme: Markdown; tables of other forms are left out.
+      readme: Markdown; other tables are ignored.
 
     Returns:
-      Heading to rows of name and value.
+      Heading to table rows, each a name and a value.
     """
     sections: dict[str, dict[str, str]] = {}
     heading = ""
@@ -157,7 +165,7 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
 
 
 def _readme(stored: StoredModel) -> str:
-    """Returns the model's own card; "" if it has none."""
+    """Returns the README of the model; "" without one."""
     for folder in (
         stored.path,
         os.path.join(stored.path, model_directory.MODEL_FOLDER),
@@ -188,7 +196,7 @@ def _specs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
 
 
 def _file_names(directory: str) -> list[str]:
-    """Returns all files but the cards, as paths in the directory."""
+    """Returns the relative paths of all files except the cards."""
     found = []
     for folder, _, names in tf.io.gfile.walk(directory):
         inside = os.path.relpath(folder, directory)
@@ -206,9 +214,100 @@ def _machine() -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Returns a value of a cell without the signs of JSON."""
+    """Formats a value for a table cell, without JSON punctuation."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {what}" for name, what in value.items())
+        return ", ".join(f"{name} {part}" for name, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value)
+
+
+def usage_text(
+    output_dir: str, artifact: Artifact, example: Mapping[str, Any]
+) -> str:
+    """Returns the usage instructions that the exporter prints.
+
+    Args:
+      output_dir: The directory above the version directory.
+      artifact: The description of the export.
+      example: One row for serving_default, JSON values by name.
+    """
+    return "\n\n".join(
+        [
+            "To serve it here:",
+            _indent(embedded_line(output_dir, artifact)),
+            "To serve it with TensorFlow Serving:",
+            _indent(docker_line(output_dir, artifact)),
+            "To send a request:",
+            _indent(curl_line(artifact, example)),
+            "To send a request from Python:",
+            _indent(python_snippet(artifact, example)),
+        ]
+    )
+
+
+def embedded_line(output_dir: str, artifact: Artifact) -> str:
+    """Returns the command that serves an export without TensorFlow Serving."""
+    words = [
+        "python run/serve.py",
+        f"--model_base_path={shlex.quote(output_dir)}",
+        f"--port={GRPC_PORT}",
+        f"--rest_api_port={REST_PORT}",
+    ]
+    if os.path.basename(os.path.abspath(output_dir)) != artifact.model_name:
+        words.append(f"--model_name={shlex.quote(artifact.model_name)}")
+    if artifact.litert is not None:
+        words.append("--engine=litert")
+    return " ".join(words)
+
+
+def docker_line(output_dir: str, artifact: Artifact) -> str:
+    """Returns the command that serves an export with TensorFlow Serving."""
+    inside = f"/models/{artifact.model_name}"
+    mount = f"{os.path.abspath(output_dir)}:{inside}:ro"
+    words = [
+        "docker run --rm",
+        f"-p {GRPC_PORT}:{GRPC_PORT} -p {REST_PORT}:{REST_PORT}",
+        f"-v {shlex.quote(mount)}",
+        IMAGE,
+        shlex.quote(f"--model_config_file={inside}/{CONFIG_FILE}"),
+        "--enable_batching",
+        shlex.quote(f"--batching_parameters_file={inside}/{BATCHING_FILE}"),
+    ]
+    return " ".join(words)
+
+
+def curl_line(artifact: Artifact, example: Mapping[str, Any]) -> str:
+    """Returns a curl command that requests a prediction for one row."""
+    body = json.dumps({"instances": [example]}, ensure_ascii=False)
+    name = parse.quote(artifact.model_name)
+    url = f"http://localhost:{REST_PORT}/v1/models/{name}:predict"
+    return f"curl -s -d {shlex.quote(body)} {shlex.quote(url)}"
+
+
+def python_snippet(artifact: Artifact, example: Mapping[str, Any]) -> str:
+    """Returns a Python program that sends one row to an export over gRPC."""
+    dtype = ", tf.int32" if artifact.ids_only else ""
+    inputs = "\n".join(
+        f'request.inputs["{name}"].CopyFrom('
+        f"tf.make_tensor_proto([{value!r}]{dtype}))"
+        for name, value in example.items()
+    )
+    return f"""\
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+channel = grpc.insecure_channel("localhost:{GRPC_PORT}")
+stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+request = predict_pb2.PredictRequest()
+request.model_spec.name = {artifact.model_name!r}
+{inputs}
+reply = stub.Predict(request, timeout=10)
+for name, tensor in reply.outputs.items():
+    print(name, tf.make_ndarray(tensor))"""
+
+
+def _indent(lines: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines.split("\n"))

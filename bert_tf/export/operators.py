@@ -1,4 +1,4 @@
-"""Which operators a SavedModel has, and who can run them.
+"""The operators of a SavedModel, and the servers that can run them.
 
 Stock images of TensorFlow Serving link the operators of TensorFlow and of one
 version of TensorFlow Text (`SUPPORTED_TENSORFLOW_OPS` in model_servers/BUILD):
@@ -17,14 +17,13 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf.export import graph_file
 
-# The oldest TensorFlow Serving that exports are for.
+# The oldest supported TensorFlow Serving.
 OLDEST_SERVING = (2, 12)
 # The operators of its TensorFlow; tools/list_operators.py makes the file.
 _CORE_FILE = pathlib.Path(__file__).with_name("tensorflow_2_12_operators.txt")
 _SINCE_2_12 = (2, 12)
 _SINCE_2_20 = (2, 20)
-# TF-Text operator to the first TensorFlow Serving, of those looked at, that
-# links it.
+# TF-Text operator to the first TensorFlow Serving release known to link it.
 TEXT_OPERATORS: Mapping[str, tuple[int, int]] = {
     "CaseFoldUTF8": _SINCE_2_12,
     "ConstrainedSequence": _SINCE_2_12,
@@ -65,7 +64,7 @@ TEXT_OPERATORS: Mapping[str, tuple[int, int]] = {
     "WhitespaceTokenizeWithOffsets": _SINCE_2_12,
     "WordpieceTokenizeWithOffsets": _SINCE_2_12,
 }
-# What is refused though TensorFlow Serving would run it, and why.
+# Operators to refuse although TensorFlow Serving runs them, with the reason.
 _REFUSED = (
     (r"Erfc", "tf2onnx writes files with it that nothing reads"),
     (r"Einsum", "readers of other projects refuse it"),
@@ -77,12 +76,10 @@ _COMPILED = "_XlaMustCompile"
 
 
 def read(version_directory: str) -> collections.Counter[str]:
-    """Returns how often each operator stands in a SavedModel.
-
-    Calls of its own functions are none.
+    """Counts the operators of a SavedModel; function calls do not count.
 
     Raises:
-      UserError: If it cannot be read.
+      UserError: If the SavedModel cannot be read.
     """
     meta_graph = graph_file.read(version_directory)
     library = meta_graph.graph_def.library
@@ -94,10 +91,10 @@ def read(version_directory: str) -> collections.Counter[str]:
 
 
 def find_faults(version_directory: str) -> list[str]:
-    """Returns why TensorFlow Serving 2.12 or others could not run an export.
+    """Returns the reasons why TensorFlow Serving 2.12 cannot run an export.
 
     Returns:
-      Sentences without their full stops; none is good.
+      Sentences without periods; [] if it can.
 
     Raises:
       UserError: If the SavedModel cannot be read.
@@ -114,14 +111,16 @@ def find_faults(version_directory: str) -> list[str]:
         if _COMPILED in node.attr
     )
     if compiled:
-        faults.append("a function must be compiled by XLA, which few link")
+        faults.append(
+            "a function must be compiled by XLA, which few servers link"
+        )
     if meta_graph.asset_file_def:
-        faults.append("it reads assets, and an export must need none")
+        faults.append("it reads asset files, and an export must have none")
     return faults
 
 
 def oldest_serving(operators: Collection[str]) -> str:
-    """Returns the first TensorFlow Serving that links them, as "2.12"."""
+    """Returns the first TensorFlow Serving release that links operators."""
     oldest = max(
         (TEXT_OPERATORS.get(name, OLDEST_SERVING) for name in operators),
         default=OLDEST_SERVING,
@@ -130,7 +129,7 @@ def oldest_serving(operators: Collection[str]) -> str:
 
 
 def has_text_operators(operators: Collection[str]) -> bool:
-    """Returns whether any is one of TensorFlow Text."""
+    """Returns whether any operator is from TensorFlow Text."""
     return not TEXT_OPERATORS.keys().isdisjoint(operators)
 
 
@@ -139,7 +138,7 @@ def _faults_of_names(operators: Collection[str]) -> list[str]:
     for name in operators:
         first = TEXT_OPERATORS.get(name)
         reason = next(
-            (why for what, why in _REFUSED if re.fullmatch(what, name)), None
+            (why for names, why in _REFUSED if re.fullmatch(names, name)), None
         )
         if reason is not None:
             faults.append(f"it has the operator {name}, but {reason}")
@@ -151,7 +150,7 @@ def _faults_of_names(operators: Collection[str]) -> list[str]:
         elif first is None and name not in _core_operators():
             faults.append(
                 f"it has the operator {name}, which TensorFlow 2.12 does not "
-                "have and no table says who links it"
+                "have and which is not in TEXT_OPERATORS"
             )
     return faults
 

@@ -1,4 +1,4 @@
-"""The course of an export: from a model directory to a version of it."""
+"""Exports a model directory as a SavedModel with serving signatures."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from bert_tf.export import assets_extra
 from bert_tf.export import version_directory
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
-from bert_tf.export.heads.head import Head
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.export.litert_module import LitertModule
 from bert_tf.export.serving_module import ServingModule
@@ -38,23 +38,23 @@ class Export:
     """A model that is ready to be saved.
 
     Attributes:
-      config: What the user asks for.
-      stored: The model as it lies on disk.
-      name: The head's, a key of `registry.ENTRIES`.
+      config: The flags.
+      stored: The stored model.
+      name: The name of the head, a key of `registry.ENTRIES`.
       head: The head.
-      model: The model, in its fastest form.
+      model: The model, in its inference form.
       precision: "float32" or "bfloat16".
     """
 
     config: SavedModelConfig
     stored: StoredModel
     name: str
-    head: Head
+    head: ServingHead
     model: keras.Model
     precision: str
 
     def artifact(self, version: int, ids_only: bool) -> Artifact:
-        """Returns what becomes of it."""
+        """Returns the description of the resulting export."""
         name = self.config.served_name
         return Artifact(
             model_name=f"{name}{_IDS_SUFFIX}" if ids_only else name,
@@ -71,10 +71,10 @@ class Export:
 
 
 def run(config: SavedModelConfig) -> None:
-    """Does what export/savedmodel.py is asked for.
+    """Runs export/savedmodel.py.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: If flags or model are invalid, or verification fails.
     """
     keras_backend.require_tensorflow()
     targets = {config.output_dir: False}
@@ -85,7 +85,7 @@ def run(config: SavedModelConfig) -> None:
         files.require_writable_folder(output_dir, "--output_dir")
     version = version_directory.choose(config.version, list(targets))
     export = prepare(config)
-    # All are complete before the first of them appears.
+    # No version directory appears before all of them are complete.
     with contextlib.ExitStack() as stack:
         for output_dir, ids_only in targets.items():
             temporary = stack.enter_context(
@@ -113,7 +113,7 @@ def run(config: SavedModelConfig) -> None:
 
 
 def prepare(config: SavedModelConfig) -> Export:
-    """Loads the model, and chooses the head and all that is not told.
+    """Loads the model and resolves the head, the precision and the buckets.
 
     Raises:
       UserError: If the flags do not fit the model.
@@ -137,9 +137,9 @@ def prepare(config: SavedModelConfig) -> Export:
 
 
 def _build_model(
-    stored: StoredModel, name: str, head: Head, precision: str
+    stored: StoredModel, name: str, head: ServingHead, precision: str
 ) -> keras.Model:
-    """Returns what a head reads of a model, in its fastest form."""
+    """Builds the part of a model that a head reads, in its inference form."""
     model = load.build_model(
         stored,
         registry.ENTRIES[name].model_kind,
@@ -149,7 +149,7 @@ def _build_model(
 
 
 def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
-    """Writes litert/; returns the model's .tflite file in float32."""
+    """Writes litert/ and returns the .tflite file of the model in float32."""
     model = export.model
     if export.precision != "float32":
         model = _build_model(export.stored, export.name, export.head, "float32")
@@ -188,9 +188,9 @@ def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
         buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
     if buckets and buckets[-1] > length:
         raise UserError(
-            f"--buckets must not exceed the most pieces of a row, {length}. "
+            f"--buckets must not exceed the maximum row length, {length}. "
             f"Received: {config.buckets!r}; raise --max_seq_length, or drop "
-            "those that are longer."
+            "longer buckets."
         )
     if not buckets or buckets[-1] < length:
         buckets = (*buckets, length)
@@ -198,10 +198,10 @@ def _source(config: SavedModelConfig, stored: StoredModel) -> Source:
 
 
 def _trained_length(stored: StoredModel) -> int:
-    """Returns the most pieces of the rows that a model was trained on.
+    """Returns the maximum row length that a model was trained with.
 
-    If it does not say that, what its task usually has; without a task as many
-    as it has positions.
+    Where the model does not store it, returns the default of its task, or
+    without a task the number of positions.
     """
     longest = stored.config.max_position_embeddings
     if stored.task["kind"] in tasks.TASKS:
@@ -211,7 +211,7 @@ def _trained_length(stored: StoredModel) -> int:
 
 @contextlib.contextmanager
 def _warnings_only() -> Iterator[None]:
-    """Keeps TensorFlow from telling of each step of saving."""
+    """Silences TensorFlow's log messages about each step of saving."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:

@@ -1,30 +1,32 @@
-"""What is saved: a head around a model, as signatures.
+"""Builds the signatures of a SavedModel from a model and a serving head.
 
 Shapes:
   B: batch size.
-  P: pieces of a text.
-  T: pieces of a row.
+  P: tokens per text.
+  R: rows of the model.
+  T: tokens per row.
   L: layers.
   N: attention heads.
 """
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bert_tf.export import examples
-from bert_tf.export import saved_graph
-from bert_tf.export.computing import compute
-from bert_tf.export.heads.head import Head
+from bert_tf.export import graph_file
+from bert_tf.export.heads.head import ServingHead
 
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
 ATTENTION = "attention"
-# What `Head.answer` returns for TensorFlow Serving's other interfaces alone.
+# The methods of TensorFlow Serving's other interfaces, and the outputs of
+# `ServingHead.answer` that only they return.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
@@ -36,26 +38,28 @@ _OUTPUTS_OF_METHOD = {
 
 _Tensors = Mapping[str, tf.Tensor]
 
+_Condense = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
+
 
 class ServingModule:
-    """The signatures of a model, and each of the weights that they read once.
+    """The signatures of a model and their variables, each stored once.
 
     Args:
-      head: What turns strings into the model's input and back.
-      model: The model; its attention probabilities are among its outputs.
-      ids_only: Whether to leave out all that reads strings.
+      head: Converts strings to the model's inputs, and its outputs to answers.
+      model: The model; its outputs include the attention probabilities.
+      ids_only: Whether to leave out all signatures that read strings.
 
     Attributes:
-      signatures: By name.
+      signatures: The traced functions by name.
       weights: The variables that they read.
     """
 
     def __init__(
-        self, head: Head, model: keras.Model, ids_only: bool = False
+        self, head: ServingHead, model: keras.Model, ids_only: bool = False
     ) -> None:
         self._head = head
         self._model = model
-        # In the graph once, though several signatures call it.
+        # Several signatures call it, but the graph holds it once.
         self._answer = tf.function(
             self._answer_strings,
             input_signature=[head.input_specs()],
@@ -69,7 +73,7 @@ class ServingModule:
         self.weights = _variables(self.signatures.values())
 
     def save(self, directory: str) -> None:
-        """Writes the SavedModel into a directory that need not be there."""
+        """Writes the SavedModel, creating the directory if necessary."""
         saved = tf.Module()
         saved.weights = self.weights
         tf.saved_model.save(
@@ -77,11 +81,11 @@ class ServingModule:
             directory,
             signatures=self.signatures,
             options=tf.saved_model.SaveOptions(
-                # Of layers that are trained; nothing is here.
+                # Only training needs gradients.
                 experimental_custom_gradients=False
             ),
         )
-        saved_graph.set_methods(
+        graph_file.set_methods(
             directory,
             {
                 name: _METHODS[name]
@@ -166,42 +170,42 @@ class ServingModule:
 
 
 def for_predict(
-    head: Head, answer: Mapping[str, tf.Tensor]
+    head: ServingHead, answer: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns an answer without what is for other interfaces alone."""
+    """Returns an answer without the outputs of classify or regress."""
     others = _OUTPUTS_OF_METHOD.get(head.method, ())
     return {x: t for x, t in answer.items() if x not in others}
 
 
 def answer_ids(
-    head: Head, model: keras.Model, inputs: _Tensors
+    head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
-    """Returns what those get who send ids.
+    """Returns the answer to a request with token ids.
 
     Args:
       head: The head.
       model: The model.
-      inputs: A tensor of `Head.ids_specs` for each of their names.
+      inputs: A tensor for each of `ServingHead.ids_specs`.
     """
     rows = head.ids_rows(inputs)
-    # However many there are: who sends them chooses, and a loop would be
-    # more than other readers of SavedModels understand.
+    # All rows at once: the client chooses their number, and other readers of
+    # SavedModels do not support loops.
     answer = head.answer_ids(compute(model, rows.inputs), rows)
     return for_predict(head, answer)
 
 
 def answer_ids_in_numbers(
-    head: Head, model: keras.Model, inputs: _Tensors
+    head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
-    """Returns what `answer_ids` does but for strings, which others lack."""
+    """Returns the numeric outputs of `answer_ids`."""
     answer = answer_ids(head, model, inputs)
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
 def check_rows(strings: _Tensors) -> list[tf.Operation]:
-    """Returns what fails unless all inputs have as many rows.
+    """Returns assertions that all inputs have the same number of rows.
 
-    One row would otherwise be taken for each of the other input's.
+    Otherwise a single row would be broadcast to the rows of another input.
 
     Args:
       strings: A tensor for each of a head's inputs.
@@ -211,17 +215,17 @@ def check_rows(strings: _Tensors) -> list[tf.Operation]:
         tf.debugging.assert_equal(
             tf.shape(first)[0],
             tf.shape(other)[0],
-            f"`{name}` and `{other_name}` must have as many rows.",
+            f"`{name}` and `{other_name}` must have the same number of rows.",
         )
         for other_name, other in others
     ]
 
 
-def tokenize(head: Head, text: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the pieces of texts, without special ones, for debugging.
+def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the tokens of texts, without special tokens, for debugging.
 
     Args:
-      head: Says what the pieces are.
+      head: The head, whose tokenizer is used.
       text: <string>[B].
 
     Returns:
@@ -242,11 +246,11 @@ def trace(
     function: Callable[..., dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ):
-    """Returns the graph of a function, whose outputs have their names.
+    """Traces a function and gives its output tensors their names.
 
     Args:
-      function: Takes tensors by name, and returns such.
-      specs: What it takes.
+      function: Takes and returns tensors by name.
+      specs: The specs of its inputs.
     """
 
     def named(**inputs):
@@ -257,9 +261,88 @@ def trace(
 
 
 def _variables(functions) -> list[tf.Variable]:
-    """Returns the variables that functions read, each once."""
+    """Returns the distinct variables that functions read."""
     found = {}
     for function in functions:
         for variable in function.graph.variables:
             found[id(variable)] = variable
     return list(found.values())
+
+
+def compute(
+    model: keras.Model,
+    inputs: Mapping[str, tf.Tensor],
+    max_rows_at_once: int | tf.Tensor | None = None,
+    condense: _Condense = dict,
+) -> dict[str, tf.Tensor]:
+    """Calls a model in the graph, a bounded number of rows at a time.
+
+    Args:
+      model: The model.
+      inputs: The inputs of the model, [R, ...] each.
+      max_rows_at_once: The maximum number of rows per call, <int32>[], or None
+        for one call with all rows. It bounds the memory.
+      condense: Reduces the outputs of each call to the tensors [R, ...] that
+        are kept and returned; all hidden states of a book would not fit in
+        memory.
+    """
+    if max_rows_at_once is None:
+        return model(dict(inputs), training=False)
+    like = _like(model, inputs, condense)
+    count = tf.shape(inputs["input_ids"])[0]
+    # Zero rows make one part, too, as concatenation needs at least one.
+    num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
+    arrays = [
+        tf.TensorArray(
+            spec.dtype, num_parts, infer_shape=False, element_shape=spec.shape
+        )
+        for spec in like.values()
+    ]
+
+    def body(number, *arrays):
+        start = number * max_rows_at_once
+        outputs = condense(
+            model(
+                {
+                    x: t[start : start + max_rows_at_once]
+                    for x, t in inputs.items()
+                },
+                training=False,
+            )
+        )
+        written = [
+            array.write(number, outputs[name])
+            for name, array in zip(like, arrays, strict=True)
+        ]
+        return number + 1, *written
+
+    _, *arrays = tf.while_loop(
+        lambda number, *_: number < num_parts,
+        body,
+        (0, *arrays),
+        # Computing several parts in parallel would need more memory.
+        parallel_iterations=1,
+    )
+    return {
+        name: tf.ensure_shape(array.concat(), spec.shape)
+        for (name, spec), array in zip(like.items(), arrays, strict=True)
+    }
+
+
+def _like(
+    model: keras.Model, inputs: Mapping[str, tf.Tensor], condense: _Condense
+) -> dict[str, tf.TensorSpec]:
+    """Returns the specs of the condensed outputs by tracing the model."""
+
+    def kept(rows):
+        return condense(model(rows, training=False))
+
+    specs = {
+        name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+        for name, tensor in inputs.items()
+    }
+    traced = tf.function(kept, autograph=False).get_concrete_function(specs)
+    return {
+        name: tf.TensorSpec(tensor.shape, tensor.dtype)
+        for name, tensor in traced.structured_outputs.items()
+    }

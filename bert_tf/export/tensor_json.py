@@ -1,4 +1,4 @@
-"""Tensors and examples in JSON, as TensorFlow Serving writes and reads them."""
+"""Converts tensors and Examples to and from TensorFlow Serving's JSON."""
 
 import base64
 from typing import Any
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def example_to_json(serialized: bytes) -> dict[str, Any]:
-    """Returns an example as TensorFlow Serving reads it."""
+    """Converts a serialized Example to TensorFlow Serving's JSON."""
     features = tf.train.Example.FromString(serialized).features.feature
     return {
         name: [_bytes_to_json(x) for x in feature.bytes_list.value]
@@ -17,7 +17,7 @@ def example_to_json(serialized: bytes) -> dict[str, Any]:
 
 
 def to_json(values: np.ndarray) -> Any:
-    """Returns a tensor as TensorFlow Serving reads it."""
+    """Converts a tensor to TensorFlow Serving's JSON."""
     if values.dtype != object:
         return values.tolist()
     encoded = np.empty(values.shape, object)
@@ -31,10 +31,10 @@ def _bytes_to_json(value: bytes) -> dict[str, str]:
 
 
 def from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
-    """Returns a tensor that TensorFlow Serving wrote."""
+    """Converts TensorFlow Serving's JSON to a tensor."""
     dtype = spec.dtype.as_numpy_dtype
     if isinstance(values, list) and not values:
-        # JSON keeps no more of the shape.
+        # The empty list does not encode the other axes.
         return np.empty([0, *(size or 0 for size in spec.shape[1:])], dtype)
     if spec.dtype != tf.string:
         return np.array(values, dtype)
@@ -48,7 +48,7 @@ def from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
 
 
 def _lengths_alone(values: Any, rank: int) -> Any:
-    """Returns nested lists with zeros in place of what they hold."""
+    """Returns nested lists with zeros in place of their elements."""
     if rank == 0:
         return 0
     return [_lengths_alone(value, rank - 1) for value in values]

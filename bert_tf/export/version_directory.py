@@ -1,7 +1,7 @@
-"""The versions of an export: numbered directories that appear whole.
+"""Version directories of an export: numbered, and created atomically.
 
-A server looks for directories whose names are numbers. Until a version is
-complete and verified it has another name.
+Servers load directories whose names are numbers. A version has a temporary name
+until it is complete and verified.
 """
 
 import contextlib
@@ -21,42 +21,43 @@ _VERSION = re.compile(r"[0-9]+")
 
 
 def check(output_dir: str) -> None:
-    """Checks that there can be versions in a directory.
+    """Checks that a directory exists or can be created.
 
     Raises:
-      UserError: If it, or what should be above it, is a file.
+      UserError: If the path or one of its parents is a file.
     """
     path = output_dir.rstrip("/")
     while path and not tf.io.gfile.exists(path):
         path = os.path.dirname(path)
     if path and not tf.io.gfile.isdir(path):
         raise UserError(
-            "--output_dir must name a directory, or one that can be made. "
-            f"Received: {output_dir!r}, but {path!r} is a file."
+            "--output_dir must be a directory or a new path. Received: "
+            f"{output_dir!r}, but {path!r} is a file."
         )
 
 
-def choose(wanted: int | None, output_dirs: Sequence[str]) -> int:
+def choose(version: int | None, output_dirs: Sequence[str]) -> int:
     """Returns the number of a new version.
 
     Args:
-      wanted: The number, or None for the one after the greatest.
-      output_dirs: Where it must be free.
+      version: The value of --version; None for the highest existing version
+        plus one.
+      output_dirs: Directories in which the version must not exist yet.
 
     Raises:
-      UserError: If it is taken.
+      UserError: If the version exists.
     """
-    taken = {version for path in output_dirs for version in _versions(path)}
+    taken = {number for path in output_dirs for number in _versions(path)}
     following = max(taken, default=0) + 1
-    if wanted is None:
+    if version is None:
         return following
-    if wanted in taken:
+    if version in taken:
         raise UserError(
-            f"--version={wanted} is taken in {' or '.join(output_dirs)}, and "
-            "no version is overwritten; leave the flag out to write version "
+            f"--version={version} exists in {' or '.join(output_dirs)}, and "
+            "versions are never overwritten; drop the flag to write version "
             f"{following}."
         )
-    return wanted
+    return version
 
 
 def _versions(output_dir: str) -> list[int]:
@@ -71,11 +72,11 @@ def _versions(output_dir: str) -> list[int]:
 def write(output_dir: str, version: int) -> Iterator[str]:
     """Yields a temporary directory that becomes the version on success.
 
-    A process that is killed leaves a directory whose name is no number, so
-    that no server loads it.
+    A killed process leaves a directory whose name is not a number, which no
+    server loads.
 
     Raises:
-      UserError: If the version is there meanwhile.
+      UserError: If another process created the version meanwhile.
     """
     tf.io.gfile.makedirs(output_dir)
     final = os.path.join(output_dir, str(version))
@@ -95,9 +96,9 @@ def write(output_dir: str, version: int) -> Iterator[str]:
 
 
 def _publish(temporary: str, final: str) -> None:
-    """Renames a directory, and never replaces one that has something in it."""
+    """Renames a directory without replacing one that is not empty."""
     taken = UserError(
-        f"{final} was written by somebody else meanwhile; export again."
+        f"{final} was written by another process meanwhile; export again."
     )
     if tf.io.gfile.exists(final):
         raise taken

@@ -1,29 +1,64 @@
-"""Requests that TensorFlow Serving sends to itself when it loads a model.
+"""Warm-up requests, which TensorFlow Serving runs when it loads a model.
 
-So the first users do not wait for what is done once for each length.
+They run what TensorFlow does once per row length, so that the first users do
+not have to wait for it.
+
+Shapes:
+  B: number of rows.
 """
 
 import os
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
+from bert_tf.export.artifact import Artifact
+from bert_tf.export.graph_file import Signature
 from bert_tf.export.verify import clients
+from bert_tf.export.verify import texts as test_texts
+from bert_tf.export.verify.calls import to_inputs
+from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.reference import Row
 from bert_tf.io import files
+from bert_tf.text.vocabulary import MASK
 
-# TensorFlow Serving refuses more.
+# The maximum of TensorFlow Serving.
 MAX_REQUESTS = 1000
+
+_NUM_CHOICES = 2
+_QUESTION_WORDS = 3
+# Keyed by the names of a head's input strings.
+_EXAMPLES: Mapping[frozenset[str], Row] = {
+    frozenset({"text"}): {"text": "A fine film from Paris."},
+    frozenset({"text", "text_pair"}): {
+        "text": "The cat sat on the mat.",
+        "text_pair": "Then it slept.",
+    },
+    frozenset({"question", "context"}): {
+        "question": "Where did the cat sit?",
+        "context": "The cat sat on the mat, and the dog by the door.",
+    },
+    frozenset({"text", "choices"}): {
+        "text": "The cat sat on the",
+        "choices": ["mat.", "number seven."],
+    },
+}
+_MASKED_EXAMPLE = {"text": f"The cat sat on the {MASK}."}
 
 
 def write(path: str, model_name: str, calls: Sequence[Call]) -> None:
     """Writes warm-up requests, a TFRecord file of PredictionLogs.
 
     Args:
-      path: The file.
-      model_name: What servers call the model.
+      path: The file to write.
+      model_name: The name under which servers load the model.
       calls: The calls to make.
     """
     tf.io.gfile.makedirs(os.path.dirname(path))
@@ -40,11 +75,10 @@ def write(path: str, model_name: str, calls: Sequence[Call]) -> None:
 
 
 def read(path: str) -> list[Call]:
-    """Returns the calls that a file of warm-up requests makes.
+    """Reads the calls of a file of warm-up requests.
 
     Raises:
-      UserError: If there is no such file, or TensorFlow Serving would not
-        read it.
+      UserError: If the file is missing, or TensorFlow Serving would reject it.
     """
     files.require_file(path, "--export_dir")
     calls = []
@@ -65,3 +99,97 @@ def read(path: str) -> list[Call]:
             f"{len(calls)}."
         )
     return calls
+
+
+def example(
+    artifact: Artifact, signature: Signature, stored: StoredModel
+) -> dict[str, Any]:
+    """Returns one row for serving_default, as JSON values.
+
+    Args:
+      artifact: The description of the export.
+      signature: Its serving_default.
+      stored: The model.
+    """
+    if artifact.ids_only:
+        inputs = _ids_of(artifact.buckets[0], 1, signature, stored)
+        return {name: values[0].tolist() for name, values in inputs.items()}
+    if artifact.head == "fill_mask":
+        return dict(_MASKED_EXAMPLE)
+    return dict(_EXAMPLES[frozenset(signature.inputs)])
+
+
+def bucket_inputs(
+    bucket: int,
+    count: int,
+    artifact: Artifact,
+    signature: Signature,
+    stored: StoredModel,
+) -> Arrays:
+    """Returns the inputs of serving_default for rows that fill a bucket.
+
+    Args:
+      bucket: The length of the rows.
+      count: B.
+      artifact: The description of the export.
+      signature: Its serving_default.
+      stored: The model.
+    """
+    if artifact.ids_only:
+        return _ids_of(bucket, count, signature, stored)
+    tokenizer = stored.build_tokenizer()
+    rows = []
+    for seed in range(count):
+        (text,) = test_texts.of_length(tokenizer, [bucket], seed)
+        rows.append(_row(text.split(), bucket, artifact, signature))
+    return to_inputs(rows)
+
+
+def _row(
+    words: list[str], bucket: int, artifact: Artifact, signature: Signature
+) -> Row:
+    """Returns a row of words that fills the bucket with its special tokens."""
+    names = set(signature.inputs)
+
+    def join(first: int, last: int) -> str:
+        return " ".join(words[first : max(last, first + 1)])
+
+    if names == {"question", "context"}:
+        question = min(_QUESTION_WORDS, bucket // 3)
+        return {
+            "question": join(0, question),
+            "context": join(question, bucket - 3),
+        }
+    half = bucket // 2 - 1
+    if names == {"text", "text_pair"}:
+        return {"text": join(0, half), "text_pair": join(half, bucket - 3)}
+    if names == {"text", "choices"}:
+        choice = join(half, bucket - 3)
+        return {"text": join(0, half), "choices": [choice] * _NUM_CHOICES}
+    if artifact.head == "fill_mask":
+        return {"text": f"{MASK} {join(0, bucket - 3)}"}
+    return {"text": join(0, bucket - 2)}
+
+
+def _ids_of(
+    bucket: int, count: int, signature: Signature, stored: StoredModel
+) -> dict[str, np.ndarray]:
+    """Returns rows of token ids that fill the bucket, in one segment."""
+    tokenizer = stored.build_tokenizer()
+    vocabulary = tokenizer.vocabulary
+    rows = []
+    for seed in range(count):
+        (text,) = test_texts.of_length(tokenizer, [bucket - 2], seed)
+        ids = tokenizer.tokenize(text).numpy().tolist()
+        rows.append([vocabulary.cls_id, *ids, vocabulary.sep_id])
+    values = {
+        "input_ids": np.array(rows, np.int32),
+        "input_mask": np.ones((count, bucket), np.int32),
+        "segment_ids": np.zeros((count, bucket), np.int32),
+    }
+    if signature.inputs["input_ids"].shape.rank == 3:
+        values = {
+            name: np.repeat(x[:, np.newaxis], _NUM_CHOICES, axis=1)
+            for name, x in values.items()
+        }
+    return values

@@ -1,4 +1,4 @@
-"""When a run is evaluated on the way, and which of its models is the best."""
+"""Early stopping and model selection by evaluations on dev."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -8,21 +8,21 @@ from absl import logging
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.tasks.task import Task
 
-# The metrics of dev, and the `step` they are of.
+# The metrics of dev at a `step`.
 Evaluation = Mapping[str, float]
 
 
 class DevSelection:
-    """The evaluations of a run on dev, and what follows from them.
+    """Schedules the evaluations of a trial on dev and selects the best one.
 
     Args:
       config: The flags.
-      task: Says by which metric to choose.
-      steps_per_epoch: Maybe with a fraction.
-      last_step: Where the run ends.
+      task: Its metric selects the best evaluation.
+      steps_per_epoch: May be fractional.
+      last_step: The last step of the trial.
 
     Attributes:
-      evaluations: Those done, in order.
+      evaluations: The evaluations so far, in order.
     """
 
     def __init__(
@@ -39,43 +39,43 @@ class DevSelection:
         self.evaluations: list[Evaluation] = []
 
     def restore(self, evaluations: Iterable[Evaluation]) -> None:
-        """Takes over what a checkpoint holds."""
+        """Restores the evaluations of a checkpoint."""
         self.evaluations = list(evaluations)
 
     def next_stop(self, done: int) -> int:
         """Returns the step of the next evaluation, or the last step.
 
         Args:
-          done: Steps done.
+          done: The number of finished steps.
         """
         if not self._config.selects_evaluation:
             return self._last_step
         number = int(done / self._every) + 1
-        # Of an epoch that is no whole number of steps the last one counts.
+        # Evaluate at the step closest to each epoch boundary.
         while round(number * self._every) <= done:
             number += 1
         return min(round(number * self._every), self._last_step)
 
     def is_due(self, step: int) -> bool:
-        """Whether the model of a step is to be evaluated, and is not yet."""
+        """Returns whether the model of a step has yet to be evaluated."""
         if not self._config.selects_evaluation or not step:
             return False
         is_done = any(values["step"] == step for values in self.evaluations)
         return self.next_stop(step - 1) == step and not is_done
 
     def is_best(self, values: Evaluation) -> bool:
-        """Whether an evaluation is better than all before it."""
+        """Returns whether an evaluation is better than all earlier ones."""
         return not self.evaluations or (
             self._score(values) > max(map(self._score, self.evaluations))
         )
 
     @property
     def best_step(self) -> int:
-        """The step of the best evaluation, of equals the first."""
+        """The step of the best evaluation, the first if several are equal."""
         return int(max(self.evaluations, key=self._score)["step"])
 
     def should_stop(self) -> bool:
-        """Whether there were enough evaluations without a better one."""
+        """Returns whether --early_stopping_patience is exhausted."""
         patience = self._config.early_stopping_patience
         if not patience or not self.evaluations:
             return False
@@ -83,8 +83,8 @@ class DevSelection:
         since = len(steps) - 1 - steps.index(self.best_step)
         if since >= patience:
             logging.info(
-                "Training ends at step %d: %d evaluations were not better than "
-                "that of step %d.",
+                "Early stopping at step %d: %d evaluations were not better "
+                "than the one at step %d.",
                 steps[-1],
                 since,
                 self.best_step,

@@ -1,4 +1,4 @@
-"""Scores and predictions of a task's splits, and the files they leave."""
+"""Scores and predicts a task's splits, and writes the result files."""
 
 import dataclasses
 import json
@@ -13,7 +13,6 @@ from absl import logging
 
 from bert_tf.io import files
 from bert_tf.io import progress
-from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
@@ -21,6 +20,7 @@ from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.training import output as training_output
 
 EVAL_RESULTS_FILE = "eval_results.txt"
 RESULTS_FILE = "eval_results.json"
@@ -30,13 +30,13 @@ Metrics = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """What a model says of a split.
+    """The predictions and metrics of a model on a split.
 
     Attributes:
-      task: The task, tuned if that was asked for.
+      task: The task, with the selected threshold if one was requested.
       split: The split.
-      examples: Its examples.
-      predictions: One for each of them.
+      examples: The examples of the split.
+      predictions: One for each example.
       metrics: The task's metrics and `loss`; empty without labels.
     """
 
@@ -48,7 +48,7 @@ class Evaluated:
 
 
 class SplitReader:
-    """Reads and featurizes each split once, for all runs.
+    """Reads and featurizes each split once, for all trials.
 
     Args:
       task: The task.
@@ -75,7 +75,7 @@ class SplitReader:
                 examples, self.tokenizer, split.startswith(TRAIN)
             )
             logging.info(
-                "%s: %d examples, %d rows, %.1f pieces a row.",
+                "%s: %d examples, %d rows, %.1f tokens per row.",
                 self.task.files[split],
                 len(examples),
                 len(features),
@@ -86,14 +86,14 @@ class SplitReader:
 
 
 class Evaluator:
-    """Evaluates one model, any often.
+    """Evaluates one model on any number of splits.
 
     Args:
       model: The model.
       reader: The splits.
-      batch_size: Rows computed at once.
-      num_length_buckets: As `prediction.allowed_lengths` has it.
-      strategy: Where the model lives.
+      batch_size: Rows per batch.
+      num_length_buckets: See `predict.allowed_lengths`.
+      strategy: The strategy that the model was built with.
       show_progress: Whether to show a progress bar.
     """
 
@@ -113,13 +113,15 @@ class Evaluator:
             model, reader.task, batch_size, strategy
         )
 
-    def evaluate(self, split: str, task: Task, tune: bool = False) -> Evaluated:
-        """Predicts a split, and scores it if it has labels.
+    def evaluate(
+        self, split: str, task: Task, select_threshold: bool = False
+    ) -> Evaluated:
+        """Predicts a split and, if it has labels, scores it.
 
         Args:
           split: The split.
-          task: The task of the reader, maybe tuned already.
-          tune: Whether to tune it on this split.
+          task: The reader's task, with or without a threshold.
+          select_threshold: Whether to select its threshold on this split.
         """
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
@@ -137,10 +139,10 @@ class Evaluator:
             )
 
         predictions = predict(task)
-        if not task.is_labelled(examples):
+        if not task.is_labeled(examples):
             return Evaluated(task, split, examples, predictions, {})
-        if tune:
-            tuned = task.tune(examples, predictions)
+        if select_threshold:
+            tuned = task.select_threshold(examples, predictions)
             if tuned != task:
                 task, predictions = tuned, predict(tuned)
         metrics = task.score(examples, predictions)
@@ -156,10 +158,11 @@ def describe(metrics: Mapping[str, float]) -> str:
 
 
 def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
-    """Writes <split>_predictions.jsonl and what the task writes itself."""
+    """Writes <split>_predictions.jsonl and the task's own report files."""
     lines = [
         json.dumps(
-            evaluated.task.describe(example, predicted), ensure_ascii=False
+            evaluated.task.prediction_to_json(example, predicted),
+            ensure_ascii=False,
         )
         for example, predicted in zip(
             evaluated.examples, evaluated.predictions, strict=True
@@ -175,7 +178,7 @@ def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
 
 
 def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
-    """Returns what `write_results` wrote, if it is about this step."""
+    """Returns the results that `write_results` wrote for this step, or {}."""
     path = os.path.join(output_dir, RESULTS_FILE)
     if not tf.io.gfile.exists(path):
         return {}
@@ -186,14 +189,15 @@ def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
 def write_results(
     output_dir: str, global_step: int, results: Mapping[str, Metrics]
 ) -> None:
-    """Writes eval_results.json and, in the original's form, the .txt.
+    """Writes eval_results.json, and eval_results.txt in the original's format.
 
-    In the text metrics of the first dev split are called eval_<metric>, as in
-    the original; those of others have the rest of the split's name behind,
-    as eval_accuracy_mismatched, and those of a test set begin with its name.
+    In the text file, metrics of the first dev split are named eval_<metric>, as
+    in the original. Metrics of other dev splits end with the rest of the
+    split's name, as in eval_accuracy_mismatched; metrics of a test set begin
+    with its name.
 
     Args:
-      output_dir: Where to.
+      output_dir: The folder to write to.
       global_step: Steps the model was trained for.
       results: Split to metrics.
     """
@@ -209,10 +213,10 @@ def write_results(
                 suffix = "" if first else split.removeprefix(DEV)
                 lines[f"eval_{name}{suffix}"] = value
                 if first and name == "loss":
-                    lines["loss"] = value  # The original has it twice.
+                    lines["loss"] = value  # The original writes it twice.
             else:
                 lines[f"{split}_{name}"] = value
         first = first and not split.startswith(DEV)
-    pretraining_evaluation.write_results(
+    training_output.write_results(
         os.path.join(output_dir, EVAL_RESULTS_FILE), lines
     )

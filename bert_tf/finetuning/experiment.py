@@ -1,19 +1,23 @@
-"""What the runs of one command share, and what lets a run go on."""
+"""State shared by all trials of a command, and the resume check."""
 
 import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.config import fields_affecting
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import SplitReader
-from bert_tf.finetuning.objective_source import Supervision
+from bert_tf.finetuning.objective_source import LabelSource
+from bert_tf.finetuning.objective_source import ObjectiveSource
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
@@ -24,71 +28,23 @@ from bert_tf.training import checkpoints
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.preemption import Preemption
 
-# On these neither weights nor their choice depend.
-_WITHOUT_EFFECT = frozenset(
-    {
-        # Contents of files count, not where they lie.
-        "allow_changed_data",
-        "bert_config_file",
-        "data_dir",
-        "dev_file",
-        "distribution_strategy",
-        "do_eval",
-        "do_predict",
-        "do_train",
-        "eval_batch_size",
-        "gcp_project",
-        "init_checkpoint",
-        "iterations_per_loop",
-        "keep_checkpoint_max",
-        "master",
-        "micro_batch_size",
-        "num_gpus",
-        "num_restarts",
-        "num_tpu_cores",
-        "output_dir",
-        "predict_batch_size",
-        "predict_file",
-        "pretrained_model_dir",
-        "remat",
-        "save_checkpoints_steps",
-        "task_index",
-        "teacher_dir",
-        "test_file",
-        "tpu",
-        "tpu_name",
-        "tpu_zone",
-        "train_file",
-        "unlabeled_file",
-        "use_tpu",
-        "verbose_logging",
-        "vocab_file",
-        "worker_hosts",
-        "xla",
-        # These are in the run's settings.
-        "learning_rate",
-        "num_train_epochs",
-        "seed",
-        "train_batch_size",
-    }
-)
-# Before the flag that names the model.
+# Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What all runs of one command share.
+    """Everything that the trials of one command share.
 
     Attributes:
       config: The flags.
       task: The task.
-      stored: The model that runs begin with.
+      stored: The model that trials start from, or the model to evaluate.
       reader: The data.
-      devices: Where to compute.
+      devices: The devices to compute on.
       data_hashes: Split to SHA-256 of its file.
-      supervision: What they learn from.
-      preemption: Whether to stop early.
+      objective_source: The training data and the objective.
+      preemption: Tells whether to stop early.
     """
 
     config: FinetuneConfig
@@ -97,18 +53,75 @@ class Experiment:
     reader: SplitReader
     devices: Devices
     data_hashes: Mapping[str, str]
-    supervision: Supervision
+    objective_source: ObjectiveSource
     preemption: Preemption
 
+    def build_evaluator(self, model: keras.Model, batch_size: int) -> Evaluator:
+        """Returns an evaluator of a model on the experiment's data."""
+        return Evaluator(
+            model,
+            self.reader,
+            batch_size,
+            self.config.num_length_buckets,
+            self.devices.strategy,
+            self.devices.coordinator.is_chief,
+        )
 
-def describe(
+
+def prepare(
+    config: FinetuneConfig,
+    task: Task,
+    stored: StoredModel,
+    devices: Devices,
+    preemption: Preemption,
+) -> Experiment:
+    """Returns an experiment that learns from labels, after checking its data.
+
+    Args:
+      config: The flags.
+      task: The task.
+      stored: The model that trials start from, or the model to evaluate.
+      devices: The devices to compute on.
+      preemption: Tells whether to stop early.
+
+    Raises:
+      UserError: If data is missing or malformed, or differs among workers.
+    """
+    for kind in config.requested_splits():
+        if not task.splits(kind):
+            raise UserError(f"The task {task.name} has no {kind} data.")
+    reader = SplitReader(task, stored.build_tokenizer())
+    if config.do_train:
+        for split in task.files:
+            reader.examples(split)  # Report malformed data before training.
+    data_hashes = hash_data(task)
+    agree(devices.coordinator, config, stored, data_hashes)
+    return Experiment(
+        config=config,
+        task=task,
+        stored=stored,
+        reader=reader,
+        devices=devices,
+        data_hashes=data_hashes,
+        objective_source=LabelSource(reader),
+        preemption=preemption,
+    )
+
+
+def trial_identity(
     experiment: Experiment, trial_config: TrialConfig
 ) -> dict[str, Any]:
-    """Returns what must be the same for a run to go on; JSON values."""
+    """Returns the JSON values that must not change when a trial resumes.
+
+    Instead of the paths of files their contents count.
+    """
+    counted = fields_affecting(type(experiment.config), "weights")
+    # The values of the trial replace the lists in these flags.
+    counted -= {field.name for field in dataclasses.fields(TrialConfig)}
     flags = {
         f"--{name}": value
         for name, value in dataclasses.asdict(experiment.config).items()
-        if name not in _WITHOUT_EFFECT
+        if name in counted
     }
     kinds = (TRAIN, DEV) if experiment.config.selects_evaluation else (TRAIN,)
     return (
@@ -127,53 +140,53 @@ def describe(
         )
         | {"the vocabulary": experiment.stored.vocabulary.hash}
         | _hash_model(experiment)
-        | dict(experiment.supervision.identity)
+        | dict(experiment.objective_source.identity)
     )
 
 
 def _hash_model(experiment: Experiment) -> dict[str, str]:
     """Returns the hash of the model that a flag names.
 
-    Of one that is drawn it is that of the configuration: its weights follow
-    from that and the seed, and may differ in the last bit elsewhere, where the
-    run may well go on.
+    A randomly initialized model is identified by its configuration. Its weights
+    follow from the configuration and the seed, and may differ in the last bit
+    on another machine, where the trial may resume nevertheless.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(experiment.config, name):
             return {_MODEL_OF + name: experiment.stored.fingerprint()}
     if not experiment.config.bert_config_file:
-        return {}  # A student, whose shape is in flags.
+        return {}  # Flags describe the shape of a new student.
     described = experiment.stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
     }
 
 
-def check_continuation(
+def check_resume(
     checkpoint: checkpoints.Checkpoint,
     identity: Mapping[str, Any],
     devices: Mapping[str, Any],
     output_dir: str,
-    allow_changes: bool = False,
+    config: FinetuneConfig,
 ) -> None:
-    """Compares a run with its checkpoint, and says what has changed.
+    """Compares a trial with its checkpoint, and logs changed devices.
 
     Args:
-      checkpoint: Where it is to go on.
-      identity: What `describe` returns now.
-      devices: What `run_identity.describe_devices` returns now.
-      output_dir: Where the checkpoint is.
-      allow_changes: Whether --allow_changed_data is set.
+      checkpoint: The checkpoint to resume from.
+      identity: The current `trial_identity`.
+      devices: The current `resume.describe_devices`.
+      output_dir: The folder of the checkpoint.
+      config: The flags.
 
     Raises:
-      UserError: If the checkpoint is that of another run.
+      UserError: If the checkpoint belongs to another trial.
     """
     step = checkpoint.step
     check_identity(
         checkpoint.metadata.get("identity"),
         identity,
         f"{output_dir} (step {step})",
-        allow_changes,
+        config,
     )
     before = checkpoint.metadata.get("devices", {})
     resume_checks.log_devices(before, devices, step)
@@ -183,38 +196,39 @@ def check_identity(
     before: Mapping[str, Any] | None,
     now: Mapping[str, Any],
     where: str,
-    allow_changes: bool = False,
+    config: FinetuneConfig,
 ) -> None:
-    """Compares a run with what is left of one.
+    """Checks that a trial has the settings that it was started with.
 
     Args:
-      before: What `describe` returned when it was begun.
-      now: What it returns now.
-      where: The run's folder.
-      allow_changes: Whether they may differ, which is logged then.
+      before: `trial_identity` when the trial started.
+      now: The current `trial_identity`.
+      where: The trial's folder.
+      config: The flags; --allow_changed_data only logs the changes.
 
     Raises:
       UserError: If they differ, naming how.
     """
     if before is None:
         raise UserError(
-            f"What is in {where} was not written by fine-tuning; give another "
-            "--output_dir."
+            f"The files in {where} were not written by fine-tuning; choose "
+            "another --output_dir."
         )
+    without_effect = fields_affecting(type(config), "place", "nothing")
     changes = [
         _change(name, before.get(name), now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
-        # Earlier versions noted paths, too.
-        and (name in now or name.removeprefix("--") not in _WITHOUT_EFFECT)
-        # Of what was begun when models were not hashed nobody knows it.
+        # Earlier versions stored paths, too.
+        and (name in now or name.removeprefix("--") not in without_effect)
+        # Older checkpoints have no model hash.
         and (name in before or not name.startswith(_MODEL_OF))
     ]
-    if changes and not allow_changes:
+    if changes and not config.allow_changed_data:
         raise UserError(
-            f"The run in {where} cannot go on like this: "
-            f"{'; '.join(changes)}. Use what it was begun with, another "
-            "--output_dir, or --allow_changed_data."
+            f"Cannot resume the trial in {where}: {'; '.join(changes)}. Rerun "
+            "it with the settings it was started with, choose another "
+            "--output_dir, or add --allow_changed_data."
         )
     for change in changes:
         logging.warning("Changed in %s, as allowed: %s.", where, change)
@@ -230,19 +244,19 @@ def agree(
     stored: StoredModel,
     data_hashes: Mapping[str, str],
 ) -> None:
-    """Makes sure that all workers do the same with the same.
+    """Checks that all workers have the same flags, model and data.
 
     Args:
-      coordinator: What they do together.
+      coordinator: Compares values across workers.
       config: The flags.
-      stored: The model that they begin with.
-      data_hashes: What `hash_data` returned.
+      stored: The model that they start from.
+      data_hashes: The result of `hash_data`.
 
     Raises:
       UserError: If they differ, naming how.
     """
     if coordinator.num_workers == 1:
-        return  # Who is alone need not compute hashes of large models.
+        return  # Avoid hashing a large model.
     vocabulary = stored.vocabulary
     coordinator.agree(
         config.common_flags()

@@ -1,4 +1,4 @@
-"""The paper's selection: several runs, of which the best on dev is kept.
+"""Grid search: runs several trials and keeps the best one on dev.
 
 Source: sections 4.1 (random restarts) and A.3 (learning rate, batch size,
 epochs) of the paper.
@@ -30,26 +30,25 @@ from bert_tf.training import checkpoints
 
 RUNS_FOLDER = "runs"
 TABLE_FILE = "runs.txt"
-# Written last, in the folder of a run that is done.
+# Written last, in the folder of a finished trial.
 _RUN_FILE = "run.json"
-# Of these the best run's are not copied up: they are for going on with it.
+# Files of the best trial that are not copied: only resuming it needs them.
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
-
-# What a run does, given its folder; returns split to metrics.
+# Runs or evaluates a trial in its folder; returns split to metrics.
 _Work = Callable[[TrialConfig, str], Mapping[str, Metrics]]
 
 
 @dataclasses.dataclass(frozen=True)
-class FinishedRun:
-    """A run that is done, or has failed for good.
+class FinishedTrial:
+    """A trial that has finished or failed permanently.
 
     Attributes:
-      trial_config: What it had for itself.
-      folder: Where it is.
+      trial_config: The trial's own settings.
+      folder: The trial's folder.
       results: Split to metrics.
-      evaluated: What was evaluated: split to the hash of its file.
-      failure: Why there are no results, if what it computed was not finite.
+      evaluated: The evaluated splits: split to the hash of its file.
+      failure: Why there are no results, if a value was not finite.
     """
 
     trial_config: TrialConfig
@@ -59,72 +58,84 @@ class FinishedRun:
     failure: str | None = None
 
 
-def run_all(
+def run_trials(
     experiment: Experiment,
-    runs: Sequence[TrialConfig],
-    run_once: _Work,
-    evaluate_again: _Work,
+    trial_configs: Sequence[TrialConfig],
+    run_trial: _Work,
+    evaluate_finished_trial: _Work,
 ) -> dict[str, Metrics]:
-    """Does all runs that are not done, and keeps the best.
+    """Runs all trials that have not finished, and keeps the best one.
 
-    A run that is done, but was not asked for a dev or test set that it is
-    asked for now, is only evaluated. One that fails as its numbers are not
-    finite, of which it would make the same again, stops none of the others.
+    A finished trial is only evaluated, if the flags now request a dev or test
+    set that it was not evaluated on. A trial that fails because a value is not
+    finite does not stop the others: it would fail again in the same way.
 
-    Of several workers all do each run together, and the chief keeps the books.
+    All workers run each trial together; the chief records the results.
 
     Args:
-      experiment: What they share.
-      runs: What each has for itself.
-      run_once: Does one, given its folder; returns split to metrics.
-      evaluate_again: Evaluates one that is done; the like.
+      experiment: Everything that the trials share.
+      trial_configs: The trials' own settings.
+      run_trial: Runs a trial in its folder; returns split to metrics.
+      evaluate_finished_trial: Evaluates a finished trial in its folder; returns
+        split to metrics.
 
     Returns:
-      The results of the best.
+      The results of the best trial.
 
     Raises:
       UserError: If all have failed.
     """
-    kinds = experiment.config.asked_kinds().keys() - {TRAIN}
-    asked = {
+    kinds = experiment.config.requested_splits().keys() - {TRAIN}
+    requested = {
         split: value
         for split, value in experiment.data_hashes.items()
         if split.split("_")[0] in kinds
     }
-    # Of all, so that what has changed is said before another one is trained.
-    known = [_read_finished(experiment, trial_config) for trial_config in runs]
+    # Read all of them first: report changed settings before training starts.
+    stored = [_read_finished(experiment, each) for each in trial_configs]
     finished = []
-    for number, (trial_config, done) in enumerate(
-        zip(runs, known, strict=True), start=1
+    for number, (trial_config, trial) in enumerate(
+        zip(trial_configs, stored, strict=True), start=1
     ):
-        if done is None:
-            work, what = run_once, ""
-        elif done.failure is not None:
-            work, what = None, " has failed before"
-        elif asked.items() <= done.evaluated.items():
-            work, what = None, " is done"
+        if trial is None:
+            work, state = run_trial, ""
+        elif trial.failure is not None:
+            work, state = None, " has failed before"
+        elif requested.items() <= trial.evaluated.items():
+            work, state = None, " is done"
         else:
-            work, what = evaluate_again, " is done, and is evaluated again"
+            work, state = (
+                evaluate_finished_trial,
+                " is done and is evaluated again",
+            )
         logging.info(
-            "Run %d of %d%s: %s.", number, len(runs), what, trial_config.name
+            "Trial %d of %d%s: %s.",
+            number,
+            len(trial_configs),
+            state,
+            trial_config.name,
         )
         if work is not None:
-            done = _do(
-                experiment, trial_config, work, asked, may_fail=done is None
+            trial = _do_and_record(
+                experiment,
+                trial_config,
+                work,
+                requested,
+                may_fail=trial is None,
             )
             gc.collect()  # The model and its graphs refer to each other.
-        finished.append(done)
+        finished.append(trial)
     return _keep_best(experiment, finished)
 
 
-def _do(
+def _do_and_record(
     experiment: Experiment,
     trial_config: TrialConfig,
     work: _Work,
-    asked: Mapping[str, str],
+    requested: Mapping[str, str],
     may_fail: bool,
-) -> FinishedRun:
-    """Does a run, or what is left of it to do, and notes what came of it."""
+) -> FinishedTrial:
+    """Runs, resumes or evaluates a trial and records its results."""
     coordinator = experiment.devices.coordinator
     folder = _folder(experiment, trial_config)
     failure = None
@@ -133,45 +144,46 @@ def _do(
     except NotFiniteError as error:
         if not may_fail:
             raise
-        # All workers have the same numbers, so all come here.
+        # All workers compute the same numbers, so all get here.
         failure, results = str(error), {}
-        logging.error("The run %s has failed: %s", trial_config.name, failure)
-    # All choose by the same numbers.
+        logging.error("The trial %s has failed: %s", trial_config.name, failure)
+    # All workers select the best trial by the same numbers.
     results, failure = coordinator.from_chief([results, failure])
-    evaluated = asked if failure is None else {}
-    done = FinishedRun(trial_config, folder, results, evaluated, failure)
+    evaluated = requested if failure is None else {}
+    trial = FinishedTrial(trial_config, folder, results, evaluated, failure)
     if coordinator.is_chief:
-        _write_finished(experiment, done)
-    return done
+        _write_finished(experiment, trial)
+    return trial
 
 
 def _keep_best(
-    experiment: Experiment, finished: Sequence[FinishedRun]
+    experiment: Experiment, finished: Sequence[FinishedTrial]
 ) -> dict[str, Metrics]:
-    """Writes the table and copies the best run up; returns its results."""
+    """Writes the table, copies the best trial and returns its results."""
     output_dir = experiment.config.output_dir
     coordinator = experiment.devices.coordinator
-    scored = [run for run in finished if run.failure is None]
+    scored = [trial for trial in finished if trial.failure is None]
     best = _choose(experiment, scored) if scored else None
     if coordinator.is_chief:
         table = format_table(
             finished, best, experiment.task.metric, _split(experiment)
         )
         files.write_text(os.path.join(output_dir, TABLE_FILE), table)
-        logging.info("The runs:\n%s", table)
+        logging.info("The trials:\n%s", table)
     if best is None:
         raise UserError(
-            f"All {len(finished)} runs in "
-            f"{os.path.join(output_dir, RUNS_FOLDER)} have failed, as what "
-            "they computed was not finite, so none can be kept; try a smaller "
-            "--learning_rate, or another --output_dir with a longer warm-up or "
-            "--mixed_precision=float32."
+            f"All {len(finished)} trials in "
+            f"{os.path.join(output_dir, RUNS_FOLDER)} have failed with values "
+            "that are not finite; try a smaller --learning_rate, or another "
+            "--output_dir with a longer warm-up or --mixed_precision=float32."
         )
     if coordinator.is_chief:
         _remove_others(best.folder, output_dir)
         _copy_up(best.folder, output_dir)
     logging.info(
-        "The best is %s, copied to %s.", best.trial_config.name, output_dir
+        "The best trial is %s, copied to %s.",
+        best.trial_config.name,
+        output_dir,
     )
     return dict(best.results)
 
@@ -188,11 +200,11 @@ def _folder(experiment: Experiment, trial_config: TrialConfig) -> str:
 
 def _read_finished(
     experiment: Experiment, trial_config: TrialConfig
-) -> FinishedRun | None:
-    """Returns a run if it is done, or has failed.
+) -> FinishedTrial | None:
+    """Returns a trial if it has finished or failed.
 
     Raises:
-      UserError: If it was another run.
+      UserError: If it had other settings.
     """
     coordinator = experiment.devices.coordinator
     folder = _folder(experiment, trial_config)
@@ -200,17 +212,17 @@ def _read_finished(
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
         written = files.read_json_object(path)
-    # Others may not see yet what the chief has just written.
+    # Other workers may not see the file yet.
     written = coordinator.from_chief(written)
     if written is None:
         return None
     experiments.check_identity(
         written.get("identity"),
-        experiments.describe(experiment, trial_config),
+        experiments.trial_identity(experiment, trial_config),
         folder,
-        experiment.config.allow_changed_data,
+        experiment.config,
     )
-    return FinishedRun(
+    return FinishedTrial(
         trial_config,
         folder,
         written["results"],
@@ -219,22 +231,24 @@ def _read_finished(
     )
 
 
-def _write_finished(experiment: Experiment, run: FinishedRun) -> None:
-    """Notes that a run is done, and removes what going on would need.
+def _write_finished(experiment: Experiment, trial: FinishedTrial) -> None:
+    """Records a trial's results, and removes its checkpoints.
 
-    Of one that has failed it stays, as it shows why.
+    A failed trial keeps its checkpoints to help find the cause.
     """
-    folder = run.folder
+    folder = trial.folder
     files.write_json(
         os.path.join(folder, _RUN_FILE),
         {
-            "identity": experiments.describe(experiment, run.trial_config),
-            "results": run.results,
-            "evaluated": run.evaluated,
-            "failure": run.failure,
+            "identity": experiments.trial_identity(
+                experiment, trial.trial_config
+            ),
+            "results": trial.results,
+            "evaluated": trial.evaluated,
+            "failure": trial.failure,
         },
     )
-    if run.failure is not None:
+    if trial.failure is not None:
         return
     checkpoints.CheckpointStore(folder).remove_all()
     best = os.path.join(folder, trials.BEST_FOLDER)
@@ -242,34 +256,36 @@ def _write_finished(experiment: Experiment, run: FinishedRun) -> None:
         tf.io.gfile.rmtree(best)
 
 
-def _choose(experiment: Experiment, runs: Sequence[FinishedRun]) -> FinishedRun:
-    """Returns the best run on the first dev set, of equals the first."""
+def _choose(
+    experiment: Experiment, finished: Sequence[FinishedTrial]
+) -> FinishedTrial:
+    """Returns the first of the best trials on the first dev set."""
     sign = 1.0 if experiment.task.more_is_better else -1.0
     split, metric = _split(experiment), experiment.task.metric
-    return max(runs, key=lambda run: sign * run.results[split][metric])
+    return max(finished, key=lambda trial: sign * trial.results[split][metric])
 
 
 def format_table(
-    runs: Sequence[FinishedRun],
-    best: FinishedRun | None,
+    finished: Sequence[FinishedTrial],
+    best: FinishedTrial | None,
     metric: str,
     split: str,
 ) -> str:
-    """Returns a row a run, and mean and deviation over restarts.
+    """Returns a table of trials, and mean and deviation over restarts.
 
     Args:
-      runs: All runs; those that have failed have no value.
-      best: The best of them; None if all have failed.
-      metric: The metric that chose it.
-      split: The dev set that chose it.
+      finished: All trials; failed ones have no value.
+      best: The best trial; None if all have failed.
+      metric: The metric that selected it.
+      split: The dev set that selected it.
     """
     header = ("learning_rate", "batch", "epochs", "seed", metric, "")
     rows: list[tuple[str, ...]] = []
     groups: dict[tuple[str, ...], list[float | None]] = {}
-    for run in runs:
-        trial_config = run.trial_config
-        failed = run.failure is not None
-        value = None if failed else run.results[split][metric]
+    for trial in finished:
+        trial_config = trial.trial_config
+        failed = trial.failure is not None
+        value = None if failed else trial.results[split][metric]
         cell = (
             f"{trial_config.learning_rate:g}",
             f"{trial_config.train_batch_size:g}",
@@ -281,7 +297,7 @@ def format_table(
                 *cell,
                 str(trial_config.seed),
                 "-" if value is None else f"{value:.4f}",
-                "failed" if failed else "best" if run is best else "",
+                "failed" if failed else "best" if trial is best else "",
             )
         )
     every = [value for values in groups.values() for value in values]
@@ -297,13 +313,13 @@ def format_table(
 
 
 def _summarize(values: Sequence[float | None]) -> tuple[str, str, str]:
-    """Returns number, mean and deviation of the runs that have a value."""
-    known = [value for value in values if value is not None]
-    of_all = "" if len(known) == len(values) else f" of {len(values)}"
+    """Returns number, mean and deviation of the trials that have a value."""
+    scores = [value for value in values if value is not None]
+    of_total = "" if len(scores) == len(values) else f" of {len(values)}"
     return (
-        f"{len(known)}{of_all} {'run' if len(values) == 1 else 'runs'}",
-        f"{statistics.mean(known):.4f}" if known else "-",
-        f"+- {statistics.stdev(known):.4f}" if len(known) > 1 else "",
+        f"{len(scores)}{of_total} {'run' if len(values) == 1 else 'runs'}",
+        f"{statistics.mean(scores):.4f}" if scores else "-",
+        f"+- {statistics.stdev(scores):.4f}" if len(scores) > 1 else "",
     )
 
 
@@ -319,15 +335,15 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _remove_others(folder: str, output_dir: str) -> None:
-    """Removes what an earlier best run had and this one has not."""
+    """Removes files that an earlier best trial had and this one does not."""
     runs_folder = os.path.join(output_dir, RUNS_FOLDER)
-    of_runs = {
+    every_name = {
         name.rstrip("/")
-        for run in tf.io.gfile.listdir(runs_folder)
-        for name in tf.io.gfile.listdir(os.path.join(runs_folder, run))
+        for trial in tf.io.gfile.listdir(runs_folder)
+        for name in tf.io.gfile.listdir(os.path.join(runs_folder, trial))
     }
-    of_this = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
-    for name in of_runs - of_this:
+    own_names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+    for name in every_name - own_names:
         path = os.path.join(output_dir, name)
         if (
             not name.startswith(_NOT_COPIED)
@@ -338,7 +354,7 @@ def _remove_others(folder: str, output_dir: str) -> None:
 
 
 def _copy_up(folder: str, output_dir: str) -> None:
-    """Copies model, results and predictions of the best run."""
+    """Copies model, results and predictions of the best trial."""
     for name in tf.io.gfile.listdir(folder):
         name = name.rstrip("/")
         if name.startswith(_NOT_COPIED) or files.is_temporary(name):
@@ -350,7 +366,7 @@ def _copy_up(folder: str, output_dir: str) -> None:
                 _copy_files(source, temporary)
         elif tf.io.gfile.isdir(source):
             raise UserError(
-                f"{source} is a folder that no run has made; move it away."
+                f"Unexpected folder in a trial: {source}; move it elsewhere."
             )
         else:
             files.write_bytes(target, files.read_bytes(source))

@@ -1,4 +1,4 @@
-"""The batches that fine-tuning trains on, from any step on.
+"""Training batches for fine-tuning, starting at any step.
 
 Shapes:
   B: batch size.
@@ -16,29 +16,29 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import length_buckets
+from bert_tf.distribute import batches as batches_lib
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
-from bert_tf.training import step as training_loop
 
-# Enough to know how long examples are.
+# Batches to estimate the mean length of examples from.
 _SAMPLED_BATCHES = 32
 
 
 class FinetuneInput:
-    """Deals features out as the batches of a run.
+    """The training batches of a trial.
 
     Args:
       features: The training data.
       batch_size: B.
-      seed: The run's seed.
-      num_steps: Steps of the run.
-      lengths: The lengths that batches may have, rising.
-      most_lengths: How many of them to use at most, where a program is
-        compiled for each; 0 means all. Which examples make a batch does not
-        depend on it.
+      seed: The trial's seed.
+      num_steps: Steps of the trial.
+      lengths: The lengths that batches may have, ascending.
+      most_lengths: The maximum number of lengths to use where a program is
+        compiled for each; 0 means all. The examples of a batch do not depend
+        on it.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class FinetuneInput:
     ) -> Mapping[str, np.ndarray]:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
-        It has what `Features.batch` returns and `example_index` <int64>[B],
-        the number of each example in the stream.
+        It holds the features of `Features.batch` and `example_index`
+        <int64>[B], the number of each example in the stream.
         """
         # A pipeline reads ahead of the last step.
         planned = self._plan[step % len(self._plan)]
@@ -75,20 +75,18 @@ class FinetuneInput:
         index = np.arange(first, first + self._batch_size, dtype=np.int64)
         return batch | {"example_index": index[rows]}
 
-    def pieces_per_example(self) -> float:
-        """Returns how many pieces an example has, all of its choices counted.
+    def tokens_per_example(self) -> float:
+        """Returns the mean number of tokens per example, for the log.
 
-        It is a mean over some batches, for the log.
+        The mean is taken over some batches and counts all choices of an
+        example.
         """
         steps = np.linspace(0, len(self._plan) - 1, _SAMPLED_BATCHES, dtype=int)
-        pieces = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
-        return float(np.mean(pieces) / self._batch_size)
+        tokens = [self.read(step)[INPUT_MASK.name].sum() for step in steps]
+        return float(np.mean(tokens) / self._batch_size)
 
     def row_shapes(self) -> list[dict[str, tuple[int, ...]]]:
-        """Returns the shapes of the rows of batches, for each length of them.
-
-        They are those of the features that `dataset` has, by name.
-        """
+        """Returns the row shapes of each batch length, by feature name."""
         examples = {batch.length: batch.indices[:1] for batch in self._plan}
         rows = [
             self._features.batch(examples[length], length)
@@ -102,9 +100,9 @@ class FinetuneInput:
         """Returns endless batches with `dropout_seeds`.
 
         Args:
-          step: That of the first one.
+          step: The step of the first batch.
           first_row: The first row to read of each batch.
-          num_rows: How many to read; by default all.
+          num_rows: The number of rows to read; by default all.
         """
         end = self._batch_size if num_rows is None else first_row + num_rows
         rows = slice(first_row, end)
@@ -120,7 +118,7 @@ class FinetuneInput:
                 for name, value in self.read(step, rows).items()
             },
         )
-        return training_loop.add_dropout_seeds(dataset, self._seed)
+        return batches_lib.add_dropout_seeds(dataset, self._seed)
 
     def _shape(self, value: np.ndarray) -> list[int | None]:
         if self._has_one_length:
@@ -163,10 +161,10 @@ def rows_per_step(
 def count_steps(
     num_rows: int, batch_size: int, trial_config: TrialConfig
 ) -> int:
-    """Returns the steps of a run (run_classifier.py:843-845 of the original).
+    """Returns the steps of a trial (run_classifier.py:843-845 of the original).
 
     Raises:
-      UserError: If there is not one.
+      UserError: If there is less than one step.
     """
     steps = int(num_rows / batch_size * trial_config.num_train_epochs)
     if not steps:
@@ -174,6 +172,6 @@ def count_steps(
             f"{num_rows} rows, "
             f"--train_batch_size={trial_config.train_batch_size} and "
             f"--num_train_epochs={trial_config.num_train_epochs:g} make less "
-            "than one step; take a smaller batch or more epochs."
+            "than one step; set a smaller batch or more epochs."
         )
     return steps

@@ -1,4 +1,4 @@
-"""The model directory that fine-tuning leaves in --output_dir."""
+"""Writes and reads the model directory of a fine-tuned model."""
 
 import dataclasses
 import os
@@ -15,12 +15,12 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
-from bert_tf.pretraining import output as pretraining_output
 from bert_tf.tasks.task import Task
+from bert_tf.training import output as training_output
 
 
 def read(output_dir: str) -> StoredModel:
-    """Returns the model of a run that is done."""
+    """Returns the model of a finished trial."""
     return formats.read(os.path.join(output_dir, model_directory.MODEL_FOLDER))
 
 
@@ -33,16 +33,16 @@ def write(
     results: Mapping[str, Metrics],
     output_dir: str,
 ) -> None:
-    """Writes the model directory, without which a run has failed.
+    """Writes the model directory of a trial.
 
     Args:
-      experiment: What all runs share.
-      trial_config: What this one has for itself.
-      task: The task as dev tuned it.
+      experiment: Everything that the trials share.
+      trial_config: The trial's own settings.
+      task: The task with the threshold selected on dev.
       weights: Canonical name to value.
       step: Steps the model was trained for.
       results: Split to metrics.
-      output_dir: The run's folder.
+      output_dir: The trial's folder.
 
     Raises:
       UserError: If it could not be written.
@@ -65,11 +65,11 @@ def write(
                 for name, value in metrics.items()
             },
         }
-        | dict(experiment.supervision.card),
+        | dict(experiment.objective_source.card),
         "python run/predict.py --model_dir=. --input_file=... "
         "--output_file=...",
     )
-    pretraining_output.write_model_directory(
+    training_output.write_model_directory(
         output_dir,
         stored.config,
         weights,
@@ -80,30 +80,30 @@ def write(
     )
 
 
-def keep_tuning(
+def rewrite_task(
     stored: StoredModel, task: Task, tuned: Task, output_dir: str
 ) -> None:
-    """Writes a model again, with what dev has chosen.
+    """Rewrites a model directory with the threshold selected on dev.
 
     Args:
       stored: The model of `output_dir`.
-      task: Its task before.
-      tuned: Its task now.
-      output_dir: The run's folder.
+      task: Its previous task.
+      tuned: Its task with the selected threshold.
+      output_dir: The folder that holds the model directory.
 
     Raises:
-      UserError: If it could not be written; then it is as it was.
+      UserError: If it could not be written; then it is unchanged.
     """
     before, now = task.to_json(), tuned.to_json()
-    chosen = {name: x for name, x in now.items() if x != before[name]}
+    changes = {name: x for name, x in now.items() if x != before[name]}
     card = os.path.join(stored.path, model_directory.README_FILE)
-    pretraining_output.write_model_directory(
+    training_output.write_model_directory(
         output_dir,
         stored.config,
         {name: stored.weights[name] for name in stored.weights},
         stored.vocabulary,
         stored.tokenizer_settings,
-        {**stored.task, **chosen},
+        {**stored.task, **changes},
         files.read_bytes(card).decode(),
     )
-    logging.info("The model has %s now.", chosen)
+    logging.info("The model's task.json now has %s.", changes)

@@ -1,4 +1,4 @@
-"""Which variables fine-tuning trains, and at which rate each."""
+"""Trainable variables and their learning rates: freezing and layer decay."""
 
 import re
 from collections.abc import Mapping
@@ -15,13 +15,9 @@ _EMBEDDINGS = "bert/embeddings/"
 
 
 def layer_number(name: str) -> int | None:
-    """Returns how far up a variable of the encoder is.
+    """Returns the depth of a variable, given its canonical name.
 
-    Args:
-      name: A canonical name.
-
-    Returns:
-      0 for the embeddings, n + 1 for layer_n, None for pooler and heads.
+    It is 0 for the embeddings, n + 1 for layer_n, None for pooler and heads.
     """
     match = _LAYER.match(name)
     if match:
@@ -34,15 +30,15 @@ def choose(
     num_frozen_layers: int,
     is_reached: Mapping[str, bool],
 ) -> dict[str, keras.Variable]:
-    """Returns the variables to train, and says which are left.
+    """Returns the variables to train, and logs the others.
 
     Args:
-      variables: All of them, by canonical name.
-      num_frozen_layers: Encoder layers that keep their weights; from 1 on so
-        do the embeddings.
-      is_reached: Whether the loss depends on a variable. The original, too,
-        leaves alone what it does not depend on, such as the pooler of a model
-        that answers questions.
+      variables: All variables, by canonical name.
+      num_frozen_layers: Encoder layers that keep their weights; from 1 on the
+        embeddings keep theirs, too.
+      is_reached: Whether the loss depends on a variable. Like the original,
+        training skips variables that it does not depend on, such as the pooler
+        of a question answering model.
     """
     frozen, trained = [], {}
     for name, variable in variables.items():
@@ -60,7 +56,7 @@ def choose(
     ):
         if names:
             logging.info(
-                "%d variables keep their weights, as they are %s: %s%s.",
+                "%d variables are not trained, as they are %s: %s%s.",
                 len(names),
                 why,
                 ", ".join(names[:4]),
@@ -78,12 +74,12 @@ def find_reached(
 ) -> dict[str, bool]:
     """Returns for each variable whether the loss depends on it.
 
-    The graph of a step is built for that, but nothing is computed.
+    Traces the graph of a step without running it.
 
     Args:
-      strategy: Where the model lives.
+      strategy: The strategy that the model was built with.
       model: The model.
-      objective: What is minimised.
+      objective: The objective to minimize.
       variables: Name to variable.
       batch: Any batch of the training data.
     """
@@ -109,14 +105,14 @@ def find_reached(
 
 
 def rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
-    """Returns what the learning rate of a variable is multiplied with.
+    """Returns the factor of a variable's learning rate (--layer_decay).
 
     Args:
-      path: The path of the variable: a canonical name with the name of the
-        model before it.
+      path: The path of the variable: the name of the model and a canonical
+        name.
       num_layers: Layers of the encoder.
-      layer_decay: Factor from each layer to the one below it; pooler and heads
-        learn at the full rate, the topmost layer at this.
+      layer_decay: Factor from each layer to the one below it. Pooler and heads
+        learn at the full rate, the topmost layer at `layer_decay`.
     """
     _, _, name = path.partition("/")
     number = layer_number(name)

@@ -1,21 +1,28 @@
-"""The model that fine-tuning begins with, from the flags."""
+"""Reads the model that fine-tuning starts from, and builds it for a task."""
 
 import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 from absl import logging
 
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.finetuning import normalization
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.modeling import bert
+from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import Vocabulary
 
 _OVERRIDES = (
@@ -25,10 +32,13 @@ _OVERRIDES = (
 )
 
 
+# === Reading a model, as the flags request ===
+
+
 def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model of --pretrained_model_dir or of the original's flags.
 
-    Its configuration is that of the run: flags that override it do so here.
+    The result includes the flags that override the model's configuration.
 
     Raises:
       UserError: If there is no model, it has no vocabulary, or it cannot read
@@ -38,18 +48,29 @@ def read(config: FinetuneConfig) -> StoredModel:
         stored = formats.read(config.pretrained_model_dir)
         stored = check_case(stored, config.do_lower_case)
     else:
-        stored = _read_trio(config)
+        stored = _read_original_checkpoint(config)
     return adapt(stored, config)
 
 
-def read_trained(path: str, config: FinetuneConfig) -> StoredModel:
-    """Reads the model of an --output_dir, which takes the place of others.
+def read_for_evaluation(config: FinetuneConfig) -> StoredModel:
+    """Reads the model to evaluate without training.
+
+    It is the trained model of --output_dir, unless --pretrained_model_dir names
+    another one; else the model of the original's flags.
 
     Raises:
-      UserError: If the flags say otherwise what it was trained with.
+      UserError: If there is no model, or the flags contradict its training.
     """
+    path = _trained_model_path(config)
+    if not has_trained_model(config):
+        if config.pretrained_model_dir or config.init_checkpoint:
+            return read(config)
+        raise UserError(
+            f"There is no trained model in {path}; add --do_train, or give a "
+            "fine-tuned one with --pretrained_model_dir."
+        )
     stored = check_case(formats.read(path), config.do_lower_case)
-    not_read = [
+    unused = [
         f"--{name}"
         for name in ("init_checkpoint", "bert_config_file", "vocab_file")
         if getattr(config, name)
@@ -57,23 +78,34 @@ def read_trained(path: str, config: FinetuneConfig) -> StoredModel:
     logging.info(
         "The model is %s%s.",
         path,
-        f", so {', '.join(not_read)} are not read" if not_read else "",
+        f", so {', '.join(unused)} are ignored" if unused else "",
     )
     check_length(stored, config)
-    normalization.require_agreement(stored, config)
+    _check_normalization(stored, config)
     return stored
+
+
+def has_trained_model(config: FinetuneConfig) -> bool:
+    """Returns whether --output_dir has the model to evaluate."""
+    return not config.pretrained_model_dir and model_directory.recognizes(
+        _trained_model_path(config)
+    )
+
+
+def _trained_model_path(config: FinetuneConfig) -> str:
+    return os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
 
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     """Returns a model with the flags that override its configuration.
 
     Raises:
-      UserError: If the model is not one for the flags.
+      UserError: If the model does not fit the flags.
     """
     stored = dataclasses.replace(
         stored, config=_override(stored.config, config)
     )
-    stored = normalization.choose(stored, config)
+    stored = with_normalization(stored, config)
     check_length(stored, config)
     layers = stored.config.num_hidden_layers
     if config.num_frozen_layers > layers:
@@ -84,52 +116,61 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     return stored
 
 
+def _override(bert_config: BertConfig, config: FinetuneConfig) -> BertConfig:
+    overrides = {
+        name: getattr(config, name)
+        for name in _OVERRIDES
+        if getattr(config, name) is not None
+    }
+    return dataclasses.replace(bert_config, **overrides)
+
+
 def check_length(stored: StoredModel, config: FinetuneConfig) -> None:
-    """Raises `UserError` if a model cannot read --max_seq_length pieces."""
+    """Raises `UserError` if a model cannot read --max_seq_length tokens."""
     longest = stored.config.max_position_embeddings
     if config.max_seq_length > longest:
         raise UserError(
-            f"--max_seq_length must be at most {longest}, which is the longest "
+            f"--max_seq_length must be at most {longest}, the longest sequence "
             f"that the model in {stored.path} can read. Received: "
             f"{config.max_seq_length}."
         )
 
 
-def check_case(stored: StoredModel, asked: bool | None) -> StoredModel:
-    """Lets --do_lower_case answer where the model's format cannot.
+def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
+    """Applies --do_lower_case where the model's format does not store it.
 
     Raises:
-      UserError: If the model knows otherwise, or has no vocabulary.
+      UserError: If the model contradicts the flag, or has no vocabulary.
     """
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, so it cannot read "
             "text; give --init_checkpoint, --bert_config_file and --vocab_file."
         )
-    known = stored.tokenizer_settings["lower_case"]
-    if asked is None or asked == known:
+    lower_case = stored.tokenizer_settings["lower_case"]
+    if flag is None or flag == lower_case:
         return stored
     if not stored.lower_case_is_derived:
         raise UserError(
             f"The model in {stored.path} was trained on text with "
-            f"do_lower_case={known}. Received: --do_lower_case={asked}; drop "
-            "the flag."
+            f"do_lower_case={lower_case}. Received: --do_lower_case={flag}; "
+            "drop the flag."
         )
     logging.warning(
         "--do_lower_case=%s, though the vocabulary of %s has %s.",
-        asked,
+        flag,
         stored.path,
-        "upper-case letters" if asked else "no upper-case letter",
+        "upper-case letters" if flag else "no upper-case letter",
     )
     return dataclasses.replace(
         stored,
         tokenizer_settings=stored_model.tokenizer_settings(
-            stored.vocabulary, asked
+            stored.vocabulary, flag
         ),
     )
 
 
-def _read_trio(config: FinetuneConfig) -> StoredModel:
+def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
     """Reads --init_checkpoint, --bert_config_file and --vocab_file."""
     bert_config = files.read_bert_config(config.bert_config_file)
     vocabulary = Vocabulary.from_file(config.vocab_file)
@@ -144,7 +185,7 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
         )
     else:
         logging.warning(
-            "Without --init_checkpoint the model begins with random weights: "
+            "Without --init_checkpoint the model starts with random weights: "
             "it has not been pretrained."
         )
         stored = StoredModel(
@@ -155,7 +196,7 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
             tokenizer_settings=None,
             task={"kind": "encoder"},
         )
-    # The flag's dropout counts: weights do not depend on it.
+    # The file's dropout rates count; weights do not depend on them.
     stored = dataclasses.replace(
         stored, config=bert_config, vocabulary=vocabulary
     )
@@ -171,16 +212,174 @@ def _read_trio(config: FinetuneConfig) -> StoredModel:
 
 
 def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
-    """Returns an encoder's initial weights, by canonical name."""
+    """Returns random initial weights of an encoder, by canonical name."""
     keras.utils.set_random_seed(seed)
     variables = bert.named_variables(bert.BertModel(bert_config))
     return Tensors.from_arrays({n: v.numpy() for n, v in variables.items()})
 
 
-def _override(bert_config: BertConfig, config: FinetuneConfig) -> BertConfig:
-    overrides = {
-        name: getattr(config, name)
-        for name in _OVERRIDES
-        if getattr(config, name) is not None
-    }
-    return dataclasses.replace(bert_config, **overrides)
+# === Text normalization ===
+
+
+def with_normalization(
+    stored: StoredModel, config: FinetuneConfig
+) -> StoredModel:
+    """Returns the model with the text normalization of --normalization.
+
+    Args:
+      stored: The model to start from, with a vocabulary.
+      config: The flags.
+
+    Raises:
+      UserError: If the model was trained with another normalization that cannot
+        be undone, or the flag contradicts --do_lower_case.
+    """
+    flag = config.normalization
+    if flag in (None, stored.normalization):
+        return stored
+    if flag == ORIGINAL:
+        _check_normalization(stored, config)
+    if config.do_lower_case is False:
+        raise UserError(
+            f"--normalization={flag} lower-cases all text. Received: "
+            "--do_lower_case=false; drop one of them."
+        )
+    settings = stored.tokenizer_settings
+    if not settings["lower_case"]:
+        logging.warning(
+            "The vocabulary of %s has upper-case letters, which never occur in "
+            "text read with --normalization=%s; an uncased model would know "
+            "more words.",
+            stored.path,
+            flag,
+        )
+    return dataclasses.replace(
+        stored,
+        tokenizer_settings=stored_model.tokenizer_settings(
+            stored.vocabulary,
+            lower_case=True,
+            preserve_special_tokens=settings["preserve_special_tokens"],
+            normalization=flag,
+        ),
+    )
+
+
+def _check_normalization(stored: StoredModel, config: FinetuneConfig) -> None:
+    """Raises `UserError` if --normalization contradicts a trained model."""
+    if config.normalization not in (None, stored.normalization):
+        raise UserError(
+            f"The model in {stored.path} was trained with --normalization="
+            f"{stored.normalization}. Received: --normalization="
+            f"{config.normalization}; drop the flag."
+        )
+
+
+# === Building the model of a task ===
+
+
+def build_model(
+    stored: StoredModel,
+    task: Task,
+    devices: Devices,
+    new_pooler: bool = False,
+    keep_head: bool = False,
+    **kwargs: Any,
+) -> keras.Model:
+    """Builds the model of a task with the weights of a stored one.
+
+    Args:
+      stored: The pretrained or fine-tuned model.
+      task: The task.
+      devices: The devices to build it on.
+      new_pooler: Whether to initialize the pooler randomly.
+      keep_head: Whether the model must have a head for the task. Otherwise it
+        gets a new head, unless it was trained for a task with the same labels,
+        in any order.
+      **kwargs: Further arguments of the model's constructor.
+
+    Raises:
+      UserError: If the model must have a head for the task and has none.
+    """
+    new_parts = ["pooler"] if new_pooler else []
+    if has_head_for(stored, task):
+        logging.info("The head is from %s.", stored.path)
+        labels = task.to_json().get("labels")
+        if labels and stored.task.get("labels"):
+            stored = stored.with_labels(labels)
+    elif keep_head:
+        expected = task.to_json()
+        if stored.task.get("kind") != task.kind:
+            # Without training these labels may come from the model.
+            expected |= {"labels": None}
+        raise UserError(
+            f"The model in {stored.path} is not fine-tuned for this task "
+            f"({_describe(task.kind, expected)}). Received: "
+            f"{_describe(stored.task.get('kind'), stored.task)}; add "
+            "--do_train, or give a model that was trained for it."
+        )
+    else:
+        new_parts.append("head")
+    with devices.strategy.scope():
+        return load.build_model(
+            stored,
+            task.kind,
+            new_parts=new_parts,
+            fuse=devices.fuse,
+            dtype=devices.precision.policy,
+            **task.model_arguments() | kwargs,
+        )
+
+
+def has_head_for(stored: StoredModel, task: Task) -> bool:
+    """Returns whether a stored model has a head that was trained for a task.
+
+    The order of the labels does not count. Where a model does not store their
+    names, as a checkpoint of the original, their number counts.
+    """
+    actual, expected = stored.task, task.to_json()
+    if not task.is_compatible_with(actual):
+        return False
+    if _describe_form(actual.get("kind"), actual) != _describe_form(
+        task.kind, expected
+    ):
+        return False
+    problem_type = expected.get("problem_type")
+    if actual.get("problem_type") not in (None, problem_type):
+        return False
+    labels = expected.get("labels")
+    if labels and actual.get("labels"):
+        return sorted(actual["labels"]) == sorted(labels)
+    is_score = problem_type == "regression"
+    return stored.num_labels == (len(labels) if labels else is_score or None)
+
+
+def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
+    """Returns the name and the head of a task, for messages."""
+    name = values.get("name")
+    described = _describe_head(kind, values)
+    return f"{name}: {described}" if name not in (None, kind) else described
+
+
+def _describe_form(kind: str | None, values: Mapping[str, Any]) -> str:
+    """Returns the form of a head, without labels and problem type."""
+    left_out = ("labels", "problem_type")
+    return _describe_head(
+        kind, {name: x for name, x in values.items() if name not in left_out}
+    )
+
+
+def _describe_head(kind: str | None, values: Mapping[str, Any]) -> str:
+    labels = values.get("labels")
+    parts = [str(values.get("variant") or kind)]
+    if labels:
+        shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+        parts.append(f"{len(labels)} labels: {shown}")
+    if values.get("problem_type", "single_label") != "single_label":
+        parts.append(values["problem_type"])
+    if values.get("head", "linear") != "linear":
+        parts.append(f"head {values['head']}")
+    if values.get("approach", "fine_tuning") != "fine_tuning":
+        parts.append(f"{values['approach']}, {values['layer_combination']}")
+    if values.get("lstm_size"):
+        parts.append(f"BiLSTM of {values['lstm_size']}")
+    return "; ".join(parts)

@@ -1,1 +1,1 @@
-"""Every script's flags."""
+"""The flags of every script, as dataclasses, and `--help`."""

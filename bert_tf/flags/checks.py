@@ -1,4 +1,4 @@
-"""What flags are checked with."""
+"""Checks of flag values that raise `UserError`."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ def require_at_least(config: Any, least: int, *names: str) -> None:
 
 
 def require_dropout(config: Any, *names: str) -> None:
-    """Raises `UserError` if a flag, unless it is None, drops all or less."""
+    """Raises `UserError` if a dropout rate is outside [0, 1) and not None."""
     for name in names:
         value = getattr(config, name)
         require(
@@ -33,11 +33,11 @@ def require_dropout(config: Any, *names: str) -> None:
 
 
 def require_defaults(config: Any, beside: str, *names: str) -> None:
-    """Raises `UserError` if a flag that does nothing has not its default.
+    """Raises `UserError` if a flag without effect differs from its default.
 
     Args:
       config: The flags, a dataclass.
-      beside: What takes the effect away, for instance another flag.
+      beside: The reason why they have no effect, for instance another flag.
       *names: The flags without effect.
     """
     defaults = {x.name: x.default for x in dataclasses.fields(config)}
@@ -51,7 +51,7 @@ def require_defaults(config: Any, beside: str, *names: str) -> None:
 
 
 def require_seed(seed: int) -> None:
-    """Raises `UserError` for a seed that NumPy does not take."""
+    """Raises `UserError` for a seed that NumPy does not accept."""
     require(
         0 <= seed < 1 << 32,
         f"--seed, also with --num_restarts added, must be at least 0 and below "

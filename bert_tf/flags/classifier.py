@@ -1,4 +1,4 @@
-"""What run/finetune_classifier.py can be told."""
+"""Flags of run/finetune_classifier.py."""
 
 import dataclasses
 
@@ -14,53 +14,69 @@ class ClassifierConfig(FinetuneConfig):
     """Flags of run/finetune_classifier.py."""
 
     task_name: str = option(
-        help_text="cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax, "
-        "xnli, snli, or custom for own files."
+        help_text="Task: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, "
+        "wnli, ax, xnli, snli, or custom for your own files.",
+        group="data",
     )
     data_dir: str | None = option(
-        None, "The folder with the task's official files."
+        None,
+        "Directory with the task's official files.",
+        group="data",
+        affects="place",
     )
     language: str | None = option(
         None,
-        "XNLI's language (default: that of the model, if it is not trained "
-        "now, else zh, as in the original).",
+        "Language for XNLI (default: the model's if it is only used; else "
+        "zh, as in the original).",
+        group="data",
     )
-    train_file: str | None = option(None, "custom: what to train on.")
-    dev_file: str | None = option(None, "custom: what to score.")
-    test_file: str | None = option(None, "custom: what to predict.")
+    train_file: str | None = option(
+        None, "custom: training set.", group="data", affects="place"
+    )
+    dev_file: str | None = option(
+        None, "custom: dev set.", group="data", affects="place"
+    )
+    test_file: str | None = option(
+        None, "custom: test set.", group="data", affects="nothing"
+    )
     text_column: str | None = option(
-        None, "custom: the column of the text (default: text)."
+        None, "custom: column of the text (default: text).", group="data"
     )
     text_pair_column: str | None = option(
-        None, "custom: the column of the second text of a pair."
+        None, "custom: column of the second text of a pair.", group="data"
     )
     label_column: str | None = option(
         None,
-        "custom: the column of the label (default: label); several, with "
-        "commas between, hold 0 or 1 each, of a multi_label problem.",
+        "custom: column of the label (default: label); for multi_label also "
+        "several columns of 0 and 1, separated by commas.",
+        group="data",
     )
     label_separator: str | None = option(
         None,
-        "custom: what stands between the labels of a multi_label row (default: "
+        "custom: separator between the labels of a multi_label row (default: "
         "a comma).",
+        group="data",
     )
     problem_type: str | None = option(
         None,
-        "custom: what the labels are (default: single_label).",
+        "custom: type of the labels (default: single_label).",
+        group="data",
         choices=("single_label", "multi_label", "regression"),
     )
     class_weights: str | None = option(
         None,
-        "balanced, or label:weight,label:weight,...: how much the loss of an "
-        "example with that label counts (default: 1).",
+        "Weight of each label in the loss: balanced, or "
+        "label:weight,label:weight,... (default: 1 for each label).",
+        group="training",
     )
     doc_stride: int | None = option(
         None,
-        "Texts that are too long are read in windows that begin so many pieces "
-        "after each other (default: they are truncated).",
+        "Split long texts into windows that start this many tokens apart "
+        "(default: truncate them).",
+        group="data",
     )
     head_dropout_prob: float = option(
-        0.1, "Dropout between the encoder and the head."
+        0.1, "Dropout between the encoder and the head.", group="training"
     )
 
     def __post_init__(self) -> None:
@@ -78,7 +94,7 @@ class ClassifierConfig(FinetuneConfig):
                 "problem_type",
             )
         }
-        given = [
+        set_flags = [
             f"--{name}" for name, value in own.items() if value is not None
         ]
         if self.is_custom:
@@ -91,9 +107,9 @@ class ClassifierConfig(FinetuneConfig):
             self._require_own_files()
         else:
             require(
-                not given,
-                f"{', '.join(given)}: these are for --task_name=custom; "
-                f"{self.task_name} has its official files in --data_dir.",
+                not set_flags,
+                f"{', '.join(set_flags)}: these are for --task_name=custom; "
+                f"{self.task_name} reads its official files from --data_dir.",
             )
             require(
                 self.data_dir is not None,
@@ -105,5 +121,5 @@ class ClassifierConfig(FinetuneConfig):
 
     @property
     def is_custom(self) -> bool:
-        """Whether the user's own files are meant."""
+        """True if the task reads the user's own files."""
         return self.task_name.lower() == "custom"

@@ -1,13 +1,15 @@
-"""Turns a run configuration into absl flags, so each default is written once.
+"""Turns a script's configuration into absl flags, and prints `--help`.
 
-Scripts import what they call inside `main`, so that `--help` and a mistyped
-flag answer at once instead of after TensorFlow's import.
+Scripts import the code that they call inside `main`, so that `--help` and a
+mistyped flag answer at once instead of after TensorFlow's import.
 """
 
 import dataclasses
 import os
+import re
 import shlex
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -18,10 +20,12 @@ from absl import flags
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf.config import GROUPS
+from bert_tf.config import IGNORED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 
-flags.disclaim_key_flags()  # Lists the flags under the script in --help.
+flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
 
 _DEFINERS = {
     bool: flags.DEFINE_bool,
@@ -29,6 +33,12 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
+_VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
+_HELP_WIDTH = 80
+_HELP_END = (
+    "--flagfile=FILE reads flags from a file, one a line. --helpfull also "
+    "prints absl's flags."
+)
 
 
 def _value_type(annotation: Any) -> type:
@@ -38,6 +48,10 @@ def _value_type(annotation: Any) -> type:
     return annotation
 
 
+def _flag_name(field: dataclasses.Field) -> str:
+    return field.metadata["name"] or field.name
+
+
 def define_flags(
     config_cls: type, flag_values: flags.FlagValues = flags.FLAGS
 ) -> Callable[[], Any]:
@@ -45,7 +59,7 @@ def define_flags(
     annotations = typing.get_type_hints(config_cls)
     names = {}
     for field in dataclasses.fields(config_cls):
-        name = field.metadata["name"] or field.name
+        name = _flag_name(field)
         names[field.name] = name
         required = field.default is dataclasses.MISSING
         default = None if required else field.default
@@ -64,15 +78,15 @@ def define_flags(
 
 
 def command_line(script: str, config: Any) -> str:
-    """Returns the command that runs `script` with what `config` says.
+    """Returns the shell command that runs `script` with the flags of `config`.
 
-    Flags at their default are left out; a value that a shell would split or
+    Flags at their default are omitted; a value that a shell would split or
     expand is quoted.
     """
     words = ["python", script]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        name = field.metadata["name"] or field.name
+        name = _flag_name(field)
         if value is None or value == field.default:
             continue
         if isinstance(value, bool):
@@ -82,14 +96,95 @@ def command_line(script: str, config: Any) -> str:
     return " ".join(words)
 
 
+def help_text(config_cls: type, description: str) -> str:
+    """Returns the text of `--help`: the description, then flags by subject.
+
+    Required flags come first within a subject, then the flags that the
+    description's examples use, then the others in the order of declaration.
+    """
+    annotations = typing.get_type_hints(config_cls)
+    examples = set(re.findall(r"--(?:no)?(\w+)", description))
+
+    def rank(field: dataclasses.Field) -> int:
+        if field.default is dataclasses.MISSING:
+            return 0
+        return 1 if _flag_name(field) in examples else 2
+
+    paragraphs = [description.strip()]
+    fields = sorted(dataclasses.fields(config_cls), key=rank)
+    for group in GROUPS:
+        entries = [
+            _flag_help(field, _value_type(annotations[field.name]))
+            for field in fields
+            if field.metadata["group"] == group
+        ]
+        if entries:
+            heading = f"{group[0].upper()}{group[1:]}:"
+            paragraphs.append("\n".join([heading, *entries]))
+    paragraphs.append(textwrap.fill(_HELP_END, _HELP_WIDTH))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _flag_help(field: dataclasses.Field, value_type: type) -> str:
+    """Returns a flag's lines in `--help`: form and default, then the text."""
+    name, choices = _flag_name(field), field.metadata["choices"]
+    if value_type is bool:
+        form = f"--[no]{name}"
+    elif choices:
+        form = f"--{name}={{{', '.join(choices)}}}"
+    else:
+        form = f"--{name}={_VALUE_NAMES[value_type]}"
+    if field.default is dataclasses.MISSING:
+        form += " (required)"
+    elif isinstance(field.default, bool):
+        form += f" (default: {str(field.default).lower()})"
+    elif field.default not in (None, ""):
+        form += f" (default: {field.default})"
+    # Continuation lines of the form are indented more than the text below it.
+    lines = [("  ", " " * 10, form)]
+    if field.metadata["group"] != IGNORED:
+        lines.append((" " * 6, " " * 6, field.metadata["help"]))
+    return "\n".join(
+        textwrap.fill(
+            text,
+            _HELP_WIDTH,
+            initial_indent=first,
+            subsequent_indent=later,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for first, later, text in lines
+    )
+
+
+class _HelpFlag(flags.BooleanFlag):
+    """`--help`: prints a text and exits with status 0."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        super().__init__(
+            "help",
+            False,
+            "Print the flags by subject.",
+            short_name="h",
+            allow_hide_cpp=True,
+            allow_override=True,
+        )
+
+    def parse(self, argument: Any) -> None:
+        if self._parse(argument):
+            sys.stdout.write(self._text)
+            sys.exit(0)
+
+
 def run(main: Callable[[Any], None]) -> None:
     """Parses the command line into a configuration and calls `main` with it.
 
     The type of `main`'s parameter defines the flags, and the docstring of its
     module is the description in `--help`.
 
-    A `UserError` ends the process with its one sentence on standard error and
-    exit status 1; `Preempted` with its sentence in the log and 0.
+    A `UserError` ends the process with its message on standard error and exit
+    status 1; `Preempted` with its message in the log and status 0.
     """
     (config_cls,) = (
         annotation
@@ -97,10 +192,18 @@ def run(main: Callable[[Any], None]) -> None:
         if name != "return"
     )
     read_config = define_flags(config_cls)
-    # absl shows the docstring of the started file, which is only a door.
-    sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__
-    # TensorFlow's notes on the machine would drown what the script says.
+    description = sys.modules[main.__module__].__doc__ or ""
+    # --helpshort shows the docstring of the started file, which is only a door.
+    sys.modules["__main__"].__doc__ = description
+    # TensorFlow's log of the hardware would hide the script's own messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    def parse_flags(argv: list[str]) -> list[str]:
+        # absl defines its own help flags just before this call.
+        help_flag = _HelpFlag(help_text(config_cls, description))
+        flags.DEFINE_flag(help_flag)
+        flags.FLAGS["?"] = help_flag
+        return app.parse_flags_with_usage(argv)
 
     def absl_main(argv: list[str]) -> None:
         if len(argv) > 1:
@@ -116,4 +219,4 @@ def run(main: Callable[[Any], None]) -> None:
         except Preempted as stop:
             logging.info("%s", stop)
 
-    app.run(absl_main)
+    app.run(absl_main, flags_parser=parse_flags)

@@ -1,4 +1,4 @@
-"""What the scripts that change models and their formats can be told."""
+"""Flags of run/convert_checkpoint.py and run/extend_vocabulary.py."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from bert_tf.config import option
 from bert_tf.flags.checks import require
 from bert_tf.flags.checks import require_at_least
 
-# The formats of checkpoints that are read and written.
+# Formats of checkpoints to read and write.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 
 
@@ -15,36 +15,41 @@ class ConvertCheckpointConfig:
     """Flags of run/convert_checkpoint.py."""
 
     target_format: str = option(
-        help_text="The format to write.", name="to", choices=FORMATS
+        help_text="Format to write.", group="output", name="to", choices=FORMATS
     )
     input: str = option(
-        help_text="A local directory; for checkpoints of TensorFlow also a "
-        "prefix such as bert_model.ckpt."
+        help_text="Directory of the model; a checkpoint of TensorFlow may "
+        "also be a prefix such as bert_model.ckpt.",
+        group="data",
     )
-    output: str = option(help_text="The local directory to write.")
+    output: str = option(help_text="Directory to write.", group="output")
     source_format: str | None = option(
         None,
-        "The format of --input (default: recognised).",
+        "Format of --input (default: detected).",
+        group="data",
         name="from",
         choices=FORMATS,
     )
     overwrite: bool = option(
-        False, "Whether --output may replace a directory that is there."
+        False, "Replace --output if it exists.", group="output"
     )
     allow_missing: str | None = option(
         None,
-        "Regular expression: weights whose name it matches may be missing "
-        "(they begin anew) or unused.",
+        "Regular expression for the names of weights that may be missing "
+        "(they are initialized randomly) or unused.",
+        group="model",
     )
     allow_activation_change: bool = option(
         False,
-        "Whether a model with the exact GELU may go to KerasHub, which has "
-        "only the tanh form; prints what that changes.",
+        "Convert a model with the exact GELU to KerasHub, which has only the "
+        "tanh form; prints the difference.",
+        group="model",
     )
     do_lower_case: bool | None = option(
         None,
-        "Whether the model reads lower case, where its format does not say "
-        "(default: as its vocabulary shows).",
+        "The model reads lower-cased text; for formats that do not store "
+        "this (default: detected from the vocabulary).",
+        group="model",
     )
 
 
@@ -53,28 +58,37 @@ class ExtendVocabularyConfig:
     """Flags of run/extend_vocabulary.py."""
 
     input: str = option(
-        help_text="The model: a model directory, or any format that "
-        "convert_checkpoint.py reads."
+        help_text="Model to extend: a model directory, or any format that "
+        "convert_checkpoint.py reads.",
+        group="model",
     )
-    output: str = option(help_text="The model directory to write.")
+    output: str = option(help_text="Model directory to write.", group="output")
     new_words_file: str | None = option(
-        None, "New words, one a line; a line such as ##itis continues words."
+        None,
+        "New words, one a line; a line such as ##itis is a token that "
+        "continues words.",
+        group="data",
     )
     use_unused: bool = option(
         True,
-        "Whether new words take [unusedN] lines first; the table grows by "
-        "the others.",
+        "Store new words in [unusedN] lines first; only the others enlarge "
+        "the embedding table.",
+        group="model",
     )
     max_position_embeddings: int | None = option(
-        None, "The new length of the position table, filled by copying."
+        None,
+        "New length of the position table; new rows are copies of the old "
+        "ones.",
+        group="model",
     )
     do_lower_case: bool | None = option(
         None,
-        "Whether the model reads lower case, where its format does not say "
-        "(default: as its vocabulary shows).",
+        "The model reads lower-cased text; for formats that do not store "
+        "this (default: detected from the vocabulary).",
+        group="model",
     )
     overwrite: bool = option(
-        False, "Whether --output may replace a directory that is there."
+        False, "Replace --output if it exists.", group="output"
     )
 
     def __post_init__(self) -> None:
@@ -84,6 +98,6 @@ class ExtendVocabularyConfig:
         )
         require(
             bool(self.new_words_file) or self.use_unused,
-            "--nouse_unused is of use with --new_words_file only.",
+            "--nouse_unused is for --new_words_file only.",
         )
         require_at_least(self, 1, "max_position_embeddings")

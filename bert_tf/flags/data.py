@@ -1,4 +1,4 @@
-"""What the scripts that make vocabularies and training data can be told."""
+"""Flags of the scripts that make vocabularies and pretraining data."""
 
 import dataclasses
 
@@ -8,25 +8,29 @@ from bert_tf.flags.checks import require_at_least
 from bert_tf.flags.checks import require_defaults
 from bert_tf.flags.checks import require_rate
 
-# What runs Apache Beam's pipelines.
+# Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """The flags of the scripts whose work Apache Beam can do.
+    """Flags of the scripts that can run on Apache Beam.
 
-    Without it `num_processes` do it, which these scripts have, too.
+    Without Beam `num_processes` processes do the work; each of these scripts
+    has that flag, too.
     """
 
     runner: str | None = option(
         None,
-        "Apache Beam's runner that does the work, with the same result "
-        "(default: processes of this machine, without Beam).",
+        "Apache Beam runner to use; the result is the same (default: "
+        "processes on this machine, without Beam).",
+        group="hardware",
         choices=RUNNERS,
     )
     beam_options: str = option(
-        "", "Further options for Apache Beam, written as for a shell."
+        "",
+        "Further options for Apache Beam, quoted as for a shell.",
+        group="hardware",
     )
 
     def __post_init__(self) -> None:
@@ -39,7 +43,7 @@ class BeamConfig:
         require(
             self.runner is None or not self.num_processes,
             "--num_processes has no effect with --runner. Received: "
-            f"{self.num_processes}; say it to the runner, in --beam_options.",
+            f"{self.num_processes}; set the runner's, in --beam_options.",
         )
 
 
@@ -47,17 +51,26 @@ class BeamConfig:
 class TokenizeFileConfig:
     """Flags of run/tokenize_file.py."""
 
-    vocab_file: str = option(help_text="The vocabulary, one piece a line.")
-    input_file: str = option(help_text="UTF-8 text; lines end at \\n only.")
-    output_file: str = option(
-        help_text="JSON lines: ids, tokens and byte offsets of each line."
+    vocab_file: str = option(
+        help_text="Vocabulary, one token a line.", group="data"
     )
-    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    input_file: str = option(
+        help_text="UTF-8 text file; only \\n ends a line.", group="data"
+    )
+    output_file: str = option(
+        help_text="JSON lines to write: ids, tokens and byte offsets of each "
+        "line.",
+        group="output",
+    )
+    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
     strip_accents: bool | None = option(
-        None, "Whether to strip accents (default: as --do_lower_case)."
+        None, "Strip accents (default: as --do_lower_case).", group="data"
     )
     preserve_special_tokens: bool = option(
-        False, "Whether [MASK] and its like, typed in the text, stay whole."
+        False,
+        "Keep special tokens such as [MASK] whole where the text contains "
+        "them.",
+        group="data",
     )
 
 
@@ -66,29 +79,43 @@ class LearnVocabularyConfig(BeamConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = option(
-        help_text="Text files (also .gz): comma-separated globs."
+        help_text="Text files (also .gz): comma-separated globs.", group="data"
     )
-    output_file: str = option(help_text="The vocabulary to write.")
-    vocab_size: int = option(30522, "Number of lines, exactly.")
-    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    output_file: str = option(
+        help_text="Vocabulary file to write.", group="output"
+    )
+    vocab_size: int = option(
+        30522, "Number of lines in the vocabulary, exactly.", group="training"
+    )
+    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
     strip_accents: bool | None = option(
-        None, "Whether to strip accents (default: as --do_lower_case)."
+        None, "Strip accents (default: as --do_lower_case).", group="data"
     )
     num_unused: int = option(
-        994, "Number of [unusedN] lines kept for words to come."
+        994,
+        "Number of [unusedN] lines reserved for new words.",
+        group="training",
     )
     min_frequency: int = option(
-        2, "Words seen less often do not take part in the learning."
+        2,
+        "Minimum count of a word; rarer words are not used for learning.",
+        group="training",
     )
     character_coverage: float = option(
-        0.9999, "Share of the text's characters that the pieces must cover."
+        0.9999,
+        "Share of the text's characters that the vocabulary must cover.",
+        group="training",
     )
     heldout_fraction: float = option(
-        0.02, "Share of the documents the report is measured on, not learnt."
+        0.02,
+        "Share of the documents held out for the report.",
+        group="evaluation and prediction",
     )
-    num_processes: int = option(0, "Workers that count; 0 means one a core.")
+    num_processes: int = option(
+        0, "Worker processes; 0 means one per core.", group="hardware"
+    )
     replace_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
+        False, "Replace bytes that are not UTF-8 with U+FFFD.", group="data"
     )
 
     def __post_init__(self) -> None:
@@ -99,7 +126,7 @@ class LearnVocabularyConfig(BeamConfig):
         require_rate(self, "character_coverage", "heldout_fraction")
         require(
             self.vocab_size > self.num_unused + 5,
-            "--vocab_size must leave room beside the 5 special and the "
+            "--vocab_size must exceed the 5 special and the "
             f"--num_unused={self.num_unused} unused lines. Received: "
             f"{self.vocab_size}.",
         )
@@ -113,76 +140,105 @@ class CreatePretrainingDataConfig(BeamConfig):
     """
 
     input_file: str = option(
-        help_text="Text files (also .gz): comma-separated globs."
+        help_text="Text files (also .gz): comma-separated globs.", group="data"
     )
     output_file: str = option(
         help_text="Record files to write, separated by commas; with "
-        "--num_shards one name, which the shards share."
+        "--num_shards, one name for all shards.",
+        group="output",
     )
-    vocab_file: str = option(help_text="The vocabulary, one piece a line.")
-    do_lower_case: bool = option(True, "Whether to lower-case the text.")
+    vocab_file: str = option(
+        help_text="Vocabulary, one token a line.", group="data"
+    )
+    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
     do_whole_word_mask: bool = option(
-        False, "Whether all pieces of a word are masked together."
+        False, "Mask all tokens of a word together.", group="masking"
     )
-    max_seq_length: int = option(128, "Length of a sequence, in pieces.")
+    max_seq_length: int = option(
+        128, "Sequence length, in tokens.", group="data"
+    )
     max_predictions_per_seq: int = option(
-        20, "Most masked pieces in a sequence."
+        20, "Maximum number of masked tokens per sequence.", group="masking"
     )
-    random_seed: int = option(12345, "Seed of every draw.")
+    random_seed: int = option(12345, "Random seed.", group="data")
     dupe_factor: int = option(
-        10, "How often each document is used, with other masks."
+        10,
+        "Number of times each document is used, with different masks.",
+        group="data",
     )
-    masked_lm_prob: float = option(0.15, "Share of pieces to predict.")
+    masked_lm_prob: float = option(
+        0.15, "Share of tokens to predict.", group="masking"
+    )
     short_seq_prob: float = option(
-        0.1, "Share of document passes made of shorter sequences."
+        0.1,
+        "Probability that a pass over a document makes shorter sequences.",
+        group="data",
     )
     generator: str = option(
         "streaming",
-        "streaming: bounded memory, all cores; original: the original's "
-        "algorithm, record for record.",
+        "Algorithm: streaming uses bounded memory and all cores; original "
+        "reproduces the original's records one by one.",
+        group="data",
         choices=("streaming", "original"),
     )
     strip_accents: bool | None = option(
-        None, "Whether to strip accents (default: as --do_lower_case)."
+        None, "Strip accents (default: as --do_lower_case).", group="data"
     )
     num_shards: int = option(
         0,
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
-        "--output_file=NAME.ENDING; 0 writes just the files that "
-        "--output_file names.",
+        "--output_file=NAME.ENDING; 0 writes exactly the files in "
+        "--output_file.",
+        group="output",
     )
-    num_processes: int = option(0, "Worker processes; 0 means one a core.")
+    num_processes: int = option(
+        0, "Worker processes; 0 means one per core.", group="hardware"
+    )
     split_sentences: bool | None = option(
         None,
-        "Whether lines are paragraphs to split into sentences (default: yes "
-        "with the streaming generator, impossible with the original one).",
+        "Treat lines as paragraphs and split them into sentences (default: "
+        "true with the streaming generator; the original one cannot).",
+        group="data",
     )
     one_document_per_file: bool = option(
-        False, "Whether a file is one document; blank lines mean nothing then."
+        False,
+        "Treat each file as one document and ignore blank lines.",
+        group="data",
     )
     replace_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are replaced by U+FFFD."
+        False, "Replace bytes that are not UTF-8 with U+FFFD.", group="data"
     )
     next_sentence_pairs: bool = option(
-        True, "Off: one segment per sequence, no next-sentence task (Table 5)."
+        True,
+        "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
+        "makes one segment per sequence (Table 5).",
+        group="data",
     )
     left_to_right: bool = option(
         False,
-        "Data for a left-to-right model: nothing is masked, each piece is "
-        "predicted from those before it (Table 5); of more than "
-        "--max_predictions_per_seq pieces as many, drawn evenly.",
+        "Make data for a left-to-right model (Table 5): no masks, each token "
+        "is predicted from the tokens before it. At most "
+        "--max_predictions_per_seq tokens are predicted, drawn evenly.",
+        group="masking",
     )
     mask_rate: float = option(
-        0.8, "Share of chosen pieces replaced by [MASK] (Table 8)."
+        0.8,
+        "Share of chosen tokens replaced with [MASK] (Table 8).",
+        group="masking",
     )
-    same_rate: float = option(0.1, "Share of chosen pieces kept (Table 8).")
+    same_rate: float = option(
+        0.1, "Share of chosen tokens left unchanged (Table 8).", group="masking"
+    )
     random_rate: float = option(
-        0.1, "Share of chosen pieces replaced by a random one (Table 8)."
+        0.1,
+        "Share of chosen tokens replaced with a random one (Table 8).",
+        group="masking",
     )
     max_ngram: int = option(
         1,
-        "Longest run of neighbouring words masked together; above 1, words are "
-        "masked whole, and runs of k words are drawn with weight 1/k.",
+        "Maximum number of adjacent words masked together. Above 1, whole "
+        "words are masked, and runs of k words have weight 1/k.",
+        group="masking",
     )
 
     def __post_init__(self) -> None:
@@ -211,7 +267,7 @@ class CreatePretrainingDataConfig(BeamConfig):
             self._check_left_to_right()
 
     def _check_left_to_right(self) -> None:
-        """Where nothing is masked, what says how to mask has no effect."""
+        """Refuses masking flags, which have no effect without masks."""
         require_defaults(
             self,
             "--left_to_right",
@@ -224,7 +280,7 @@ class CreatePretrainingDataConfig(BeamConfig):
         )
 
     def _check_original(self) -> None:
-        """The original's algorithm has none of the streaming options."""
+        """Refuses flags that only the streaming generator supports."""
         require(
             not self.split_sentences,
             "--generator=original reads one sentence a line and cannot split "
@@ -249,12 +305,17 @@ class CreatePretrainingDataConfig(BeamConfig):
 class DataServiceConfig:
     """Flags of run/data_service.py."""
 
-    port: int = option(help_text="The port that --tf_data_service names.")
+    port: int = option(
+        help_text="Port that --tf_data_service names.", group="server"
+    )
     worker_port: int = option(
-        0, "The port that batches are fetched from; 0 means --port + 1."
+        0, "Port that sends the batches; 0 means --port + 1.", group="server"
     )
     host: str | None = option(
-        None, "What the trainers call this machine (default: its name)."
+        None,
+        "Address under which the trainers reach this machine (default: its "
+        "host name).",
+        group="server",
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the demo can be told."""
+"""Flags of run/demo.py."""
 
 import dataclasses
 
@@ -10,9 +10,14 @@ from bert_tf.flags.checks import require_at_least
 class DemoConfig:
     """Flags of run/demo.py."""
 
-    output_dir: str = option(".demo", "Where everything made is kept.")
+    output_dir: str = option(
+        ".demo", "Directory for all files.", group="output"
+    )
     num_train_steps: int = option(
-        0, "Pretraining steps; 0 means the number that the demo is judged by."
+        0,
+        "Pretraining steps; 0 means the number that the demo's quality "
+        "checks are made for.",
+        group="training",
     )
 
     def __post_init__(self) -> None:

@@ -1,56 +1,78 @@
-"""The flags that say where and how precisely to compute."""
+"""Flags for devices, distribution strategy, precision and XLA."""
 
 import dataclasses
 from typing import Any
 
+from bert_tf.config import IGNORED
 from bert_tf.config import option
 from bert_tf.flags.checks import require
 from bert_tf.flags.checks import require_at_least
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
-# What a replica's step is compiled with XLA.
+# XLA compilation of a replica's training step.
 XLA_MODES = ("auto", "on", "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """The flags of all scripts that choose devices, and how precisely."""
+    """Flags of all scripts that choose devices and precision."""
 
-    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = option(
-        None, "Same as --tpu; without --use_tpu it has no effect, as ever."
+    use_tpu: bool = option(
+        False,
+        "Same as --distribution_strategy=tpu.",
+        group="hardware",
+        affects="place",
     )
-    tpu: str | None = option(None, "Address of the TPU.")
+    tpu_name: str | None = option(
+        None,
+        "Same as --tpu; ignored without --use_tpu, as in the original.",
+        group="hardware",
+        affects="place",
+    )
+    tpu: str | None = option(
+        None, "Address of the TPU.", group="hardware", affects="place"
+    )
     distribution_strategy: str = option(
         "one_device",
-        "Where to compute.",
+        "tf.distribute strategy.",
+        group="hardware",
+        affects="place",
         choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
     num_gpus: int = option(
-        0, "GPUs of a machine (or logical CPUs) to use; 0 means all."
+        0,
+        "Number of GPUs (or logical CPUs) to use per machine; 0 means all.",
+        group="hardware",
+        affects="place",
     )
     worker_hosts: str | None = option(
         None,
-        "The workers of --distribution_strategy=multi_worker_mirrored, as "
-        "host:port, comma-separated, the same on all of them; in place of "
-        "TF_CONFIG.",
+        "Workers of --distribution_strategy=multi_worker_mirrored, as "
+        "host:port, separated by commas, the same list on each worker; "
+        "replaces TF_CONFIG.",
+        group="hardware",
+        affects="place",
     )
     task_index: int | None = option(
-        None, "Which of --worker_hosts this one is, counted from 0."
+        None,
+        "Index of this worker in --worker_hosts, from 0.",
+        group="hardware",
+        affects="place",
     )
     mixed_precision: str = option(
         "float32",
-        "Precision of the arithmetic; auto takes bfloat16 where the hardware "
-        "has it. Weights stay float32.",
+        "Compute precision. auto uses bfloat16 where the hardware supports "
+        "it; weights stay float32.",
+        group="hardware",
         choices=PRECISIONS,
     )
 
     def __post_init__(self) -> None:
         require(
             self.distribution_strategy != "parameter_server",
-            "--distribution_strategy=parameter_server cannot be had: Keras 3 "
-            "keeps no variables on parameter servers "
+            "--distribution_strategy=parameter_server is not supported: Keras "
+            "3 keeps no variables on parameter servers "
             "(https://github.com/keras-team/keras/issues/18624); use "
             "multi_worker_mirrored.",
         )
@@ -65,7 +87,7 @@ class DeviceConfig:
         )
         require(
             (self.worker_hosts is None) == (self.task_index is None),
-            "--worker_hosts and --task_index belong together. Received: "
+            "--worker_hosts and --task_index must be set together. Received: "
             f"--worker_hosts={self.worker_hosts}, "
             f"--task_index={self.task_index}.",
         )
@@ -86,7 +108,7 @@ class DeviceConfig:
         )
 
     def common_flags(self) -> dict[str, Any]:
-        """Returns by name the flags that all workers must have alike."""
+        """Returns the flags that must be equal on all workers, by name."""
         return {
             f"--{name}": value
             for name, value in dataclasses.asdict(self).items()
@@ -96,28 +118,54 @@ class DeviceConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingDeviceConfig(DeviceConfig):
-    """The same for scripts whose originals ran on the TPUs of their time."""
+    """Flags of all training scripts: devices, XLA, rematerialization.
 
-    tpu_zone: str | None = option(None, "Of the original; has no meaning now.")
-    gcp_project: str | None = option(
-        None, "Of the original; has no meaning now."
+    Also the flags for Cloud TPUs of the original's time, which are ignored.
+    """
+
+    tpu_zone: str | None = option(
+        None,
+        "Accepted for compatibility; ignored.",
+        group=IGNORED,
+        affects="nothing",
     )
-    master: str | None = option(None, "Of the original; has no meaning now.")
+    gcp_project: str | None = option(
+        None,
+        "Accepted for compatibility; ignored.",
+        group=IGNORED,
+        affects="nothing",
+    )
+    master: str | None = option(
+        None,
+        "Accepted for compatibility; ignored.",
+        group=IGNORED,
+        affects="nothing",
+    )
     num_tpu_cores: int | None = option(
-        None, "Of the original; has no meaning now."
+        None,
+        "Accepted for compatibility; ignored.",
+        group=IGNORED,
+        affects="nothing",
     )
     xla: str = option(
         "auto",
-        "on compiles the whole step of a device with XLA; off compiles "
-        "nothing; auto does what suits the device. The log says what was "
+        "XLA compilation of the training step: on compiles all of it, off "
+        "nothing, auto what suits the device. The log reports what was "
         "compiled.",
+        group="hardware",
+        affects="place",
         choices=XLA_MODES,
     )
     remat: bool = option(
         False,
-        "Whether layers are computed again in the backward pass, which takes "
-        "a third longer and far less memory.",
+        "Recompute activations in the backward pass to save memory; steps "
+        "take about a third longer.",
+        group="hardware",
+        affects="nothing",
     )
     allow_changed_data: bool = option(
-        False, "Whether a resumed run may have other data or options."
+        False,
+        "Resume although the data or options changed.",
+        group="output",
+        affects="nothing",
     )

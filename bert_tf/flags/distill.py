@@ -1,4 +1,4 @@
-"""What run/distill.py can be told."""
+"""Flags of run/distill.py."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ from bert_tf.flags.checks import require_dropout
 from bert_tf.flags.checks import require_rate
 from bert_tf.flags.finetune import FinetuneConfig
 
-# The paper's models have heads of this size, and four times the width between
-# the two products of a layer.
+# The paper's models have heads of this size, and feed-forward layers of four
+# times their width.
 _HEAD_SIZE = 64
 _WIDENING = 4
 
@@ -28,115 +28,142 @@ class DistillConfig(FinetuneConfig):
     """Flags of run/distill.py."""
 
     teacher_dir: str = option(
-        help_text="The fine-tuned model to learn from: a model directory or "
-        "any other format. Its task is the student's."
+        help_text="Fine-tuned teacher: a model directory or any other "
+        "format. The student gets its task.",
+        group="model",
+        affects="place",
     )
     data_dir: str | None = option(
         None,
-        "The folder with the official files of the teacher's task, or of a "
-        "tagger's train, dev and test.",
+        "Directory with the official files of the teacher's task, or with a "
+        "tagger's train, dev and test files.",
+        group="data",
+        affects="place",
     )
     train_file: str | None = option(
         None,
-        "What to train on, in the columns that the teacher was trained on.",
+        "Training set, with the columns of the teacher's training data.",
+        group="data",
+        affects="place",
     )
-    dev_file: str | None = option(None, "What to score.")
-    test_file: str | None = option(None, "What to predict.")
+    dev_file: str | None = option(
+        None, "Dev set.", group="data", affects="place"
+    )
+    test_file: str | None = option(
+        None, "Test set.", group="data", affects="nothing"
+    )
     text_column: str | None = option(
         None,
-        "Classification of own files: the column of the text (default: as of "
-        "the teacher's data, else text).",
+        "Classification of your own files: column of the text (default: the "
+        "teacher's, else text).",
+        group="data",
     )
     text_pair_column: str | None = option(
-        None, "The same for the second text of a pair (default: the teacher's)."
+        None,
+        "Classification of your own files: column of the second text of a "
+        "pair (default: the teacher's).",
+        group="data",
     )
     label_column: str | None = option(
         None,
-        "The same for the label (default: the teacher's, else label); several, "
-        "with commas between, as of a multi_label teacher.",
+        "Classification of your own files: column of the label (default: the "
+        "teacher's, else label); for a multi_label teacher also several, "
+        "separated by commas.",
+        group="data",
     )
     unlabeled_file: str | None = option(
         None,
-        "More to train on, without labels: what run/predict.py takes as "
-        "--input_file. The teacher alone says what is right.",
+        "Additional training set without labels, in the format of "
+        "run/predict.py --input_file; only the teacher labels it.",
+        group="data",
+        affects="place",
     )
     max_seq_length: int | None = option(
         None,
-        "The most pieces of a sequence, of both models (default: what the "
-        "teacher was trained with).",
+        "Maximum sequence length of both models, in tokens (default: the "
+        "teacher's in training).",
+        group="data",
     )
 
     num_hidden_layers: int | None = option(
-        None, "Layers of a new student, L; in place of --pretrained_model_dir."
+        None,
+        "Layers of a new student, L; replaces --pretrained_model_dir.",
+        group="model",
     )
     hidden_size: int | None = option(
-        None, "Width of a new student, H (default: the teacher's)."
+        None,
+        "Width of a new student, H (default: the teacher's).",
+        group="model",
     )
     num_attention_heads: int | None = option(
         None,
-        "Attention heads of a new student, A (default: the teacher's if it is "
-        "as wide, else H / 64 as in the paper).",
+        "Attention heads of a new student, A (default: the teacher's if the "
+        "width is equal, else H / 64 as in the paper).",
+        group="model",
     )
     intermediate_size: int | None = option(
         None,
-        "Width between the products of a new student's layers (default: the "
-        "teacher's if it is as wide, else 4 H as in the paper).",
+        "Feed-forward width of a new student (default: the teacher's if the "
+        "width is equal, else 4 H as in the paper).",
+        group="model",
     )
     initialize_from_teacher: bool = option(
         True,
-        "Whether a new student as wide as the teacher begins with --teacher_"
-        "layers and what is around them; a narrower one begins at random.",
+        "Initialize a new student of the teacher's width with "
+        "--teacher_layers, the embeddings and the head; a narrower one is "
+        "initialized randomly.",
+        group="model",
     )
     teacher_layers: str | None = option(
         None,
-        "For each layer of the student a layer of the teacher, from 1, with "
-        "commas between: what it begins with, and whose states it learns "
-        "(default: evenly spread, the last to the last).",
+        "Teacher layer for each student layer, from 1, separated by commas: "
+        "for initialization and for the hidden-state loss (default: evenly "
+        "spaced, the last for the last).",
+        group="distillation",
     )
     distillation_weight: float = option(
         0.5,
-        "Share of the loss that is the teacher's soft targets, 0 to 1; the "
+        "Weight of the teacher's soft targets in the loss, 0 to 1; the "
         "labels have the rest (Hinton et al., 2015).",
+        group="distillation",
     )
     temperature: float = option(
-        2.0, "What logits are divided by for soft targets, at least 1."
+        2.0,
+        "Divisor of the logits for soft targets, at least 1.",
+        group="distillation",
     )
     hidden_weight: float = option(
         1.0,
-        "Weight of the teacher's hidden states, added to the other two; 0 "
-        "leaves them out.",
+        "Weight of the hidden-state loss, which is added; 0 turns it off.",
+        group="distillation",
     )
     hidden_loss: str = option(
         "mse",
-        "How hidden states are compared: mse (Jiao et al., 2020) or cosine "
-        "(Sanh et al., 2019).",
+        "Loss between hidden states: mse (Jiao et al., 2020) or cosine (Sanh "
+        "et al., 2019).",
+        group="distillation",
         choices=("mse", "cosine"),
     )
     attention_weight: float = option(
         0.0,
-        "Weight of the teacher's attention, added as well (Sun et al., 2020); "
-        "needs as many heads and --attention_probs_dropout_prob=0.",
+        "Weight of the attention loss, which is added (Sun et al., 2020); "
+        "needs the teacher's number of heads and "
+        "--attention_probs_dropout_prob=0.",
+        group="distillation",
     )
     head_dropout_prob: float = option(
-        0.1, "Dropout between the student's encoder and its head."
+        0.1,
+        "Dropout between the student's encoder and its head.",
+        group="training",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_own_files("data_dir")
-        given = [
-            f"--{name}"
-            for name in ("train_file", "dev_file", "test_file")
-            if getattr(self, name) is not None
-        ]
-        require(
-            not (self.data_dir and given),
-            "--data_dir takes the place of --train_file, --dev_file and "
-            f"--test_file. Received: --data_dir and {', '.join(given)}.",
-        )
+        self._require_one_source("data_dir")
         require(
             self.do_train or self.unlabeled_file is None,
-            "--unlabeled_file is to train on, so it needs --do_train.",
+            "--unlabeled_file is for training, so it needs --do_train.",
         )
         require_at_least(self, 1, *_SHAPE_FLAGS)
         require_rate(self, "distillation_weight")
@@ -159,18 +186,18 @@ class DistillConfig(FinetuneConfig):
         require_dropout(self, "head_dropout_prob")
         require(
             self.learns_from_teacher or self.unlabeled_file is None,
-            "--unlabeled_file teaches nothing where --distillation_weight, "
+            "--unlabeled_file has no effect if --distillation_weight, "
             "--hidden_weight and --attention_weight are 0; drop it.",
         )
         require(
             not (self.remat and self.attention_weight),
-            "--remat keeps no attention, which --attention_weight compares; "
-            "drop one of the two.",
+            "--remat does not keep the attention that --attention_weight "
+            "compares; drop one of the two.",
         )
         self.layers_of_flag()
 
     def _check_start(self) -> None:
-        given = [
+        set_flags = [
             f"--{name}"
             for name in _SHAPE_FLAGS
             if getattr(self, name) is not None
@@ -178,11 +205,11 @@ class DistillConfig(FinetuneConfig):
         if self.has_student:
             super()._check_start()
             require(
-                not given and self.initialize_from_teacher,
-                f"{', '.join(given) or '--noinitialize_from_teacher'}: these "
-                "are for a new student; --pretrained_model_dir and "
-                "--bert_config_file have a shape and weights. Drop the one or "
-                "the other.",
+                not set_flags and self.initialize_from_teacher,
+                f"{', '.join(set_flags) or '--noinitialize_from_teacher'}: "
+                "these are for a new student; --pretrained_model_dir and "
+                "--bert_config_file have a shape and weights. Drop one or the "
+                "other.",
             )
         elif self.do_train:
             require(
@@ -198,7 +225,7 @@ class DistillConfig(FinetuneConfig):
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Whether the teacher has any part in the loss."""
+        """True if any loss term uses the teacher."""
         weights = (
             self.distillation_weight,
             self.hidden_weight,
@@ -208,7 +235,7 @@ class DistillConfig(FinetuneConfig):
 
     @property
     def has_student(self) -> bool:
-        """Whether the student is a model that is there."""
+        """True if the student is an existing model, not a new one."""
         return bool(
             self.pretrained_model_dir
             or self.bert_config_file
@@ -217,19 +244,19 @@ class DistillConfig(FinetuneConfig):
         )
 
     def layers_of_flag(self) -> tuple[int, ...] | None:
-        """Returns what --teacher_layers says, None if it is not given."""
+        """Returns the numbers in --teacher_layers, None if it is not set."""
         if self.teacher_layers is None:
             return None
         parts = [part.strip() for part in self.teacher_layers.split(",")]
         require(
             all(part.isdecimal() and int(part) > 0 for part in parts),
-            "--teacher_layers must be numbers from 1 with commas between, as "
-            f"2,4,6. Received: {self.teacher_layers!r}.",
+            "--teacher_layers must be numbers from 1, separated by commas, "
+            f"such as 2,4,6. Received: {self.teacher_layers!r}.",
         )
         return tuple(map(int, parts))
 
-    def given_columns(self) -> dict[str, str]:
-        """Returns the names of columns that were given, by flag."""
+    def column_flags(self) -> dict[str, str]:
+        """Returns the column names that are set, by flag."""
         names = ("text_column", "text_pair_column", "label_column")
         values = {name: getattr(self, name) for name in names}
         return {name: x for name, x in values.items() if x is not None}
@@ -240,12 +267,12 @@ class DistillConfig(FinetuneConfig):
         """Returns the shape of a new student, as keys of a `BertConfig`.
 
         Args:
-          hidden_size: The teacher's, like the next two.
-          num_attention_heads: Its heads.
-          intermediate_size: Its width between products.
+          hidden_size: The teacher's width.
+          num_attention_heads: The teacher's number of attention heads.
+          intermediate_size: The teacher's feed-forward width.
 
         Raises:
-          UserError: If the heads must be given.
+          UserError: If --num_attention_heads must be set.
         """
         width = self.hidden_size or hidden_size
         heads, inner = self.num_attention_heads, self.intermediate_size
@@ -254,8 +281,8 @@ class DistillConfig(FinetuneConfig):
             intermediate_size = _WIDENING * width
             require(
                 heads is not None or width % _HEAD_SIZE == 0,
-                f"--hidden_size={width} is no multiple of {_HEAD_SIZE}, so "
-                "--num_attention_heads must say how many heads share it.",
+                f"--hidden_size={width} is not a multiple of {_HEAD_SIZE}, so "
+                "--num_attention_heads must be set.",
             )
         return {
             "num_hidden_layers": self.num_hidden_layers,

@@ -1,4 +1,4 @@
-"""What the scripts in export/ can be told."""
+"""Flags of the scripts in export/."""
 
 import dataclasses
 import itertools
@@ -19,47 +19,55 @@ HEADS = (
     "embeddings",
 )
 POOLINGS = ("mean", "cls", "max")
-# How the weights of a .tflite file are kept, and how products are computed.
+# Storage of the weights of a .tflite file, and precision of its products.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 ALL = "all"
-# Those of them for --litert.
+# Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# The oldest runtimes that a .tflite file is made for: the newest alone, or
-# also tflite-runtime 2.14 and tflite-support 0.4.
+# The oldest runtime that a .tflite file supports: the newest one only, or also
+# tflite-runtime 2.14 and tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
-# Lengths that rows are padded to, unless told otherwise: few, and none more
-# than half again as long as the one before.
+# Default lengths that rows are padded to: few, and none more than 1.5 times as
+# long as the previous one.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Flags of every exporter: which model, and what it is to answer."""
+    """Flags of every exporter: the model and the task of the export."""
 
     model_dir: str = option(
-        help_text="A model of any format, with its vocabulary."
+        help_text="Model of any format, with its vocabulary.", group="model"
     )
     head: str = option(
         "auto",
-        "What to answer (default: what the model was trained for; of a "
-        "pretrained model fill_mask, of a bare encoder embeddings).",
+        "Task of the export (default: the task that the model was trained "
+        "for; fill_mask for a pretrained model, embeddings for a bare "
+        "encoder).",
+        group="model",
         choices=("auto", *HEADS),
     )
     pair: bool | None = option(
         None,
-        "Whether a classifier takes text_pair beside text (default: as the "
-        "model was trained; where that is not known, no).",
+        "The classifier takes text_pair in addition to text (default: as in "
+        "training; false if that is not stored).",
+        group="model",
     )
     pooling: str = option(
         "mean",
-        "What of a layer is the embedding of a text: the mean or the maximum "
-        "over its pieces, or the piece [CLS].",
+        "Embedding of a text: mean or maximum of a layer's outputs over the "
+        "tokens, or the output at [CLS].",
+        group="model",
         choices=POOLINGS,
     )
     layer: int = option(
-        -1, "Which layer's output embeddings are made of, from 0 or from -1."
+        -1,
+        "Layer whose outputs become embeddings, from 0 or from -1.",
+        group="model",
     )
-    top_k: int = option(5, "Candidates of fill_mask per [MASK].")
+    top_k: int = option(
+        5, "Candidates per [MASK], for fill_mask.", group="model"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,60 +75,74 @@ class SavedModelConfig(ExportConfig):
     """Flags of export/savedmodel.py."""
 
     output_dir: str = option(
-        help_text="Where the versions of the model are: 1, 2, ..."
+        help_text="Directory of the model's versions: 1, 2, ...", group="output"
     )
     version: int | None = option(
-        None, "The version to write (default: the next number)."
+        None, "Version to write (default: the next number).", group="output"
     )
     max_seq_length: int | None = option(
         None,
-        "The most pieces of a row (default: as the model was trained; where "
-        "it does not say that, as many as it has positions).",
+        "Maximum length of a row, in tokens (default: as in training; if "
+        "that is not stored, the number of positions).",
+        group="model",
     )
     buckets: str | None = option(
         None,
-        "Lengths that a batch may be padded to, such as 16,32,64; "
-        "--max_seq_length is always one (default: "
+        "Lengths that a batch may be padded to, such as 16,32,64, in "
+        "addition to --max_seq_length (default: "
         f"{','.join(map(str, BUCKETS))}).",
+        group="hardware",
     )
     precision: str = option(
         "float32",
-        "Precision of the arithmetic; auto takes bfloat16 where this machine "
-        "computes in it.",
+        "Compute precision. auto uses bfloat16 where this machine supports it.",
+        group="hardware",
         choices=("float32", "bfloat16", "auto"),
     )
     ids_only: bool = option(
         False,
-        "Whether to write also a SavedModel that takes ids and needs no "
-        "TF-Text, into <output_dir>_ids.",
+        "Also write a SavedModel that takes ids and needs no TF-Text, to "
+        "<output_dir>_ids.",
+        group="output",
     )
     litert: bool = option(
         False,
-        "Whether to write also what run/serve.py --engine=litert runs, the "
-        "fastest way on an x86 CPU, into litert/ of the version.",
+        "Also write the files that run/serve.py --engine=litert runs, the "
+        "fastest way on an x86 CPU, to litert/ of the version.",
+        group="output",
     )
     litert_quantization: str | None = option(
         None,
-        "How the weights in litert/ are kept: dynamic in int8, float16, or "
-        "none in float32 (default: dynamic).",
+        "Weights in litert/: dynamic is int8, float16, or none for float32 "
+        "(default: dynamic).",
+        group="output",
         choices=LITERT_QUANTIZATIONS,
     )
     model_name: str | None = option(
-        None, "What servers call the model (default: the name of --output_dir)."
+        None,
+        "Name of the model on servers (default: the name of --output_dir).",
+        group="output",
     )
     doc_stride: int | None = option(
         None,
-        "How far windows of a long text begin after each other, in pieces "
-        "(default: as the model was trained).",
+        "Distance between the starts of the windows of a long text, in "
+        "tokens (default: as in training).",
+        group="model",
     )
     max_query_length: int | None = option(
-        None, "The most pieces of a question (default: as trained)."
+        None,
+        "Maximum length of a question, in tokens (default: as in training).",
+        group="model",
     )
     n_best_size: int | None = option(
-        None, "How many starts and ends are tried (default: as trained)."
+        None,
+        "Number of starts and ends to combine (default: as in training).",
+        group="model",
     )
     max_answer_length: int | None = option(
-        None, "The most pieces of an answer (default: as trained)."
+        None,
+        "Maximum length of an answer, in tokens (default: as in training).",
+        group="model",
     )
 
     def __post_init__(self) -> None:
@@ -135,7 +157,7 @@ class SavedModelConfig(ExportConfig):
             "max_answer_length",
         )
         require_at_least(self, 3, "max_seq_length")
-        # A version is an <int64> to a server.
+        # Servers store a version as an int64.
         require(
             self.version is None or self.version < 2**63,
             f"--version must be below 2**63. Received: {self.version}.",
@@ -143,34 +165,34 @@ class SavedModelConfig(ExportConfig):
         name = self.served_name
         require(
             bool(name) and "/" not in name and ":" not in name,
-            "--model_name must be a name without / and :, as it stands in "
-            f"addresses. Received: {name!r}.",
+            "--model_name must be a name without / and :, as it is part of "
+            f"URLs. Received: {name!r}.",
         )
         require(
             self.litert or self.litert_quantization is None,
-            "--litert_quantization is of use with --litert only.",
+            "--litert_quantization is for --litert only.",
         )
         self.bucket_lengths()
 
     @property
     def quantization_of_litert(self) -> str | None:
-        """How the weights in litert/ are kept; None if there are none."""
+        """The quantization of the weights in litert/, None without --litert."""
         if not self.litert:
             return None
         return self.litert_quantization or "dynamic"
 
     @property
     def served_name(self) -> str:
-        """What servers call the model."""
+        """The model's name on servers."""
         if self.model_name is not None:
             return self.model_name
         return os.path.basename(os.path.abspath(self.output_dir))
 
     def bucket_lengths(self) -> tuple[int, ...] | None:
-        """Returns the lengths of --buckets; None if they are not given.
+        """Returns the lengths in --buckets, None if it is not set.
 
         Raises:
-          UserError: If they are no rising numbers.
+          UserError: If they are not increasing numbers.
         """
         if self.buckets is None:
             return None
@@ -195,14 +217,16 @@ class VerifyConfig:
     """Flags of export/verify.py."""
 
     export_dir: str = option(
-        help_text="The export: <output_dir>/<version>, or <output_dir>, of "
-        "which the newest version counts."
+        help_text="Export to check: <output_dir>/<version>, or <output_dir> "
+        "for its newest version.",
+        group="model",
     )
-    model_dir: str = option(help_text="The model that was exported.")
+    model_dir: str = option(help_text="Model that was exported.", group="model")
     url: str | None = option(
         None,
-        "A live server to ask as well: http://HOST:PORT/v1/models/NAME, or "
-        "HOST:PORT of gRPC.",
+        "Live server to check as well: http://HOST:PORT/v1/models/NAME, or "
+        "HOST:PORT for gRPC.",
+        group="server",
     )
 
 
@@ -211,49 +235,57 @@ class TfliteConfig(ExportConfig):
     """Flags of export/tflite.py."""
 
     output_file: str = option(
-        help_text="The .tflite file to write; what it is, and how it was "
-        "verified, stands in <output_file>.json."
+        help_text=".tflite file to write; <output_file>.json describes it "
+        "and its verification.",
+        group="output",
     )
     quantization: str = option(
         "dynamic",
-        "How weights are kept: none is float32; float16 halves the file; "
-        "dynamic keeps them in int8 and computes products in it; full_int8 "
-        "all else too; all makes each of them, to compare.",
+        "Weights: none is float32; float16 halves the file; dynamic stores "
+        "them in int8 and multiplies in int8; full_int8 also quantizes "
+        "everything else; all writes each of these files, for comparison.",
+        group="output",
         choices=(*QUANTIZATIONS, ALL),
     )
     input: str = option(
         "ids",
-        "What goes in: ids, with TensorFlow Lite's own operators alone; or "
-        "text, which hosts with TF-Text's operators can run.",
+        "Inputs: ids, with TensorFlow Lite's own operators only; or text, "
+        "for hosts that have TF-Text's operators.",
+        group="model",
         choices=("ids", "text"),
     )
     max_seq_length: int | None = option(
         None,
-        "Pieces of each row (default: free with --input=ids; with text as the "
-        "model was trained).",
+        "Length of each row, in tokens (default: variable with --input=ids; "
+        "as in training with text).",
+        group="model",
     )
     batch_size: int | None = option(
-        None, "Rows of each call (default: any number)."
+        None, "Rows per call (default: any number).", group="model"
     )
     representative_file: str | None = option(
         None,
-        "Rows like those to come, in the format of the task's files; "
-        "full_int8 sets its scales by them.",
+        "Typical rows, in the format of the task's files, to calibrate the "
+        "scales of full_int8.",
+        group="evaluation and prediction",
     )
     eval_file: str | None = option(
         None,
-        "Rows with answers, in the format of the task's dev file. The file is "
-        "scored on them beside the model.",
+        "Labeled rows, in the format of the task's dev file, to score the "
+        "file and the model on.",
+        group="evaluation and prediction",
     )
     max_drop: float = option(
         1.0,
-        "By how many points of 100 the score may be below the model's; if it "
-        "is more, no file appears.",
+        "Maximum loss of score compared with the model, in points of 100; if "
+        "it is exceeded, no file is written.",
+        group="evaluation and prediction",
     )
     compatibility: str = option(
         "current",
-        "The oldest runtime that must run the file; 2.14 gives each dense "
-        "layer one scale instead of one a column.",
+        "Oldest runtime that must run the file; 2.14 uses one scale per "
+        "dense layer instead of one per column.",
+        group="output",
         choices=COMPATIBILITIES,
     )
 
@@ -274,13 +306,13 @@ class TfliteConfig(ExportConfig):
         require(
             self.quantization != "full_int8"
             or self.representative_file is not None,
-            "--quantization=full_int8 needs --representative_file, whose rows "
-            "say how large activations become. Received: none.",
+            "--quantization=full_int8 needs --representative_file, to "
+            "calibrate the range of activations. Received: none.",
         )
         require(
             self.quantization != "full_int8" or self.input == "ids",
             "--quantization=full_int8 is for --input=ids. Received: "
-            f"--input={self.input}; take dynamic.",
+            f"--input={self.input}; use dynamic.",
         )
         require(
             self.eval_file is not None or self.max_drop == 1.0,

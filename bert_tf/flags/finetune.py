@@ -1,7 +1,7 @@
-"""What all scripts that fine-tune can be told.
+"""Flags of all fine-tuning scripts, and the grid of hyperparameters.
 
-Names and defaults are those of the original's run_classifier.py and
-run_squad.py where these have the flag.
+Names and defaults come from the original's run_classifier.py and run_squad.py
+where these have the flag.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ DEFAULT_RATE = "5e-5"
 
 @dataclasses.dataclass(frozen=True)
 class TrialConfig:
-    """One run of the paper's selection (section A.3).
+    """The hyperparameters of one trial of the grid search (section A.3).
 
     Attributes:
       learning_rate: The peak rate.
-      train_batch_size: Examples of a step.
-      num_train_epochs: Passes over the training data, maybe with a fraction.
-      seed: Seed of head, order and dropout.
-      name: A folder's name that tells it from the other runs.
+      train_batch_size: Examples per step.
+      num_train_epochs: Passes over the training data, possibly fractional.
+      seed: Seed of the head, the order and dropout.
+      name: The trial's folder name, unique among the trials.
     """
 
     learning_rate: float
@@ -44,132 +44,215 @@ class TrialConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingDeviceConfig):
-    """The flags that all tasks have; those of the original first."""
+    """Flags of all fine-tuning tasks; the original's flags first."""
 
-    output_dir: str = option(help_text="Where everything made is kept.")
+    output_dir: str = option(
+        help_text="Directory for checkpoints, predictions, logs and the model.",
+        group="output",
+        affects="place",
+    )
     bert_config_file: str | None = option(
-        None, "The shape of the model that --init_checkpoint holds."
+        None,
+        "Configuration of --init_checkpoint, bert_config.json.",
+        group="model",
+        affects="place",
     )
     vocab_file: str | None = option(
-        None, "The vocabulary of the model that --init_checkpoint holds."
+        None, "Vocabulary of --init_checkpoint.", group="model", affects="place"
     )
     init_checkpoint: str | None = option(
-        None, "The pretrained model: of any format, or a checkpoint's prefix."
+        None,
+        "Pretrained model: any format, or a checkpoint's prefix.",
+        group="model",
+        affects="place",
     )
     do_lower_case: bool | None = option(
         None,
-        "Whether text is made lower case for --vocab_file (default: as the "
-        "model says, else unless a piece has an upper-case letter). A "
-        "--pretrained_model_dir knows by itself.",
+        "Lower-case the text for --vocab_file (default: as the model states, "
+        "else unless a vocabulary entry has an upper-case letter). Not "
+        "needed with --pretrained_model_dir.",
+        group="data",
     )
     max_seq_length: int = option(
-        128, "The most pieces of a sequence; longer ones are truncated."
+        128,
+        "Maximum sequence length, in tokens; longer texts are truncated.",
+        group="data",
     )
-    do_train: bool = option(False, "Whether to train.")
-    do_eval: bool = option(False, "Whether to score the dev set.")
-    do_predict: bool = option(False, "Whether to predict the test set.")
+    do_train: bool = option(
+        False, "Train.", group="training", affects="nothing"
+    )
+    do_eval: bool = option(
+        False,
+        "Evaluate on the dev set.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
+    do_predict: bool = option(
+        False,
+        "Predict the test set.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
     train_batch_size: str = option(
         "32",
-        "Examples a step (of taggers sentences, of SQuAD windows); several, as "
-        "16,32, are tried in turn.",
+        "Examples per step (sentences for taggers, windows for SQuAD); a "
+        "list such as 16,32 trains one trial for each value.",
+        group="training",
     )
-    eval_batch_size: int = option(8, "Examples computed at once on dev.")
-    predict_batch_size: int = option(8, "Examples computed at once on test.")
+    eval_batch_size: int = option(
+        8,
+        "Batch size for the dev set.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
+    predict_batch_size: int = option(
+        8,
+        "Batch size for the test set.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
     learning_rate: str = option(
         DEFAULT_RATE,
-        "Peak learning rate; several, as 5e-5,3e-5, are tried in turn.",
+        "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
+        "each value.",
+        group="training",
     )
     num_train_epochs: str = option(
-        "3.0", "Passes over the data; several, as 2,3,4, are tried in turn."
+        "3.0",
+        "Passes over the data; a list such as 2,3,4 trains one trial for "
+        "each value.",
+        group="training",
     )
     warmup_proportion: float = option(
-        0.1, "Share of the steps in which the learning rate rises."
+        0.1, "Share of the steps used for linear warmup.", group="training"
     )
-    save_checkpoints_steps: int = option(1000, "Steps between checkpoints.")
+    save_checkpoints_steps: int = option(
+        1000, "Steps between checkpoints.", group="output", affects="nothing"
+    )
     iterations_per_loop: int | None = option(
         None,
-        "Steps between metrics lines (default: a hundredth of the run; the "
-        "original's 1000 is more than many runs have).",
+        "Steps between lines of metrics (default: a hundredth of the run; "
+        "the original's 1000 exceeds many runs).",
+        group="output",
+        affects="nothing",
     )
 
     pretrained_model_dir: str | None = option(
         None,
-        "The pretrained model with its vocabulary: a model directory or any "
-        "other format; in place of --init_checkpoint, --bert_config_file and "
+        "Pretrained model with its vocabulary: a model directory or any "
+        "other format; replaces --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
+        group="model",
+        affects="place",
     )
     normalization: str | None = option(
         None,
-        "How text is read: original; or ascii_lower, as MediaPipe and the "
-        "TensorFlow Lite Task Library do on the device, so that a .tflite file "
-        "agrees there with what was trained (default: as the pretrained "
-        "model).",
+        "Text normalization: original, or ascii_lower as in MediaPipe and "
+        "the TensorFlow Lite Task Library, so that a .tflite file agrees "
+        "with the trained model on the device (default: the pretrained "
+        "model's).",
+        group="data",
         choices=NORMALIZATIONS,
     )
     num_restarts: int = option(
-        1, "Runs of each kind, which differ in their seed only."
+        1,
+        "Trials per combination of hyperparameters; they differ only in the "
+        "seed.",
+        group="training",
+        affects="nothing",
     )
-    seed: int = option(12345, "Seed of the head, of the order and dropout.")
+    seed: int = option(
+        12345,
+        "Random seed of the head, the order and dropout.",
+        group="training",
+    )
     num_length_buckets: int = option(
         0,
-        "Lengths that batches are padded to: 0 takes every multiple of 8, 1 "
-        "pads all to --max_seq_length as the original does, others choose the "
-        "lengths with the least padding (for TPUs, which compile each).",
+        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
+        "pads all to --max_seq_length, as the original does; larger numbers "
+        "choose the lengths with the least padding (for TPUs, which compile "
+        "each).",
+        group="hardware",
     )
     micro_batch_size: int = option(
-        0, "Examples computed at once in training; 0 means all of a step."
+        0,
+        "Examples computed at once in training; 0 means the whole batch.",
+        group="hardware",
+        affects="nothing",
     )
     optimizer: str = option(
         "bert_adam",
-        "bert_adam: the original's, without bias correction.",
+        "Optimizer. bert_adam is the original's: AdamW without bias "
+        "correction.",
+        group="training",
         choices=OPTIMIZERS,
     )
-    weight_decay_rate: float = option(0.01, "Decoupled weight decay.")
+    weight_decay_rate: float = option(
+        0.01, "Decoupled weight decay.", group="training"
+    )
     layer_decay: float = option(
         1.0,
-        "Each encoder layer learns at this times the rate of the layer above "
-        "it, the embeddings at that of a layer below the first.",
+        "Factor between the learning rates of adjacent encoder layers: each "
+        "layer uses this times the rate of the layer above it, the "
+        "embeddings this times the rate of the first layer.",
+        group="training",
     )
     num_frozen_layers: int = option(
         0,
-        "Encoder layers, from the first, that keep their weights, as then do "
-        "the embeddings.",
+        "Number of frozen encoder layers, from the first; above 0, the "
+        "embeddings are frozen too.",
+        group="training",
     )
     hidden_dropout_prob: float | None = option(
-        None, "Overrides the configuration's dropout of layers."
+        None,
+        "Dropout of embeddings and layer outputs (default: the "
+        "configuration's).",
+        group="training",
     )
     attention_probs_dropout_prob: float | None = option(
-        None, "Overrides the configuration's dropout of attention."
+        None,
+        "Dropout of attention probabilities (default: the configuration's).",
+        group="training",
     )
     left_to_right: bool | None = option(
-        None, "Overrides the configuration's direction of attention (Table 5)."
+        None,
+        "Attention to the left only, Table 5 (default: the configuration's).",
+        group="model",
     )
     head: str = option(
         "linear",
-        "bilstm puts a new bidirectional LSTM under the head (Table 5).",
+        "Task head: linear, or bilstm with a new bidirectional LSTM below it "
+        "(Table 5).",
+        group="model",
         choices=HEAD_TYPES,
     )
     new_pooler: bool = option(
         False,
-        "Whether the pooler begins anew, as for encoders whose pooler was "
-        "never trained.",
+        "Initialize the pooler randomly, for encoders whose pooler was never "
+        "trained.",
+        group="model",
     )
     keep_best: bool = option(
         False,
-        "Whether the model is that of the best evaluation on dev, not the "
-        "last one.",
+        "Keep the model of the best evaluation on the dev set, instead of "
+        "the last one.",
+        group="evaluation and prediction",
     )
     early_stopping_patience: int = option(
         0,
-        "Training ends after so many evaluations without a better one; 0 means "
-        "never. The model is then that of the best one.",
+        "Stop after this many evaluations without improvement and keep the "
+        "best model; 0 means never.",
+        group="evaluation and prediction",
     )
     evaluate_every_steps: int = option(
         0,
-        "Steps between evaluations in training, for --keep_best and "
-        "--early_stopping_patience; 0 means an epoch.",
+        "Steps between evaluations during training, for --keep_best and "
+        "--early_stopping_patience; 0 means one epoch.",
+        group="evaluation and prediction",
     )
-    keep_checkpoint_max: int = option(1, "Checkpoints to keep.")
+    keep_checkpoint_max: int = option(
+        1, "Number of checkpoints to keep.", group="output", affects="nothing"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -219,14 +302,14 @@ class FinetuneConfig(TrainingDeviceConfig):
             "--early_stopping_patience.",
         )
         require(
-            len(self.runs()) == 1 or not self.do_train or self.may_score_dev,
-            "Several runs need --do_eval, as the best of them on dev is kept.",
+            len(self.trials()) == 1 or not self.do_train or self.may_score_dev,
+            "Several trials need --do_eval, to keep the best one on dev.",
         )
         require(
             not self.selects_evaluation
             or (self.do_train and self.may_score_dev),
             "--keep_best and --early_stopping_patience need --do_train and "
-            "--do_eval, as they choose by the dev set.",
+            "--do_eval, as they select by the dev set.",
         )
 
     def _check_start(self) -> None:
@@ -234,7 +317,7 @@ class FinetuneConfig(TrainingDeviceConfig):
         if self.pretrained_model_dir:
             require(
                 not any(trio),
-                "--pretrained_model_dir takes the place of --init_checkpoint, "
+                "--pretrained_model_dir replaces --init_checkpoint, "
                 "--bert_config_file and --vocab_file. Received both; drop one.",
             )
         elif any(trio) or self.do_train:
@@ -244,8 +327,8 @@ class FinetuneConfig(TrainingDeviceConfig):
                 "--vocab_file and --init_checkpoint.",
             )
 
-    def asked_kinds(self) -> dict[str, str]:
-        """Returns the kinds of data that are asked for, and by which flag."""
+    def requested_splits(self) -> dict[str, str]:
+        """Returns the splits to process, each with the flag that selects it."""
         flags = (
             ("train", "do_train"),
             ("dev", "do_eval"),
@@ -256,35 +339,49 @@ class FinetuneConfig(TrainingDeviceConfig):
         }
 
     def _require_own_files(self, folder_flag: str | None = None) -> None:
-        """Raises `UserError` if one of --train_file, ... is not given.
+        """Raises `UserError` if one of --train_file, ... is not set.
 
         Args:
-          folder_flag: What names a folder with them instead, if anything does.
+          folder_flag: A flag that names a folder with these files instead.
         """
         if folder_flag and getattr(self, folder_flag):
             return
         hint = f", or --{folder_flag}" if folder_flag else ""
-        for kind, flag in self.asked_kinds().items():
+        for kind, flag in self.requested_splits().items():
             require(
                 getattr(self, f"{kind}_file") is not None,
                 f"{flag} needs --{kind}_file{hint}.",
             )
 
+    def _require_one_source(self, folder_flag: str) -> None:
+        """Raises `UserError` for a folder and files at the same time."""
+        set_flags = [
+            f"--{kind}_file"
+            for kind in ("train", "dev", "test")
+            if getattr(self, f"{kind}_file") is not None
+        ]
+        require(
+            not (getattr(self, folder_flag) and set_flags),
+            f"--{folder_flag} replaces --train_file, --dev_file and "
+            f"--test_file. Received: --{folder_flag} and "
+            f"{', '.join(set_flags)}.",
+        )
+
     @property
     def may_score_dev(self) -> bool:
-        """Whether there may be a dev set to choose by."""
+        """True if there may be a dev set to select by."""
         return self.do_eval
 
     @property
     def selects_evaluation(self) -> bool:
-        """Whether dev is evaluated in training, to choose among its steps."""
+        """True if training evaluates on dev, to select one of its steps."""
         return self.keep_best or self.early_stopping_patience > 0
 
-    def runs(self) -> tuple[TrialConfig, ...]:
-        """Returns the settings of each run: all combinations of the values.
+    def trials(self) -> tuple[TrialConfig, ...]:
+        """Returns the trials: all combinations of the hyperparameters.
 
         Raises:
-          UserError: If a flag holds something else than numbers.
+          UserError: If a flag holds anything other than numbers.
         """
         rates = self._numbers("learning_rate", float)
         sizes = self._numbers("train_batch_size", int)
@@ -311,10 +408,10 @@ class FinetuneConfig(TrainingDeviceConfig):
             except ValueError:
                 value = 0
             if not 0 < value < float("inf"):
-                what = "whole number" if kind is int else "number"
+                noun = "whole number" if kind is int else "number"
                 raise UserError(
-                    f"--{name} must be a {what} above 0, or several with "
-                    f"commas between. Received: {getattr(self, name)!r}."
+                    f"--{name} must be a {noun} above 0, or several, separated "
+                    f"by commas. Received: {getattr(self, name)!r}."
                 )
             values.append(value)
         if len(set(values)) < len(values):

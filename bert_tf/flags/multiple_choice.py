@@ -1,4 +1,4 @@
-"""What run/finetune_multiple_choice.py can be told."""
+"""Flags of run/finetune_multiple_choice.py."""
 
 import dataclasses
 
@@ -22,34 +22,47 @@ class MultipleChoiceConfig(FinetuneConfig):
     """Flags of run/finetune_multiple_choice.py."""
 
     task_name: str = option(
-        help_text="What to learn: a data set in --data_dir, or custom for own "
+        help_text="Task: a data set in --data_dir, or custom for your own "
         "files.",
+        group="data",
         choices=("swag", "codah", "comve_a", "comve_b", "custom"),
     )
     data_dir: str | None = option(
-        None, "The folder with the task's official files."
+        None,
+        "Directory with the task's official files.",
+        group="data",
+        affects="place",
     )
-    train_file: str | None = option(None, "custom: what to train on.")
-    dev_file: str | None = option(None, "custom: what to score.")
-    test_file: str | None = option(None, "custom: what to predict.")
+    train_file: str | None = option(
+        None, "custom: training set.", group="data", affects="place"
+    )
+    dev_file: str | None = option(
+        None, "custom: dev set.", group="data", affects="place"
+    )
+    test_file: str | None = option(
+        None, "custom: test set.", group="data", affects="nothing"
+    )
     context_column: str | None = option(
         None,
-        "custom: the column of what the choices continue or answer (default: "
-        "context); --context_column= if there is none.",
+        "custom: column of the text that the choices continue or answer "
+        "(default: context); --context_column= if there is none.",
+        group="data",
     )
     choice_columns: str | None = option(
         None,
-        "custom: the columns of the choices, with commas between; a single "
-        "one, of a .jsonl or .json file, holds lists of choices (default: "
+        "custom: columns of the choices, separated by commas; a single "
+        "column of a .jsonl or .json file holds lists of choices (default: "
         "choices).",
+        group="data",
     )
     label_column: str | None = option(
         None,
-        "custom: the column of the right choice, by its index from 0 or the "
-        "name of its column (default: label).",
+        "custom: column of the correct choice: its index from 0, or the name "
+        "of its column (default: label).",
+        group="data",
     )
     head_dropout_prob: float = option(
-        0.1, "Dropout between the encoder and the head."
+        0.1, "Dropout between the encoder and the head.", group="training"
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +83,7 @@ class MultipleChoiceConfig(FinetuneConfig):
         self._require_own_files()
         require(
             self.label_column != "",
-            "--label_column must not be empty; a test set need not have it.",
+            "--label_column must not be empty; a test set may lack it.",
         )
         columns = [
             *self.choices_of_flag(),
@@ -78,20 +91,21 @@ class MultipleChoiceConfig(FinetuneConfig):
         ]
         require(
             len(set(columns)) == len(columns) and "" not in columns,
-            "--choice_columns, --context_column and --label_column must each "
-            f"name other columns. Received: {', '.join(map(repr, columns))}.",
+            "--choice_columns, --context_column and --label_column must name "
+            "different columns. Received: "
+            f"{', '.join(map(repr, columns))}.",
         )
 
     def _check_official_files(self) -> None:
-        given = [
+        set_flags = [
             f"--{name}"
             for name in _OWN_CHOICE_FLAGS
             if getattr(self, name) is not None
         ]
         require(
-            not given,
-            f"{', '.join(given)}: these are for --task_name=custom; "
-            f"{self.task_name} has its official files in --data_dir.",
+            not set_flags,
+            f"{', '.join(set_flags)}: these are for --task_name=custom; "
+            f"{self.task_name} reads its official files from --data_dir.",
         )
         require(
             self.data_dir is not None,
@@ -101,11 +115,11 @@ class MultipleChoiceConfig(FinetuneConfig):
 
     @property
     def is_custom(self) -> bool:
-        """Whether the user's own files are meant."""
+        """True if the task reads the user's own files."""
         return self.task_name == "custom"
 
     def choices_of_flag(self) -> tuple[str, ...]:
-        """Returns the names in --choice_columns, none if it is not given."""
+        """Returns the names in --choice_columns, none if it is not set."""
         if self.choice_columns is None:
             return ()
         return tuple(name.strip() for name in self.choice_columns.split(","))

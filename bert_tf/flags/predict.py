@@ -1,7 +1,8 @@
-"""What the scripts that use a model can be told, the server apart."""
+"""Flags of the scripts that use a model, except run/serve.py."""
 
 import dataclasses
 
+from bert_tf.config import IGNORED
 from bert_tf.config import option
 from bert_tf.flags.checks import require
 from bert_tf.flags.checks import require_at_least
@@ -13,10 +14,12 @@ class FillMaskConfig:
     """Flags of run/fill_mask.py."""
 
     model_dir: str = option(
-        help_text="A model of any format, with its vocabulary."
+        help_text="Model of any format, with its vocabulary.", group="model"
     )
-    text: str = option(help_text="Text with one or more [MASK].")
-    top_k: int = option(5, "Candidates per [MASK].")
+    text: str = option(help_text="Text with one or more [MASK].", group="data")
+    top_k: int = option(
+        5, "Candidates per [MASK].", group="evaluation and prediction"
+    )
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "top_k")
@@ -26,39 +29,59 @@ class FillMaskConfig:
 class ExtractFeaturesConfig:
     """Flags of run/extract_features.py; all but the last are the original's.
 
-    A model of any format may stand in --model_dir as in --init_checkpoint; the
-    original's flags are needed where it lies without what they name.
+    --model_dir and --init_checkpoint both accept a model of any format; the
+    original's flags name the files that are not next to it.
     """
 
     input_file: str = option(
-        help_text="One text a line; ' ||| ' stands between the two of a pair."
+        help_text="One text per line; ' ||| ' separates the two texts of a "
+        "pair.",
+        group="data",
     )
-    output_file: str = option(help_text="JSON lines in the original's form.")
-    layers: str = option("-1,-2,-3,-4", "Layers to write.")
+    output_file: str = option(
+        help_text="JSON lines to write, in the original's format.",
+        group="output",
+    )
+    layers: str = option(
+        "-1,-2,-3,-4",
+        "Layers to write, separated by commas.",
+        group="evaluation and prediction",
+    )
     bert_config_file: str | None = option(
-        None, "The shape of the model (default: what lies beside it)."
+        None,
+        "Model configuration (default: the one next to the model).",
+        group="model",
     )
-    max_seq_length: int = option(128, "Longest sequence, in pieces.")
+    max_seq_length: int = option(
+        128, "Maximum sequence length, in tokens.", group="data"
+    )
     init_checkpoint: str | None = option(
-        None, "The model to read: of any format, or a checkpoint's prefix."
+        None, "Model: any format, or a checkpoint's prefix.", group="model"
     )
     vocab_file: str | None = option(
-        None, "The vocabulary, one piece a line (default: the model's)."
+        None,
+        "Vocabulary, one token a line (default: the model's).",
+        group="model",
     )
-    do_lower_case: bool = option(True, "Whether to lower-case the text.")
-    batch_size: int = option(32, "Texts computed at once.")
-    use_tpu: bool = option(False, "Of the original; has no meaning now.")
-    master: str | None = option(None, "Of the original; has no meaning now.")
+    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
+    batch_size: int = option(32, "Texts computed at once.", group="hardware")
+    use_tpu: bool = option(
+        False, "Accepted for compatibility; ignored.", group=IGNORED
+    )
+    master: str | None = option(
+        None, "Accepted for compatibility; ignored.", group=IGNORED
+    )
     num_tpu_cores: int | None = option(
-        None, "Of the original; has no meaning now."
+        None, "Accepted for compatibility; ignored.", group=IGNORED
     )
     use_one_hot_embeddings: bool = option(
-        False, "Of the original; has no meaning now."
+        False, "Accepted for compatibility; ignored.", group=IGNORED
     )
     model_dir: str | None = option(
         None,
-        "A model of any format, in place of --bert_config_file, "
-        "--init_checkpoint and --vocab_file.",
+        "Model of any format; replaces --bert_config_file, --init_checkpoint "
+        "and --vocab_file.",
+        group="model",
     )
 
     def __post_init__(self) -> None:
@@ -68,29 +91,30 @@ class ExtractFeaturesConfig:
         if self.model_dir:
             require(
                 not any(trio),
-                "--model_dir takes the place of --bert_config_file, "
-                "--init_checkpoint and --vocab_file. Received both; drop one.",
+                "--model_dir replaces --bert_config_file, --init_checkpoint "
+                "and --vocab_file. Received both; drop one.",
             )
         else:
             require(
                 bool(self.init_checkpoint),
                 "Give --model_dir, or --init_checkpoint with "
-                "--bert_config_file and --vocab_file unless they lie beside "
+                "--bert_config_file and --vocab_file unless these are next to "
                 "it.",
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _PredictionConfig(DeviceConfig):
-    """What scripts that predict with fine-tuned models have in common."""
+    """Flags of all scripts that predict with fine-tuned models."""
 
-    batch_size: int = option(32, "Rows computed at once.")
+    batch_size: int = option(32, "Rows computed at once.", group="hardware")
     num_length_buckets: int = option(
         0,
-        "Lengths that batches are padded to: 0 takes every multiple of 8, 1 "
-        "pads all to the model's max_seq_length as the original does, others "
-        "choose the lengths with the least padding (for TPUs, which compile "
-        "each).",
+        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
+        "pads all to the model's max_seq_length, as the original does; "
+        "larger numbers choose the lengths with the least padding (for TPUs, "
+        "which compile each).",
+        group="hardware",
     )
 
     def __post_init__(self) -> None:
@@ -104,15 +128,19 @@ class PredictConfig(_PredictionConfig):
     """Flags of run/predict.py."""
 
     model_dir: str = option(
-        help_text="A fine-tuned model of any format, with its vocabulary."
+        help_text="Fine-tuned model of any format, with its vocabulary.",
+        group="model",
     )
     input_file: str = option(
-        help_text="What to predict, with the columns of the training data: "
-        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels are "
-        "not read."
+        help_text="Rows to predict, with the columns of the training data: "
+        ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels "
+        "are not read.",
+        group="data",
     )
     output_file: str = option(
-        help_text="JSON lines: one object for each row, in the input's order."
+        help_text="JSON lines to write: one object per row, in the input's "
+        "order.",
+        group="output",
     )
 
 
@@ -121,17 +149,22 @@ class GlueSubmissionConfig(_PredictionConfig):
     """Flags of run/glue_submission.py."""
 
     model_dirs: str = option(
-        help_text="The fine-tuned models, one for each task: comma-separated "
-        "globs of directories. Each says itself which task it is for."
+        help_text="Fine-tuned models, one for each task: comma-separated "
+        "globs of directories. Each one's task is read from its files.",
+        group="model",
     )
     glue_dir: str = option(
-        help_text="The folder with GLUE's folders: CoLA, SST-2, MNLI, AX, ..."
+        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
+        group="data",
     )
     output_file: str = option(
-        "submission.zip", "The zip file for the leaderboard."
+        "submission.zip",
+        "Zip file to write, for the leaderboard.",
+        group="output",
     )
     allow_missing_tasks: bool = option(
         False,
-        "Whether tasks without a model or a folder are left out; the "
-        "leaderboard takes no such file.",
+        "Omit tasks without a model or a folder; the leaderboard does not "
+        "accept such a file.",
+        group="output",
     )

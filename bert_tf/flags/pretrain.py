@@ -1,4 +1,4 @@
-"""What run/pretrain.py can be told."""
+"""Flags of run/pretrain.py."""
 
 import dataclasses
 
@@ -18,91 +18,167 @@ class PretrainConfig(TrainingDeviceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
     bert_config_file: str = option(
-        help_text="The shape of the model: bert_config.json."
+        help_text="Model configuration, bert_config.json.",
+        group="model",
+        affects="place",
     )
     input_file: str = option(
-        help_text="Records to train on: comma-separated globs."
+        help_text="Records to train on: comma-separated globs.", group="data"
     )
-    output_dir: str = option(help_text="Where everything made is kept.")
+    output_dir: str = option(
+        help_text="Directory for checkpoints, logs and the model.",
+        group="output",
+        affects="place",
+    )
     init_checkpoint: str | None = option(
-        None, "Model to start from: of any format, or a checkpoint's prefix."
+        None,
+        "Model to start from: any format, or a checkpoint's prefix.",
+        group="model",
+        affects="place",
     )
-    max_seq_length: int = option(128, "Length of a record's sequence.")
+    max_seq_length: int = option(
+        128, "Sequence length of the records, in tokens.", group="data"
+    )
     max_predictions_per_seq: int = option(
-        20, "Number of a record's predictions."
+        20, "Masked tokens per record.", group="data"
     )
-    do_train: bool = option(False, "Whether to train.")
-    do_eval: bool = option(False, "Whether to evaluate.")
-    train_batch_size: int = option(32, "Sequences per step, all replicas.")
-    eval_batch_size: int = option(8, "Sequences per evaluation step.")
-    learning_rate: float = option(5e-5, "Peak learning rate.")
-    num_train_steps: int = option(100000, "Steps of the whole schedule.")
-    num_warmup_steps: int = option(10000, "Steps of linear warm-up.")
-    save_checkpoints_steps: int = option(1000, "Steps between checkpoints.")
-    iterations_per_loop: int = option(1000, "Steps between metrics lines.")
-    max_eval_steps: int = option(100, "Most evaluation steps.")
+    do_train: bool = option(
+        False, "Train.", group="training", affects="nothing"
+    )
+    do_eval: bool = option(
+        False, "Evaluate.", group="evaluation and prediction", affects="nothing"
+    )
+    train_batch_size: int = option(
+        32, "Sequences per batch, over all replicas.", group="training"
+    )
+    eval_batch_size: int = option(
+        8,
+        "Sequences per evaluation step.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
+    learning_rate: float = option(5e-5, "Peak learning rate.", group="training")
+    num_train_steps: int = option(
+        100000, "Steps of the whole schedule.", group="training"
+    )
+    num_warmup_steps: int = option(
+        10000, "Steps of linear warmup.", group="training"
+    )
+    save_checkpoints_steps: int = option(
+        1000, "Steps between checkpoints.", group="output", affects="nothing"
+    )
+    iterations_per_loop: int = option(
+        1000,
+        "Steps between lines of metrics.",
+        group="output",
+        affects="nothing",
+    )
+    max_eval_steps: int = option(
+        100,
+        "Maximum number of evaluation steps.",
+        group="evaluation and prediction",
+        affects="nothing",
+    )
 
     eval_input_file: str | None = option(
-        None, "Records to evaluate on (default: --input_file)."
+        None,
+        "Records to evaluate on (default: --input_file).",
+        group="evaluation and prediction",
+        affects="place",
     )
     vocab_file: str | None = option(
-        None, "The records' vocabulary (default: the one beside them)."
+        None,
+        "Vocabulary of the records (default: the one next to them).",
+        group="data",
+        affects="place",
     )
     do_lower_case: bool | None = option(
-        None, "Whether the vocabulary is lower case (default: the manifest's)."
+        None,
+        "The vocabulary is lower-cased (default: as the records' manifest "
+        "states).",
+        group="data",
     )
-    seed: int = option(12345, "Seed of weights, order, masks and dropout.")
+    seed: int = option(
+        12345,
+        "Random seed of weights, order, masks and dropout.",
+        group="training",
+    )
     optimizer: str = option(
         "bert_adam",
-        "bert_adam: the original's, without bias correction.",
+        "Optimizer. bert_adam is the original's: AdamW without bias "
+        "correction.",
+        group="training",
         choices=OPTIMIZERS,
     )
-    weight_decay_rate: float = option(0.01, "Decoupled weight decay.")
+    weight_decay_rate: float = option(
+        0.01, "Decoupled weight decay.", group="training"
+    )
     gradient_accumulation_steps: int = option(
-        1, "Batches of --train_batch_size that make one step."
+        1, "Batches of --train_batch_size per optimizer step.", group="training"
     )
     micro_batch_size: str = option(
         "0",
-        "Sequences computed at once: a number, auto (what fits in memory) or "
-        "0 (all). The result does not depend on it.",
+        "Sequences computed at once: a number, auto (as many as fit in "
+        "memory) or 0 (all). Does not change the result.",
+        group="hardware",
     )
     dynamic_masking: bool = option(
-        False, "Whether masks are drawn anew in each epoch."
+        False, "Draw new masks in each epoch.", group="training"
     )
     masked_lm_prob: float = option(
-        0.15, "With --dynamic_masking: share of pieces to predict."
+        0.15,
+        "Share of tokens to predict, for --dynamic_masking.",
+        group="training",
     )
     use_next_sentence: bool = option(
-        True, "Whether the next-sentence loss takes part."
+        True, "Include the next-sentence loss.", group="training"
     )
     stop_at_step: int | None = option(
-        None, "Stop here, though the schedule goes on."
+        None,
+        "Stop at this step, before the end of the schedule.",
+        group="training",
+        affects="nothing",
     )
     hidden_act: str | None = option(
-        None, "Overrides the configuration's activation.", choices=HIDDEN_ACTS
+        None,
+        "Activation function (default: the configuration's).",
+        group="model",
+        choices=HIDDEN_ACTS,
     )
     left_to_right: bool | None = option(
-        None, "Overrides the configuration's direction of attention."
+        None,
+        "Attention to the left only, Table 5 (default: the configuration's).",
+        group="model",
     )
     init_optimizer_state: bool = option(
         False,
-        "Whether Adam's moments and the step come from --init_checkpoint too, "
-        "so that training goes on from there.",
+        "Continue training of --init_checkpoint: load Adam's moments and the "
+        "step too.",
+        group="model",
+        affects="nothing",
     )
-    keep_checkpoint_max: int = option(5, "Checkpoints to keep.")
+    keep_checkpoint_max: int = option(
+        5, "Number of checkpoints to keep.", group="output", affects="nothing"
+    )
     schedule_start_step: int = option(
         0,
-        "The step at which the schedule of the learning rate begins, for a "
-        "further phase: --num_warmup_steps counts from there, "
-        "--num_train_steps, where it ends, as ever from the first step.",
+        "First step of the learning-rate schedule, for a second phase: "
+        "--num_warmup_steps counts from here, --num_train_steps still from "
+        "step 0.",
+        group="training",
     )
     max_corrupt_records: int = option(
-        0, "Damaged records that are left out before the run ends."
+        0,
+        "Number of corrupt records to skip before the run fails.",
+        group="data",
+        affects="nothing",
     )
     tf_data_service: str | None = option(
         None,
         "Machines that read the records (run/data_service.py): "
         "grpc://host:port of each, separated by commas.",
+        group="data",
+        affects="place",
     )
 
     def __post_init__(self) -> None:
@@ -131,7 +207,7 @@ class PretrainConfig(TrainingDeviceConfig):
             self.dynamic_masking
             or self.masked_lm_prob == PretrainConfig.masked_lm_prob,
             "--masked_lm_prob has no effect without --dynamic_masking: the "
-            "records have their masks. Received: "
+            "records are masked already. Received: "
             f"{self.masked_lm_prob}.",
         )
         require_at_least(
@@ -149,13 +225,13 @@ class PretrainConfig(TrainingDeviceConfig):
         )
         require(
             self.tf_data_service is None or self.do_train,
-            "--tf_data_service is of use with --do_train only. Received: "
+            "--tf_data_service is for --do_train only. Received: "
             f"{self.tf_data_service!r}.",
         )
         require(
             self.tf_data_service is None or not self.max_corrupt_records,
-            "--max_corrupt_records cannot be had with --tf_data_service, whose "
-            "workers read the records where they are. Received: "
+            "--max_corrupt_records does not work with --tf_data_service, whose "
+            "workers read the records on their own machines. Received: "
             f"{self.max_corrupt_records}; drop one of the two.",
         )
         require_rate(self, "masked_lm_prob")
@@ -171,6 +247,6 @@ class PretrainConfig(TrainingDeviceConfig):
         )
         require(
             bool(self.init_checkpoint) or not self.init_optimizer_state,
-            "--init_optimizer_state needs --init_checkpoint, the checkpoint to "
-            "take it from.",
+            "--init_optimizer_state needs --init_checkpoint, the checkpoint "
+            "that holds it.",
         )

@@ -1,4 +1,4 @@
-"""What run/serve.py can be told."""
+"""Flags of run/serve.py."""
 
 import dataclasses
 
@@ -6,81 +6,104 @@ from bert_tf.config import option
 from bert_tf.flags.checks import require
 from bert_tf.flags.checks import require_at_least
 
-# What runs the models of a server.
+# Engines that run the models.
 ENGINES = ("savedmodel", "litert")
 
 
 @dataclasses.dataclass(frozen=True)
 class ServeConfig:
-    """Flags of run/serve.py; names are TensorFlow Serving's where it has them.
+    """Flags of run/serve.py, with TensorFlow Serving's names where it has them.
 
-    The flags that say how requests are merged may be left out (None).
+    The flags for batching may be None: the default applies.
     """
 
     model_base_path: str | None = option(
-        None, "The folder that holds the model's versions: 1, 2, ..."
+        None,
+        "Directory that holds the model's versions: 1, 2, ...",
+        group="model",
     )
     model_name: str | None = option(
-        None, "What requests call the model (default: the folder's name)."
+        None,
+        "Name of the model in requests (default: the directory's name).",
+        group="model",
     )
     model_config_file: str | None = option(
         None,
-        "A text file of ModelServerConfig, for several models, version labels "
-        "or other versions than the newest.",
+        "Text file of ModelServerConfig, for several models, version labels "
+        "or versions other than the newest.",
+        group="model",
     )
     engine: str = option(
         "savedmodel",
-        "What runs the models: savedmodel runs any, as TensorFlow Serving "
-        "does; litert, the fastest on an x86 CPU, those that were exported "
+        "Engine: savedmodel runs any model, as TensorFlow Serving does; "
+        "litert, the fastest on an x86 CPU, runs models that were exported "
         "with --litert.",
+        group="model",
         choices=ENGINES,
     )
     host: str = option(
-        "127.0.0.1", "The address to listen at; 0.0.0.0 means all."
+        "127.0.0.1", "Address to listen on; 0.0.0.0 means all.", group="server"
     )
-    port: int = option(8500, "The port of gRPC; 0 means none.")
+    port: int = option(8500, "Port for gRPC; 0 disables it.", group="server")
     rest_api_port: int = option(
-        8501, "The port of REST, the page and /metrics; 0 means none."
+        8501,
+        "Port for REST, the page and /metrics; 0 disables them.",
+        group="server",
     )
     rest_api_timeout_in_ms: int = option(
-        30000, "How long a REST request may take, in milliseconds."
+        30000, "Timeout of REST requests, in milliseconds.", group="server"
     )
     file_system_poll_wait_seconds: float = option(
-        1.0, "Seconds between two looks for new versions; 0: no second look."
+        1.0,
+        "Seconds between checks for new versions; 0 checks only once.",
+        group="model",
     )
     enable_model_warmup: bool = option(
         True,
-        "Whether a new version first answers the requests in its "
-        "assets.extra/tf_serving_warmup_requests.",
+        "Run the requests in a new version's "
+        "assets.extra/tf_serving_warmup_requests before it serves.",
+        group="model",
     )
     enable_batching: bool = option(
         True,
-        "Whether rows of different requests may go into one call of the model.",
+        "Merge rows of different requests into one call of the model.",
+        group="batching",
     )
     batching_parameters_file: str | None = option(
-        None, "A text file of BatchingParameters, instead of the next four."
+        None,
+        "Text file of BatchingParameters; replaces the other flags of this "
+        "group.",
+        group="batching",
     )
     max_batch_size: int | None = option(
-        None, "The most rows that are merged (default: 64)."
+        None,
+        "Maximum number of rows in a batch (default: 64).",
+        group="batching",
     )
     batch_timeout_micros: int | None = option(
         None,
-        "How long a request waits for others while a thread is free, in "
+        "Time that a request waits for others while a thread is free, in "
         "microseconds (default: 0).",
+        group="batching",
     )
     max_enqueued_batches: int | None = option(
         None,
-        "Full batches that may wait for a signature; requests beyond that are "
-        "refused (default: 10).",
+        "Maximum number of full batches that wait for a signature; further "
+        "requests are refused (default: 10).",
+        group="batching",
     )
     num_batch_threads: int | None = option(
-        None, "Calls of models at once (default: one a core)."
+        None,
+        "Batches computed at once (default: one per core).",
+        group="batching",
     )
     tensorflow_intra_op_parallelism: int = option(
-        0, "Threads inside one operator, or LiteRT's; 0 means one a core."
+        0,
+        "Threads inside one operator, or LiteRT's; 0 means one per core.",
+        group="hardware",
     )
     tensorflow_inter_op_parallelism: int = option(
-        0, "Operators at once; 0 means one a core."
+        0, "Operators computed at once; 0 means one per core.", group="hardware"
     )
 
     def __post_init__(self) -> None:
@@ -90,7 +113,7 @@ class ServeConfig:
         )
         require(
             self.model_base_path is not None or self.model_name is None,
-            "--model_name is of use with --model_base_path only.",
+            "--model_name is for --model_base_path only.",
         )
         require_at_least(self, 0, "file_system_poll_wait_seconds")
         require_at_least(self, 1, "rest_api_timeout_in_ms")
@@ -107,7 +130,7 @@ class ServeConfig:
         self._check_batching()
 
     def batching(self) -> dict[str, int]:
-        """Returns the flags that say how requests are merged."""
+        """Returns the batching flags that are set."""
         names = (
             "max_batch_size",
             "batch_timeout_micros",
@@ -135,11 +158,11 @@ class ServeConfig:
         if self.batching_parameters_file is not None:
             require(
                 not flags,
-                f"--{', --'.join(flags)} and --batching_parameters_file say "
-                "the same; drop one of the two.",
+                f"--{', --'.join(flags)} and --batching_parameters_file both "
+                "set batching parameters; drop one of the two.",
             )
             flags = ["batching_parameters_file"]
         require(
             self.enable_batching or not flags,
-            f"--{', --'.join(flags)} is of use with --enable_batching only.",
+            f"--{', --'.join(flags)} is for --enable_batching only.",
         )

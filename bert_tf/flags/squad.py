@@ -1,4 +1,4 @@
-"""What run/finetune_squad.py can be told."""
+"""Flags of run/finetune_squad.py."""
 
 import dataclasses
 
@@ -10,68 +10,103 @@ from bert_tf.flags.finetune import FinetuneConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; those of the original first."""
+    """Flags of run/finetune_squad.py; the original's flags first."""
 
     train_file: str | None = option(
-        None, "SQuAD JSON to train on: train-v1.1.json."
+        None,
+        "SQuAD JSON to train on, such as train-v1.1.json.",
+        group="data",
+        affects="place",
     )
     predict_file: str | None = option(
         None,
-        "SQuAD JSON to predict, and to score if it has answers: dev-v1.1.json.",
+        "SQuAD JSON to predict, and to score if it has answers, such as "
+        "dev-v1.1.json.",
+        group="data",
+        affects="nothing",
     )
     max_seq_length: int = option(
-        384, "The most pieces of question and paragraph together."
+        384,
+        "Maximum length of question and paragraph together, in tokens.",
+        group="data",
     )
     doc_stride: int = option(
         128,
-        "Paragraphs that are too long are read in windows that begin so many "
-        "pieces after each other.",
+        "Distance between the starts of the windows that long paragraphs are "
+        "split into, in tokens.",
+        group="data",
     )
     max_query_length: int = option(
-        64, "The most pieces of a question; longer ones are truncated."
+        64,
+        "Maximum length of a question, in tokens; longer ones are truncated.",
+        group="data",
     )
     do_eval: bool = option(
-        False, "Whether --predict_file must have answers to score."
+        False,
+        "Score --predict_file, which must have answers.",
+        group="evaluation and prediction",
+        affects="nothing",
     )
     do_predict: bool = option(
         False,
-        "Whether to predict --predict_file, and to score it if it has answers.",
+        "Predict --predict_file, and score it if it has answers.",
+        group="evaluation and prediction",
+        affects="nothing",
     )
     eval_batch_size: int | None = option(
         None,
-        "Windows computed at once for scores (default: --predict_batch_size).",
+        "Batch size for scores, in windows (default: --predict_batch_size).",
+        group="evaluation and prediction",
+        affects="nothing",
     )
     predict_batch_size: int = option(
-        8, "Windows computed at once in prediction."
+        8,
+        "Batch size for predictions, in windows.",
+        group="evaluation and prediction",
+        affects="nothing",
     )
     n_best_size: int = option(
-        20, "Answers a question in nbest_predictions.json."
+        20,
+        "Answers per question in nbest_predictions.json.",
+        group="evaluation and prediction",
     )
-    max_answer_length: int = option(30, "The most pieces of an answer.")
+    max_answer_length: int = option(
+        30,
+        "Maximum length of an answer, in tokens.",
+        group="evaluation and prediction",
+    )
     version_2_with_negative: bool = option(
-        False, "Whether some questions have no answer, as in SQuAD 2.0."
+        False, "Some questions have no answer, as in SQuAD 2.0.", group="data"
     )
     null_score_diff_threshold: float | None = option(
         None,
-        "No answer is given where null_odds is above this (default: that of a "
-        "model that is only used, else what gives --predict_file the best F1, "
-        "else 0).",
+        "Predict no answer where null_odds exceeds this threshold (default: "
+        "the model's if it is only used; else the value with the best F1 on "
+        "--predict_file; else 0).",
+        group="evaluation and prediction",
     )
     verbose_logging: bool = option(
-        False, "Whether all questions that are left out are named."
+        False,
+        "Log every question that is skipped.",
+        group="output",
+        affects="nothing",
     )
     triviaqa_file: str | None = option(
         None,
         "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
         "<output_dir>/triviaqa.",
+        group="data",
     )
     triviaqa_evidence_dir: str | None = option(
-        None, "TriviaQA's folder evidence/wikipedia, with its documents."
+        None,
+        "Directory evidence/wikipedia of TriviaQA, with its documents.",
+        group="data",
     )
     ensemble_nbest_files: str | None = option(
         None,
-        "nbest_predictions.json of several runs, with commas between or as "
-        "globs: they predict --predict_file together, and no model is needed.",
+        "nbest_predictions.json of several runs, as comma-separated paths or "
+        "globs: they predict --predict_file together, without a model.",
+        group="evaluation and prediction",
     )
 
     def __post_init__(self) -> None:
@@ -106,19 +141,19 @@ class SquadConfig(FinetuneConfig):
         self._check_triviaqa()
         require(
             not (self.ensemble_nbest_files and self.do_train),
-            "--ensemble_nbest_files combines what is predicted already. "
-            "Received: --do_train; drop one of the two.",
+            "--ensemble_nbest_files combines existing predictions. Received: "
+            "--do_train; drop one of the two.",
         )
 
     @property
     def may_score_dev(self) -> bool:
-        """Whether --predict_file is read, which then may have answers."""
+        """True if --predict_file is read; it may have answers to score."""
         return self.do_eval or self.do_predict
 
     def _check_triviaqa(self) -> None:
         require(
             bool(self.triviaqa_file) == bool(self.triviaqa_evidence_dir),
-            "--triviaqa_file and --triviaqa_evidence_dir belong together. "
+            "--triviaqa_file and --triviaqa_evidence_dir must be set together. "
             f"Received: {self.triviaqa_file}, {self.triviaqa_evidence_dir}.",
         )
         require(
@@ -126,9 +161,9 @@ class SquadConfig(FinetuneConfig):
             "--triviaqa_file needs --do_train.",
         )
         require(
-            not self.triviaqa_file or len(self.runs()) == self.num_restarts,
-            "--triviaqa_file is trained on once, so that --learning_rate, "
+            not self.triviaqa_file or len(self.trials()) == self.num_restarts,
+            "--triviaqa_file is trained on once, so --learning_rate, "
             "--train_batch_size and --num_train_epochs must have one value. To "
-            "try several on SQuAD give --pretrained_model_dir="
+            "try several on SQuAD, give --pretrained_model_dir="
             "<output_dir>/triviaqa/model instead.",
         )

@@ -1,4 +1,4 @@
-"""What run/finetune_tagger.py can be told."""
+"""Flags of run/finetune_tagger.py."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from bert_tf.flags.checks import require_dropout
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FinetuneConfig
 
-# What a frozen encoder cannot be told.
+# Flags that have no effect on a frozen encoder.
 _ENCODER_FLAGS = (
     "num_frozen_layers",
     "layer_decay",
@@ -23,10 +23,10 @@ _ENCODER_FLAGS = (
 )
 
 
-# The paper names none for its feature-based tagger; weights that begin at
-# random need more than those that are only fine-tuned.
+# The paper states none for its feature-based tagger; randomly initialized
+# weights need a higher rate than fine-tuned ones.
 _FEATURE_BASED_RATE = "1e-3"
-# What a tagger is trained with where the flags do not say it.
+# Defaults for training.
 _TAGGER_DEFAULTS = {
     "word_column": "0",
     "tag_column": "-1",
@@ -40,61 +40,80 @@ class TaggerConfig(FinetuneConfig):
 
     data_dir: str | None = option(
         None,
-        "The folder with eng.train, eng.testa and eng.testb of CoNLL-2003, or "
-        "with train, dev (valid) and test that end in .txt, .conll or .tsv.",
+        "Directory with eng.train, eng.testa and eng.testb of CoNLL-2003, or "
+        "with train, dev (valid) and test files that end in .txt, .conll or "
+        ".tsv.",
+        group="data",
+        affects="place",
     )
     train_file: str | None = option(
-        None, "What to train on: a word and its columns a line."
+        None,
+        "Training set: one word and its columns per line.",
+        group="data",
+        affects="place",
     )
-    dev_file: str | None = option(None, "What to score.")
-    test_file: str | None = option(None, "What to predict.")
+    dev_file: str | None = option(
+        None, "Dev set.", group="data", affects="place"
+    )
+    test_file: str | None = option(
+        None, "Test set.", group="data", affects="nothing"
+    )
     word_column: str | None = option(
         None,
-        "The column of the words, numbered from 0 (from -1 backwards); or its "
-        "name, if the first line names the columns (default: that of the "
-        "model, if it is not trained now, else 0).",
+        "Column of the words: a number from 0 (or from -1 backwards), or a "
+        "name if the first line names the columns (default: the model's if "
+        "it is only used, else 0).",
+        group="data",
     )
     tag_column: str | None = option(
         None,
-        "The same for the tags, in IOB1 or IOB2 (default: that of the model, "
-        "if it is not trained now, else -1).",
+        "Column of the tags in IOB1 or IOB2, as for --word_column (default: "
+        "the model's if it is only used, else -1).",
+        group="data",
     )
     approach: str = option(
         "fine_tuning",
-        "feature_based keeps the encoder as it is and trains two BiLSTMs on "
-        "top of it (section 5.3).",
+        "fine_tuning trains the encoder; feature_based freezes it and trains "
+        "two BiLSTMs on top of it (section 5.3).",
+        group="model",
         choices=APPROACHES,
     )
     layer_combination: str | None = option(
         None,
-        "feature_based: what the BiLSTMs read of the encoder (Table 7; "
-        "default: the best there, concat_last_four_hidden).",
+        "feature_based: encoder layers that the BiLSTMs read (Table 7; "
+        "default: the best one there, concat_last_four_hidden).",
+        group="model",
         choices=LAYER_COMBINATIONS,
     )
     lstm_size: int | None = option(
-        None, "Units of each direction of a BiLSTM (default: 768)."
+        None,
+        "Units in each direction of a BiLSTM (default: 768).",
+        group="model",
     )
     context: str | None = option(
         None,
-        "What a window may reach over: the document, which -DOCSTART- lines "
-        "begin, or the sentence alone (default: that of the model, if it is "
-        "not trained now, else document).",
+        "Extent of a window: the whole document, as -DOCSTART- lines delimit "
+        "it, or one sentence (default: the model's if it is only used, else "
+        "document).",
+        group="data",
         choices=("document", "sentence"),
     )
     doc_stride: int | None = option(
         None,
-        "Windows begin so many pieces after each other, and a word is read "
-        "where it has the most context (default: that of the model, if it is "
-        "not trained now, else half of --max_seq_length); 0 makes one window, "
-        "behind which words are tagged O.",
+        "Distance between the starts of windows, in tokens; a word is tagged "
+        "in the window where it has the most context (default: the model's "
+        "if it is only used, else half of --max_seq_length). 0 uses one "
+        "window, and words after it get the tag O.",
+        group="data",
     )
     learning_rate: str | None = option(
         None,
-        "Peak learning rate; several, as 5e-5,3e-5, are tried in turn "
-        "(default: 5e-5; feature_based: 1e-3).",
+        "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
+        "each value (default: 5e-5; feature_based: 1e-3).",
+        group="training",
     )
     head_dropout_prob: float = option(
-        0.1, "Dropout before the classification layer."
+        0.1, "Dropout before the classification layer.", group="training"
     )
 
     def __post_init__(self) -> None:
@@ -103,23 +122,24 @@ class TaggerConfig(FinetuneConfig):
             default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
             object.__setattr__(self, "learning_rate", default)
         if self.do_train:
-            # Else what is not given is the model's.
+            # Without training, None means the model's value.
             for name, default in _TAGGER_DEFAULTS.items():
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
         super().__post_init__()
-        self._check_files()
+        self._require_one_source("data_dir")
+        self._require_own_files("data_dir")
         self._check_approach()
         require_at_least(self, 0, "doc_stride")
         require_at_least(self, 1, "lstm_size")
         require(
             self.max_seq_length >= 3,
-            "--max_seq_length must be at least 3, for a piece between [CLS] "
+            "--max_seq_length must be at least 3, for a token between [CLS] "
             f"and [SEP]. Received: {self.max_seq_length}.",
         )
         require(
             (self.doc_stride or 0) <= self.max_seq_length - 2,
-            "--doc_stride must be at most --max_seq_length - 2, or pieces "
+            "--doc_stride must be at most --max_seq_length - 2, or tokens "
             f"between windows are lost. Received: {self.doc_stride} with "
             f"--max_seq_length={self.max_seq_length}.",
         )
@@ -128,26 +148,13 @@ class TaggerConfig(FinetuneConfig):
         if None not in columns:
             require_tagger_columns(*columns)
 
-    def _check_files(self) -> None:
-        given = [
-            f"--{kind}_file"
-            for kind in ("train", "dev", "test")
-            if getattr(self, f"{kind}_file") is not None
-        ]
-        require(
-            not (self.data_dir and given),
-            "--data_dir takes the place of --train_file, --dev_file and "
-            f"--test_file. Received: --data_dir and {', '.join(given)}.",
-        )
-        self._require_own_files("data_dir")
-
     def _check_approach(self) -> None:
         has_lstms = self.head == "bilstm"
         if self.approach == "feature_based":
             require(
                 not has_lstms,
-                "--head is for --approach=fine_tuning: the feature-based one "
-                "has its own two BiLSTMs. Received: --head=bilstm.",
+                "--head is for --approach=fine_tuning: the feature-based "
+                "approach has its own two BiLSTMs. Received: --head=bilstm.",
             )
             require_defaults(
                 self,
@@ -164,7 +171,8 @@ class TaggerConfig(FinetuneConfig):
             require(
                 self.layer_combination is None,
                 "--layer_combination is for --approach=feature_based. "
-                f"Received: {self.layer_combination}; drop it or add that.",
+                f"Received: {self.layer_combination}; drop it or set the "
+                "approach.",
             )
         require(
             has_lstms or self.lstm_size is None,
@@ -173,7 +181,7 @@ class TaggerConfig(FinetuneConfig):
         )
 
     def parse_column(self, name: str) -> int | str | None:
-        """Returns what --word_column or --tag_column means, None if nothing."""
+        """Returns --word_column or --tag_column as a number, name or None."""
         value = getattr(self, name)
         if value is None:
             return None
@@ -184,7 +192,7 @@ class TaggerConfig(FinetuneConfig):
 def require_tagger_columns(
     word_column: int | str, tag_column: int | str
 ) -> None:
-    """Raises `UserError` if words and tags cannot lie there together."""
+    """Raises `UserError` unless the columns of words and tags differ."""
     require(
         isinstance(word_column, int) == isinstance(tag_column, int)
         and word_column != tag_column,

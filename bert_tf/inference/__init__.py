@@ -1,1 +1,1 @@
-"""Predictions, masked words and features from trained models."""
+"""Predictions, masked tokens and features from trained models."""

@@ -1,7 +1,7 @@
-"""Writes a model's activations for each piece of each line of a text.
+"""Writes a model's activations for each token of each line of a text.
 
-Flags and JSON lines are those of extract_features.py of the original, the
-misspelt key `linex_index` included.
+Flags and JSON lines are those of the original's extract_features.py, including
+the misspelled key `linex_index`.
 
 Shapes:
   B: batch size.
@@ -32,9 +32,9 @@ from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# extract_features.py:331 of the original; of several " ||| " the last counts.
+# extract_features.py:331 of the original; splits at the last " ||| ".
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
-_MEANINGLESS_FLAGS = (
+_IGNORED_FLAGS = (
     "use_tpu",
     "master",
     "num_tpu_cores",
@@ -50,13 +50,13 @@ class _Line(NamedTuple):
 
 
 def run(config: ExtractFeaturesConfig) -> None:
-    """Does what run/extract_features.py is asked for.
+    """Runs feature extraction: run/extract_features.py.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
-    _warn_of_meaningless_flags(config)
+    _warn_of_ignored_flags(config)
     files.require_file(config.input_file, "--input_file")
     files.require_writable(config.output_file, "--output_file")
     files.require_other(config.output_file, config.input_file)
@@ -89,12 +89,10 @@ def run(config: ExtractFeaturesConfig) -> None:
     )
 
 
-def _warn_of_meaningless_flags(config: ExtractFeaturesConfig) -> None:
-    given = [
-        f"--{flag}" for flag in _MEANINGLESS_FLAGS if getattr(config, flag)
-    ]
-    if given:
-        logging.warning("These flags mean nothing now: %s.", ", ".join(given))
+def _warn_of_ignored_flags(config: ExtractFeaturesConfig) -> None:
+    flags = [f"--{flag}" for flag in _IGNORED_FLAGS if getattr(config, flag)]
+    if flags:
+        logging.warning("These flags are ignored: %s.", ", ".join(flags))
 
 
 def _load(
@@ -121,8 +119,8 @@ def _build_tokenizer(
     if config.vocab_file:
         vocabulary = Vocabulary.from_file(config.vocab_file)
         vocabulary.check_size(stored.config.vocab_size)
-        known = stored.vocabulary
-        if known is not None and known.hash != vocabulary.hash:
+        own = stored.vocabulary
+        if own is not None and own.hash != vocabulary.hash:
             logging.warning(
                 "--vocab_file=%s is not the vocabulary in %s.",
                 config.vocab_file,
@@ -131,20 +129,20 @@ def _build_tokenizer(
         return BertTokenizer(vocabulary, config.do_lower_case)
     if config.init_checkpoint and stored.vocabulary is None:
         raise UserError(
-            f"No vocab.txt lies beside the checkpoint {config.init_checkpoint};"
-            " give --vocab_file."
+            "There is no vocab.txt next to the checkpoint "
+            f"{config.init_checkpoint}; give --vocab_file."
         )
     tokenizer = stored.build_tokenizer()
     if tokenizer.lower_case and not config.do_lower_case:
         raise UserError(
-            f"The model in {stored.path} reads lower case. Received: "
+            f"The model in {stored.path} reads lower-cased text. Received: "
             "--do_lower_case=false; drop it, or give --vocab_file with it."
         )
     return tokenizer
 
 
 def _parse_layers(text: str, num_layers: int) -> list[int]:
-    """Returns the layers as the flag names them; negative ones count back."""
+    """Parses --layers; negative numbers count from the last layer."""
     try:
         layers = [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -163,7 +161,7 @@ def _parse_layers(text: str, num_layers: int) -> list[int]:
 
 
 def _read_lines(path: str) -> Iterator[_Line]:
-    r"""Yields the lines of a file; they end at \n only.
+    r"""Yields the lines of a file; only \n ends a line.
 
     Raises:
       UserError: If the text is not UTF-8.
@@ -215,9 +213,9 @@ def _compute(
     packed: dict[str, tf.Tensor],
     layers: Sequence[int],
 ) -> Iterator[list[dict]]:
-    """Yields the pieces of each row and their activations."""
+    """Yields the tokens of each row and their activations."""
     encoded = model(packed)["encoder_outputs"]
-    # Six decimals, rounded as numbers of 64 bits, are all that is written.
+    # Written with six decimals, rounded as float64.
     values = [
         np.round(np.asarray(encoded[layer], np.float64), 6) for layer in layers
     ]

@@ -1,4 +1,4 @@
-"""Fills the [MASK]s of a text with what a pretrained model expects there."""
+"""Predicts the tokens at the [MASK]s of a text with a pretrained model."""
 
 import re
 import sys
@@ -23,12 +23,12 @@ _BATCH_SIZE = 32
 
 
 class Candidate(NamedTuple):
-    """One piece that may stand in place of a [MASK].
+    """One predicted token for a [MASK].
 
     Attributes:
-      token: The piece.
+      token: The token.
       token_id: Its id.
-      probability: How likely the model thinks it is, all pieces together 1.
+      probability: Its probability; the whole vocabulary sums to 1.
     """
 
     token: str
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
 
 class FillMask:
-    """Fills the [MASK]s of texts.
+    """Predicts the tokens at the [MASK]s of texts.
 
     Example:
       >>> fill_mask = FillMask("output/model")
@@ -49,7 +49,7 @@ class FillMask:
         head.
 
     Raises:
-      UserError: If it is something else.
+      UserError: For any other model.
     """
 
     def __init__(self, model_dir: str) -> None:
@@ -57,10 +57,10 @@ class FillMask:
         kind = stored.task.get("kind")
         if weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
             raise UserError(
-                "Expected a model with a masked-LM head, as pretraining makes "
-                f"it. Received: {model_dir}, which holds one of kind={kind!r}."
+                "Expected a model with a masked-LM head, from pretraining. "
+                f"Received: {model_dir}, with a model of kind={kind!r}."
             )
-        # Only [MASK] is special: other names in brackets are text.
+        # Only [MASK] is special; other bracketed names are ordinary text.
         self._tokenizer = stored.build_tokenizer(preserve_special_tokens=False)
         self._vocabulary = self._tokenizer.vocabulary
         self._model = load.build_model(stored)
@@ -74,15 +74,15 @@ class FillMask:
 
         Args:
           texts: Texts with at least one [MASK] each.
-          top_k: How many candidates.
+          top_k: The number of candidates.
 
         Returns:
           Per text, per [MASK] from left to right: the candidates, the most
           likely first.
 
         Raises:
-          UserError: If a text has no [MASK] or is too long, or there are not
-            as many pieces as candidates asked for.
+          UserError: If a text has no [MASK] or is too long, or `top_k` exceeds
+            the size of the vocabulary.
         """
         if isinstance(texts, str):
             raise UserError("Expected a list of texts. Received: one text.")
@@ -92,10 +92,11 @@ class FillMask:
                 f"the vocabulary, {len(self._vocabulary)}. Received: {top_k}."
             )
         rows = [self._encode(text) for text in texts]
-        found = []
+        candidates = []
         for first in range(0, len(rows), _BATCH_SIZE):
-            found += self._predict(rows[first : first + _BATCH_SIZE], top_k)
-        return found
+            batch = rows[first : first + _BATCH_SIZE]
+            candidates += self._predict(batch, top_k)
+        return candidates
 
     def _encode(self, text: str) -> np.ndarray:
         """Returns the ids of a text, <int32>[length]."""
@@ -113,13 +114,13 @@ class FillMask:
         if len(ids) > self._longest:
             raise UserError(
                 "The text is too long: the model reads at most "
-                f"{self._longest} pieces, with [CLS] and [SEP]. Received: "
-                f"{len(ids)} pieces; shorten the text."
+                f"{self._longest} tokens, with [CLS] and [SEP]. Received: "
+                f"{len(ids)} tokens; shorten the text."
             )
         if self._trained_length and len(ids) > self._trained_length:
             logging.warning(
-                "The text has %d pieces, but the model was trained on %d at "
-                "most, so what it says of the rest means little.",
+                "The text has %d tokens, but the model was trained on at most "
+                "%d; predictions beyond that are unreliable.",
                 len(ids),
                 self._trained_length,
             )
@@ -128,7 +129,7 @@ class FillMask:
     def _predict(
         self, rows: Sequence[np.ndarray], top_k: int
     ) -> list[list[list[Candidate]]]:
-        """Computes one batch of encoded texts."""
+        """Predicts one batch of encoded texts."""
         mask_id = self._vocabulary.mask_id
         places = [np.flatnonzero(row == mask_id) for row in rows]
         outputs = self._model(
@@ -158,7 +159,7 @@ class FillMask:
 
 
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """Fills rows up to the longest, <int32>[n, length]."""
+    """Pads rows to the longest, <int32>[n, length]."""
     padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
     for row, values in enumerate(rows):
         padded[row, : len(values)] = values
@@ -166,7 +167,7 @@ def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
 
 
 def run(config: FillMaskConfig) -> None:
-    """Does what run/fill_mask.py is asked for.
+    """Predicts and prints the candidates: run/fill_mask.py.
 
     Raises:
       UserError: As `FillMask`.
@@ -177,11 +178,11 @@ def run(config: FillMaskConfig) -> None:
 
 
 def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
-    """Returns the candidates as aligned lines, each with the text it makes.
+    """Formats the candidates as aligned lines, each with the filled text.
 
     Args:
       text: The text with its [MASK]s.
-      masks: The candidates for each of them.
+      masks: The candidates for each [MASK].
     """
     lines = []
     for number, candidates in enumerate(masks):
@@ -199,7 +200,7 @@ def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
 
 
 def _fill(text: str, number: int, token: str) -> str:
-    """Puts a piece in place of one [MASK]; "##" glues it to what is before."""
+    """Replaces one [MASK] with a token; "##" joins it to the word before."""
     parts = text.split(MASK)
     before = MASK.join(parts[: number + 1])
     after = MASK.join(parts[number + 1 :])
@@ -210,6 +211,6 @@ def _fill(text: str, number: int, token: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Returns how many columns a terminal needs for a text."""
+    """Returns the width of a text on a terminal, in columns."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide

@@ -1,4 +1,4 @@
-"""The zip file for GLUE's leaderboard, from one fine-tuned model a task."""
+"""Writes the zip file for GLUE's leaderboard from one model per task."""
 
 import dataclasses
 import io
@@ -21,16 +21,16 @@ from bert_tf.flags.predict import GlueSubmissionConfig
 from bert_tf.inference import predict
 from bert_tf.io import files
 from bert_tf.io import progress
-from bert_tf.tasks import predictor as predictors
+from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.predict import Predictor
 
-# What the leaderboard counts.
+# The numbers of rows that the leaderboard expects.
 _OFFICIAL_ROWS = {
     "AX.tsv": 1104,
     "CoLA.tsv": 1063,
@@ -45,13 +45,13 @@ _OFFICIAL_ROWS = {
     "WNLI.tsv": 146,
 }
 _MNLI = "mnli"
-# Its models predict the diagnostic set too (gluebenchmark.com/diagnostics).
+# The diagnostic set, predicted by MNLI's model (gluebenchmark.com/diagnostics).
 _AX = "ax"
 # "WNLI ... we predicted the majority class" (paper, section B.1).
 _WITHOUT_MODEL = "wnli"
 # Other names of the folders.
 _FOLDERS = {_AX: ("diagnostic",)}
-# The same answers make the same file.
+# A fixed time stamp: equal predictions make equal zip files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -60,10 +60,10 @@ class _Part:
     """One file of the zip.
 
     Attributes:
-      name: Its name.
-      task: Whose answers it holds.
-      split: Of which split.
-      path: The split's file.
+      name: The file's name in the zip.
+      task: The task of its predictions.
+      split: The split of its predictions.
+      path: The input file of the split.
     """
 
     name: str
@@ -72,13 +72,13 @@ class _Part:
     path: str
 
     def read(self) -> list[InputExample]:
-        """Returns the rows to answer."""
+        """Returns the examples to predict."""
         examples = glue.read_split(self.task, self.path, self.split).examples
         official = _OFFICIAL_ROWS[self.name]
         if len(examples) != official:
             logging.warning(
-                "%s has %d rows and the official one %d, so the leaderboard "
-                "will not take %s.",
+                "%s has %d rows instead of the official %d, so the leaderboard "
+                "will reject %s.",
                 self.path,
                 len(examples),
                 official,
@@ -88,22 +88,22 @@ class _Part:
 
 
 def run(config: GlueSubmissionConfig) -> None:
-    """Does what run/glue_submission.py is asked for.
+    """Writes the submission: run/glue_submission.py.
 
-    Of several workers all compute, and the chief writes.
+    All workers compute; only the chief writes.
 
     Raises:
-      UserError: If a model or a file is missing, or they do not fit.
+      UserError: If a model or a file is missing, or they do not match.
     """
     keras_backend.require_tensorflow()
-    # Workers must find each other before anything is computed.
+    # Workers must connect before anything is computed.
     devices = device_setup.prepare(config)
     with devices.together():
         _run_on(devices, config)
 
 
 def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
-    """Does it on devices that are prepared."""
+    """Writes the submission on prepared devices."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     _report_missing(missing, config.allow_missing_tasks)
@@ -118,12 +118,12 @@ def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
             },
             "flags, models and data",
         )
-    # What is wrong with the last of them is said before the first is answered.
+    # All inputs are checked before the first prediction.
     if coordinator.is_chief:
         files.require_writable(config.output_file, "--output_file")
     examples = {part.name: part.read() for part in parts}
     texts = {
-        part.name: _answer_majority(part, len(examples[part.name]))
+        part.name: _predict_majority(part, len(examples[part.name]))
         for part in parts
         if part.task.name == _WITHOUT_MODEL
     }
@@ -137,7 +137,7 @@ def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
         )
         for part in parts:
             if _model_of(part.task) == name:
-                texts[part.name] = _answer(
+                texts[part.name] = _predict(
                     predictor,
                     part,
                     examples[part.name],
@@ -151,34 +151,34 @@ def _run_on(devices: Devices, config: GlueSubmissionConfig) -> None:
 
 
 def _model_of(task: GlueTask) -> str | None:
-    """Returns the name of the task whose model answers a task."""
+    """Returns the name of the task whose model predicts this task."""
     if task.name == _WITHOUT_MODEL:
         return None
     return _MNLI if task.name == _AX else task.name
 
 
 def _tasks() -> list[GlueTask]:
-    """Returns the tasks that the leaderboard asks for."""
+    """Returns the tasks of the leaderboard."""
     return [task for task in glue_tasks.TASKS.values() if task.submissions]
 
 
 def _find_models(patterns: str) -> dict[str, StoredModel]:
     """Returns the models by the names of their tasks."""
-    wanted = dict.fromkeys(filter(None, map(_model_of, _tasks())))
+    expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):
         paths = sorted(tf.io.gfile.glob(pattern.strip()))
         if not paths:
             raise UserError(
-                f"--model_dirs matches nothing. Received: {pattern!r} (looked "
-                f"from {os.getcwd()})."
+                f"--model_dirs matches nothing. Received: {pattern!r} (in "
+                f"{os.getcwd()})."
             )
         for path in paths:
             stored = checkpoint_loading.read(path, flag="--model_dirs")
             kind, name = stored.task.get("kind"), stored.task.get("name")
-            if kind != ClassificationTask.kind or name not in wanted:
+            if kind != ClassificationTask.kind or name not in expected:
                 logging.warning(
-                    "%s is left out: the leaderboard asks for no model for %s.",
+                    "%s is skipped: the leaderboard needs no model for %s.",
                     path,
                     name or kind,
                 )
@@ -196,7 +196,7 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
 def _find_parts(
     glue_dir: str, models: Mapping[str, StoredModel]
 ) -> tuple[list[_Part], list[str]]:
-    """Returns the files that can be made, and what the others lack."""
+    """Returns the files that can be written, and what is missing for others."""
     parts, missing = [], []
     for task in _tasks():
         model = _model_of(task)
@@ -216,14 +216,14 @@ def _find_parts(
 
 def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
     if not tf.io.gfile.isdir(glue_dir):
-        raise UserError(f"--glue_dir names no folder. Received: {glue_dir!r}.")
+        raise UserError(f"--glue_dir: no such folder. Received: {glue_dir!r}.")
     names = (task.title, task.name, *_FOLDERS.get(task.name, ()))
-    wanted = {_fold(name) for name in names}
+    expected = {_fold(name) for name in names}
     for name in sorted(tf.io.gfile.listdir(glue_dir)):
         path = os.path.join(glue_dir, name.rstrip("/"))
-        if _fold(name.rstrip("/")) in wanted and tf.io.gfile.isdir(path):
+        if _fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(path):
             return path
-    # GLUE's page offers this one file as it is, without a folder.
+    # GLUE's website offers this file without a folder.
     if task.name == _AX and tf.io.gfile.exists(
         os.path.join(glue_dir, f"{task.title}.tsv")
     ):
@@ -244,47 +244,46 @@ def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
         return
     if not is_allowed:
         raise UserError(
-            "A submission answers all of GLUE's tasks. Missing: "
-            f"{', '.join(missing)}; add them, or leave these tasks out with "
+            "A submission needs all of GLUE's tasks. Missing: "
+            f"{', '.join(missing)}; add them, or omit these tasks with "
             "--allow_missing_tasks."
         )
     logging.warning(
-        "Left out, so that the leaderboard will not take the file, for want of "
-        "%s.",
+        "Incomplete, so the leaderboard will reject the file. Missing: %s.",
         ", ".join(missing),
     )
 
 
-def _answer_majority(part: _Part, num_rows: int) -> str:
-    """Answers every row with the label that most training examples have."""
+def _predict_majority(part: _Part, num_rows: int) -> str:
+    """Predicts the majority label of the training set for every row."""
     folder = os.path.dirname(part.path)
     path = _find_file(part.task, folder, "train")
     training = glue.read_split(part.task, path, "train").examples
     label = glue.majority_label(training)
-    logging.info("%s: every answer is %s.", part.name, label)
+    logging.info("%s: predicting %s for every row.", part.name, label)
     return glue.submission_text(part.task, [label] * num_rows)
 
 
-def _answer(
+def _predict(
     predictor: Predictor,
     part: _Part,
     examples: Sequence[InputExample],
     show_progress: bool,
 ) -> str:
-    """Answers every row with what the model says."""
-    answer = _reader_of(predictor.task)
+    """Predicts every row with the model."""
+    answer = _answer_from(predictor.task)
     answers = []
     with progress.bar(
         len(examples), part.name, "example", hidden=not show_progress
     ) as bar:
-        for chunk in predictors.chunks(predictor.task, examples):
+        for chunk in task_prediction.chunks(predictor.task, examples):
             predictions = predictor.predict(chunk, bar.update)
             answers += map(answer, predictions)
     return glue.submission_text(part.task, answers)
 
 
-def _reader_of(task: ClassificationTask) -> Callable:
-    """Returns what makes a label, or a score, of a prediction."""
+def _answer_from(task: ClassificationTask) -> Callable:
+    """Returns a function from a prediction to its label or score."""
     if task.problem_type == "regression":
         return lambda prediction: float(prediction.values[0])
     return task.label

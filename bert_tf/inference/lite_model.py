@@ -12,22 +12,22 @@ _MAGIC = b"TFL3"  # From its fourth byte on.
 
 
 class LiteModel:
-    """A .tflite file with one signature, loaded.
+    """A loaded .tflite file with one signature.
 
-    May be called by several threads; they take turns.
+    Several threads may call it; they take turns.
 
     Args:
       content: The file's bytes.
       num_threads: Threads that compute.
-      text_operators: Whether TF-Text's operators may stand in the file.
+      text_operators: Whether the file may contain TF-Text's operators.
 
     Attributes:
-      inputs: Dtype and shape of each input by name, as LiteRT has them; -1
-        where free.
-      outputs: The like of the outputs.
+      inputs: LiteRT's dtype and shape of each input by name; -1 where the size
+        is variable.
+      outputs: Dtype and shape of each output by name.
 
     Raises:
-      UserError: If it is no such file.
+      UserError: If the bytes are not a .tflite file.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LiteModel:
                 f"Received: {content[4:8]!r}."
             )
         if text_operators:
-            # Only here, as it loads all of TF-Text.
+            # Imported here, as it loads all of TF-Text.
             from tensorflow_text.core.pybinds import tflite_registrar
 
             interpreter = interpreters.InterpreterWithCustomOps(
@@ -63,7 +63,7 @@ class LiteModel:
         """Returns the outputs by name.
 
         Args:
-          inputs: All inputs by name; of any size where their shape is free.
+          inputs: All inputs by name; variable axes may have any size.
         """
         with self._lock:
             return self._runner(**inputs)

@@ -1,4 +1,4 @@
-"""Loads a trained model, and its tokenizer, from wherever they lie."""
+"""Builds a Keras model from a stored model, with its head or a new one."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,7 +8,6 @@ from typing import Any
 import keras
 from absl import logging
 
-from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
@@ -23,7 +22,6 @@ from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks import registry
 from bert_tf.tasks.row_predictor import RowPredictor
-from bert_tf.text.tokenizer import BertTokenizer
 
 _MODELS = {
     "encoder": BertModel,
@@ -36,79 +34,8 @@ _MODELS = {
     "multiple_choice": BertForMultipleChoice,
 }
 _WITH_LABELS = ("classification", "tagging")
-# What `new_parts` may name.
+# Values of `new_parts`.
 _PARTS = ("head", "pooler")
-
-
-def load_model(
-    path: str,
-    kind: str | None = None,
-    *,
-    labels: Sequence[str] | None = None,
-    num_labels: int | None = None,
-    new_parts: Collection[str] = (),
-    **kwargs: Any,
-) -> keras.Model:
-    """Returns the model that lies at `path`, whatever its format.
-
-    A model of another kind is that model's encoder and a new head, ready for
-    fine-tuning.
-
-    Args:
-      path: A model directory, a Hugging Face directory, a KerasHub preset, or
-        a checkpoint of the original or of the Model Garden: its directory or
-        its prefix, with its configuration in the same directory.
-      kind: Which model to build: "encoder", "pretraining", "classification",
-        "question_answering", "tagging" or "multiple_choice"; by default the
-        one that was stored.
-      labels: Names of the labels of a new head for classification or tagging.
-      num_labels: Their number, where they have no names.
-      new_parts: What begins anew even though it was stored: "head", "pooler".
-      **kwargs: For the model's constructor, for instance
-        `return_all_layers=True` or `dtype="mixed_bfloat16"`.
-
-    Returns:
-      A `BertModel`, `BertForPretraining`, `BertForClassification`,
-      `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
-      All but the first have the encoder in `bert`, and those for
-      classification and tagging the names of the labels, or None, in `labels`.
-      The `predict` of those with the head of a task takes also a list of raw
-      rows, such as texts, and returns what run/predict.py writes for them.
-
-    Raises:
-      UserError: If there is no model, it is damaged, its weights are not
-        those that its configuration asks for, or the arguments do not fit it.
-
-    Example:
-      >>> model = load_model("uncased_L-12_H-768_A-12", "classification",
-      ...                    labels=["negative", "positive"])
-      >>> load_model("output/sst-2/model").predict(["A fine film."])
-      [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
-    """
-    return build_model(
-        formats.read(path),
-        kind,
-        labels=labels,
-        num_labels=num_labels,
-        new_parts=new_parts,
-        **kwargs,
-    )
-
-
-def load_tokenizer(
-    path: str, preserve_special_tokens: bool | None = None
-) -> BertTokenizer:
-    """Returns the tokenizer of the model that lies at `path`.
-
-    Args:
-      path: As for `load_model`.
-      preserve_special_tokens: Whether [MASK] and its like, typed in a text,
-        stay whole; by default as it was stored.
-
-    Raises:
-      UserError: If there is no model, or it has no vocabulary.
-    """
-    return formats.read(path).build_tokenizer(preserve_special_tokens)
 
 
 def build_model(
@@ -120,26 +47,26 @@ def build_model(
     new_parts: Collection[str] = (),
     **kwargs: Any,
 ) -> keras.Model:
-    """Returns the model that was read; one weight at a time is in memory.
+    """Builds a model and loads its weights, one at a time.
 
     Args:
-      stored: What `formats.read` returns.
-      kind: As for `load_model`, like all that follows.
+      stored: The result of `formats.read`.
+      kind: As for `bert_tf.load_model`, like the arguments below.
       labels: Names of the labels.
-      num_labels: Their number.
-      new_parts: What begins anew.
-      **kwargs: For the model's constructor.
+      num_labels: The number of labels.
+      new_parts: Parts to initialize randomly.
+      **kwargs: Arguments of the model's constructor.
 
     Raises:
-      UserError: If the weights are not those that the config asks for, or the
+      UserError: If the weights do not match the configuration, or the
         arguments do not fit the model.
     """
     chosen = stored.task["kind"] if kind is None else kind
     _check(chosen, labels, num_labels, new_parts)
-    left = set(weight_map.HEADS[chosen]) if "head" in new_parts else set()
-    left |= {weight_map.POOLER} if "pooler" in new_parts else set()
+    skipped = set(weight_map.HEADS[chosen]) if "head" in new_parts else set()
+    skipped |= {weight_map.POOLER} if "pooler" in new_parts else set()
     weights = stored.weights.select(
-        lambda name: weight_map.part_of(name) not in left
+        lambda name: weight_map.part_of(name) not in skipped
     )
     kwargs = _choose_head(stored, weights, chosen, kwargs)
     if chosen in _WITH_LABELS:
@@ -148,14 +75,14 @@ def build_model(
     report = checkpoint_loading.load_weights(
         model, dataclasses.replace(stored, weights=weights)
     )
-    asked_for = left if kind is None else left.union(weight_map.HEADS[kind])
-    lacking = {weight_map.part_of(x) for x in report.missing} - asked_for
-    if lacking:
+    new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
+    missing = {weight_map.part_of(x) for x in report.missing} - new
+    if missing:
         logging.warning(
-            "%s has no %s: the model begins anew there, so train it before "
-            "you rely on what that part says.",
+            "%s has no %s: this part is initialized randomly, so train the "
+            "model before you use its outputs.",
             stored.path,
-            ", ".join(sorted(lacking)),
+            ", ".join(sorted(missing)),
         )
     if chosen in registry.TASKS:
         model.row_predictor = _row_predictor(
@@ -167,14 +94,14 @@ def build_model(
 def _row_predictor(
     model: keras.Model, stored: StoredModel, kind: str, is_stored_head: bool
 ) -> RowPredictor:
-    """Returns what predicts raw rows with the model."""
+    """Returns the model's predictor for raw rows."""
     values: dict[str, Any] = {}
     if is_stored_head and stored.task["kind"] == kind:
         values = dict(stored.task)
     labels = getattr(model, "labels", None)
     values |= {"kind": kind, "labels": None if labels is None else list(labels)}
     nothing = Tensors.from_arrays({})
-    # The weights are in the model now.
+    # The model holds the weights now.
     rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
     return RowPredictor(model, values, rest.build_tokenizer)
 
@@ -187,8 +114,8 @@ def _check(kind, labels, num_labels, new_parts) -> None:
         )
     if kind not in _WITH_LABELS and (labels, num_labels) != (None, None):
         raise UserError(
-            f"Only models for {' and '.join(_WITH_LABELS)} have labels; name "
-            f"the kind that is meant. Received: labels for {kind!r}."
+            f"Only models for {' and '.join(_WITH_LABELS)} have labels; set "
+            f"`kind` to one of these. Received: labels for {kind!r}."
         )
     if isinstance(new_parts, str) or not set(new_parts) <= set(_PARTS):
         raise UserError(
@@ -200,18 +127,18 @@ def _check(kind, labels, num_labels, new_parts) -> None:
 def _choose_head(
     stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns `kwargs` with the form of the head that is loaded."""
+    """Returns `kwargs` with the arguments of the stored head."""
     task = stored.task if stored.task["kind"] == kind else {}
-    found = recurrent_heads.arguments(task, kind, weights.shapes)
-    for name, value in found.items():
-        wanted = kwargs.get(name)
-        if wanted not in (None, value):
+    arguments = recurrent_heads.arguments(task, kind, weights.shapes)
+    for name, value in arguments.items():
+        actual = kwargs.get(name)
+        if actual not in (None, value):
             raise UserError(
                 f"The head in {stored.path} has {name}={value!r}. Received: "
-                f'{wanted!r}; have a new head with new_parts=["head"], or '
-                "leave that out."
+                f'{actual!r}; make a new head with new_parts=["head"], or '
+                "drop the argument."
             )
-    return kwargs | found
+    return kwargs | arguments
 
 
 def _choose_labels(
@@ -234,23 +161,23 @@ def _choose_labels(
             None,
         )
 
-    wanted = num_labels if labels is None else len(labels)
-    loaded, known = count(weights.shapes), count(stored.weights.shapes)
-    if wanted is None and known is None:
+    expected = num_labels if labels is None else len(labels)
+    loaded, available = count(weights.shapes), count(stored.weights.shapes)
+    if expected is None and available is None:
         raise UserError(
             f"{stored.path} has no head for {kind}, so the new one needs its "
             "labels: give labels=[...], or num_labels."
         )
-    if None not in (wanted, loaded) and wanted != loaded:
+    if None not in (expected, loaded) and expected != loaded:
         raise UserError(
             f"The head in {stored.path} has {loaded} labels. Received: "
-            f'{wanted}; have a new head with new_parts=["head"], or give as '
-            "many."
+            f'{expected}; make a new head with new_parts=["head"], or give '
+            f"{loaded} labels."
         )
     same_kind = stored.task["kind"] == kind
-    if labels is None and same_kind and wanted in (None, loaded):
+    if labels is None and same_kind and expected in (None, loaded):
         labels = stored.task.get("labels")
     return {
         "labels": labels,
-        "num_labels": num_labels or wanted or known,
+        "num_labels": num_labels or expected or available,
     }

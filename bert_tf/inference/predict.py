@@ -23,30 +23,30 @@ from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import resumable_file
 from bert_tf.modeling import inference
-from bert_tf.tasks import predictor as predictors
+from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
-from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 
 
 def run(config: PredictConfig) -> None:
-    """Does what run/predict.py is asked for.
+    """Runs prediction: run/predict.py.
 
-    Of several workers all compute, and the chief writes.
+    All workers compute; only the chief writes.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
     _check_paths(config)
-    # Workers must find each other before anything is computed.
+    # Workers must connect before anything is computed.
     devices = device_setup.prepare(config)
     with devices.together():
         _run_on(devices, config)
 
 
 def _run_on(devices: Devices, config: PredictConfig) -> None:
-    """Does it on devices that are prepared."""
+    """Runs prediction on prepared devices."""
     coordinator = devices.coordinator
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     if coordinator.num_workers > 1:
@@ -65,13 +65,13 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
         config.batch_size,
         config.num_length_buckets,
     )
-    # The whole file is read before the first row is computed, so that what is
-    # wrong with the last one is not found out hours later.
+    # The whole file is read before the first row is computed, so that an error
+    # in the last row is not found hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
     with _open_output(config, stored, devices) as output:
         num_done = coordinator.from_chief(output.num_lines)
         if num_done:
-            logging.info("%d of %d examples were done before.", num_done, total)
+            logging.info("Resuming after %d of %d examples.", num_done, total)
         with progress.bar(
             total,
             "predicting",
@@ -109,7 +109,7 @@ def build_predictor(
       num_length_buckets: As for `Predictor`.
 
     Raises:
-      UserError: If it lacks its vocabulary, or its parts do not fit.
+      UserError: If it has no vocabulary, or its parts do not match.
     """
     tokenizer = stored.build_tokenizer()
     with devices.strategy.scope():
@@ -133,21 +133,20 @@ def predict_chunks(
     on_examples: Callable[[int], object],
     num_done: int = 0,
 ) -> Iterator[list[str]]:
-    """Yields lines of JSON, one for each example of a file, in order.
+    """Yields chunks of JSON lines, one line per example, in the file's order.
 
     Args:
       predictor: The model.
       path: The file.
-      on_examples: Called with how many more examples are done.
-      num_done: Examples of the first chunks, which are left out.
+      on_examples: Called with the number of newly finished examples.
+      num_done: Examples of the first chunks, which are skipped.
 
     Raises:
-      UserError: If the file is not what it should be, or the model computes
-        numbers that are not finite.
+      UserError: If the file is invalid, or the model's outputs are not finite.
     """
     task = predictor.task
     num_seen = 0
-    for examples in predictors.chunks(task, task.read_inputs(path)):
+    for examples in task_prediction.chunks(task, task.read_inputs(path)):
         num_seen += len(examples)
         if num_seen > num_done:
             yield [
@@ -164,7 +163,7 @@ def _to_line(described: Mapping[str, Any]) -> str:
 
 
 class _Output(Protocol):
-    """Where lines go; `num_lines` are there already."""
+    """A sink for lines; `num_lines` were written before."""
 
     num_lines: int
 
@@ -172,7 +171,7 @@ class _Output(Protocol):
 
 
 class _Nowhere:
-    """The output of workers that only compute."""
+    """Discards the lines, on workers other than the chief."""
 
     num_lines = 0
 
@@ -181,7 +180,7 @@ class _Nowhere:
 
 
 class _WholeFile:
-    """A file that nothing can be added to once it is closed."""
+    """Writes a file that cannot be resumed, on a remote disk."""
 
     num_lines = 0
 
@@ -196,11 +195,11 @@ class _WholeFile:
 def _open_output(
     config: PredictConfig, stored: StoredModel, devices: Devices
 ) -> Iterator[_Output]:
-    """Yields the output, which appears under its name when it is whole."""
+    """Yields the output, which gets its name when it is complete."""
     path = config.output_file
     if not devices.coordinator.is_chief:
         yield _Nowhere()
-    elif "://" in path:  # Remote disks take files as a whole.
+    elif "://" in path:  # Remote disks cannot append to a file.
         with (
             files.atomic_file(path) as temporary,
             tf.io.gfile.GFile(temporary, "w") as file,
@@ -211,7 +210,7 @@ def _open_output(
             "the model": stored.fingerprint(),
             "the file of --input_file": files.sha256(config.input_file),
             "the precision": devices.precision.name,
-            "examples of a chunk": predictors.EXAMPLES_PER_CHUNK,
+            "examples of a chunk": task_prediction.EXAMPLES_PER_CHUNK,
         }
         with resumable_file.open_partial(path, identity) as output:
             yield output

@@ -11,7 +11,7 @@ from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Read at once; more only where one line is longer.
+# Bytes to read at once; a longer line is read whole.
 _BYTES_AT_ONCE = 1 << 18
 
 
@@ -19,12 +19,12 @@ def run(config: TokenizeFileConfig) -> None:
     r"""Writes one JSON line per line of text, in bounded memory.
 
     A JSON line is `{"ids": [...], "tokens": [...], "offsets": [[start, end],
-    ...]}`, without [CLS] and [SEP]; offsets are bytes of the line. Lines end at
-    \n only; the last \n may be missing.
+    ...]}`, without [CLS] and [SEP]; offsets are bytes of the line. Only \n ends
+    a line; the last \n may be missing.
 
     Raises:
-      UserError: If a file is missing, the vocabulary is not one, or the text
-        is not UTF-8.
+      UserError: If a file is missing, the vocabulary is invalid, or the text is
+        not UTF-8.
     """
     files.require_file(config.input_file, "--input_file")
     files.require_other(config.output_file, config.input_file)
@@ -45,10 +45,10 @@ def run(config: TokenizeFileConfig) -> None:
         tf.io.gfile.GFile(temporary, "w") as output,
         progress.bar(size, "tokenizing", "B") as bar,
     ):
-        output.write("")  # So that there is a file, if there is no line.
+        output.write("")  # Creates the file even if there is no line.
         for lines, num_bytes in _read_lines(config.input_file):
-            pieces = tokenize(tf.constant(lines, tf.string))
-            for row in zip(*(part.to_list() for part in pieces), strict=True):
+            tokens = tokenize(tf.constant(lines, tf.string))
+            for row in zip(*(part.to_list() for part in tokens), strict=True):
                 output.write(_to_json(row, tokenizer.vocabulary.tokens))
             bar.update(num_bytes)
 
@@ -71,10 +71,9 @@ def _read_lines(path: str) -> Iterator[tuple[list[bytes], int]]:
     Raises:
       UserError: For the first byte that is not UTF-8.
     """
-    number = 1  # Of the first line in the list, and the byte it begins at.
-    offset = 0
+    number, offset = 1, 0  # Line and byte at which the next list begins.
     pending = b""
-    # Not `readline`, which drops \r and with it moves the offsets.
+    # Not `readline`, which drops \r and so shifts the offsets.
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(_BYTES_AT_ONCE):
             *lines, pending = (pending + chunk).split(b"\n")

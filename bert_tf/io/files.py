@@ -1,4 +1,4 @@
-"""Files that appear whole, and globs that must match.
+"""Atomic files and directories, path checks, globs, hashes and JSON.
 
 Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
 """
@@ -21,39 +21,39 @@ from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
 _RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# What reading says of a directory, and of a file of somebody else.
+# Raised when reading a directory, or a file without permission.
 _NO_FILE = (tf.errors.FailedPreconditionError, tf.errors.PermissionDeniedError)
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
-    """Returns the files that comma-separated globs name, in sorted order.
+    """Returns the files that match comma-separated globs, in sorted order.
 
     Args:
-      patterns: One or more globs, separated by commas; duplicates count once.
-      flag: The flag they came from, for the error.
+      patterns: One or more globs, separated by commas; duplicates are dropped.
+      flag: The name of the flag, for the error.
 
     Raises:
       UserError: If a pattern is empty or matches no file.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for pattern in patterns.split(","):
         pattern = pattern.strip()
         matches = sorted(tf.io.gfile.glob(pattern)) if pattern else []
         matches = [path for path in matches if not tf.io.gfile.isdir(path)]
         if not matches:
             raise UserError(
-                f"{flag} matches no file. Received: {pattern!r} (looked from "
+                f"{flag} matches no file. Received: {pattern!r} (in "
                 f"{os.getcwd()})."
             )
-        found.update(dict.fromkeys(matches))
-    return list(found)
+        paths.update(dict.fromkeys(matches))
+    return list(paths)
 
 
 def require_file(path: str, flag: str) -> str:
-    """Returns `path` if a file is there, else raises `UserError`."""
+    """Returns `path` if it is an existing file, else raises `UserError`."""
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-        raise UserError(f"{flag} names a file that is not there: {path!r}.")
+        raise UserError(f"{flag}: no such file: {path!r}.")
     return path
 
 
@@ -62,7 +62,7 @@ def _temporary_name(path: str) -> str:
 
 
 def is_temporary(path: str) -> bool:
-    """Returns whether a path is one that a killed process left half-written."""
+    """Returns True for a temporary path that a killed process left behind."""
     return _TEMPORARY.fullmatch(path.rstrip("/")) is not None
 
 
@@ -79,14 +79,14 @@ def sync(path: str) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
-    """Yields a temporary path that becomes `path` on success, else goes.
+    """Yields a temporary path that is renamed to `path` on success.
 
-    Folders on the way are made. Whoever reads `path` sees the old contents or
-    the new ones, never a part.
+    On failure it is removed. Missing folders are created. Readers of `path` see
+    the old contents or the new ones, never a part.
 
     Raises:
-      UserError: If `path` is a device, a pipe or a stream as /dev/stdout, which
-        the file would take the place of.
+      UserError: If `path` is a device, a pipe or a stream such as /dev/stdout,
+        which the file would replace.
     """
     require_no_stream(path)
     folder = os.path.dirname(path)
@@ -105,10 +105,10 @@ def atomic_file(path: str) -> Iterator[str]:
 
 
 def lock(file: IO[Any], refusal: str) -> None:
-    """Takes an open file for this process alone, until the file is closed.
+    """Locks an open file exclusively, until it is closed.
 
     Raises:
-      UserError: With the text of `refusal`, if another process has it.
+      UserError: With the text of `refusal`, if another process holds the lock.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,18 +117,17 @@ def lock(file: IO[Any], refusal: str) -> None:
 
 
 def require_no_stream(path: str) -> None:
-    """Raises `UserError` for what a file would take the place of for good."""
+    """Raises `UserError` for a device or a stream, which cannot be replaced."""
     if "://" in path or not os.path.lexists(path):
         return
     is_link_to_stream = os.path.islink(path) and os.readlink(path).startswith(
         "/proc/"
     )
-    is_there = os.path.exists(path)
-    is_usual = os.path.isfile(path) or os.path.isdir(path)
-    if is_link_to_stream or (is_there and not is_usual):
+    is_regular = os.path.isfile(path) or os.path.isdir(path)
+    if is_link_to_stream or (os.path.exists(path) and not is_regular):
         raise UserError(
-            f"{path} is a device or a stream, and what is written appears "
-            "whole, as a file of its own; name a file."
+            f"{path} is a device or a stream, and the output replaces the path "
+            "with a new file; name a file."
         )
 
 
@@ -144,7 +143,7 @@ def require_writable(path: str, flag: str) -> None:
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
-            "give a path where it can."
+            "choose another path."
         ) from error
 
 
@@ -152,22 +151,22 @@ def require_other(output_file: str, *input_files: str) -> None:
     """Raises `UserError` if --output_file is one of the files to read."""
     if os.path.realpath(output_file) in map(os.path.realpath, input_files):
         raise UserError(
-            "--output_file must be another file than --input_file, which it "
-            f"would replace. Received: {output_file!r} for both."
+            "--output_file must differ from --input_file, which it would "
+            f"replace. Received: {output_file!r} for both."
         )
 
 
 def require_writable_folder(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written to a folder.
 
-    One that is not there is made to see that, and removed again.
+    A missing folder is created for the check, and removed again.
     """
     try:
         _try_to_write(path.rstrip("/"))
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"{flag}={path} is no folder that can be written to "
-            f"({str(error).splitlines()[0]}); give another."
+            f"{flag}={path} is not a writable folder "
+            f"({str(error).splitlines()[0]}); choose another."
         ) from error
 
 
@@ -175,14 +174,14 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
     """Raises `UserError` if checkpoints cannot be kept in a folder."""
     if set(path) & set("[\\"):
         raise UserError(
-            f"{flag} must not have [ or \\ in it, which TensorFlow takes for "
-            f"a pattern where it reads checkpoints. Received: {path!r}."
+            f"{flag} must not contain [ or \\, which TensorFlow reads as a "
+            f"pattern in names of checkpoints. Received: {path!r}."
         )
     require_writable_folder(path, flag)
 
 
 def _try_to_write(folder: str) -> None:
-    """Writes a file to a folder, and removes it and what was made for it."""
+    """Writes a file to a folder, then removes it and any folders it created."""
     made = _make_folders(folder)
     probe = _temporary_name(os.path.join(folder, "probe"))
     with tf.io.gfile.GFile(probe, "wb") as file:
@@ -195,9 +194,8 @@ def _try_to_write(folder: str) -> None:
 def atomic_directory(path: str) -> Iterator[str]:
     """Yields a temporary directory that replaces `path` on success.
 
-    An earlier directory of that name stays until the new one is complete.
-    A process that is killed leaves a temporary directory, which is in nobody's
-    way.
+    An earlier directory of that name stays until the new one is complete. A
+    killed process leaves a temporary directory, which does no harm.
     """
     temporary = _temporary_name(path)
     made = _make_folders(os.path.dirname(path.rstrip("/")))
@@ -217,7 +215,7 @@ def atomic_directory(path: str) -> Iterator[str]:
 
 
 def _replace_directory(temporary: str, path: str) -> None:
-    """Renames a directory to `path`, and removes what was there."""
+    """Renames a directory to `path`, and removes the earlier `path`."""
     if not tf.io.gfile.exists(path):
         tf.io.gfile.rename(temporary, path)
         return
@@ -232,9 +230,9 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def _make_folders(path: str) -> list[str]:
-    """Makes a folder and those above it; returns the new ones, deepest first.
+    """Creates a folder and its parents; returns the new ones, deepest first.
 
-    On other than a local disk folders are but parts of names.
+    Remote disks have no folders, only names with slashes.
     """
     made = []
     if path and "://" not in path:
@@ -248,7 +246,7 @@ def _make_folders(path: str) -> list[str]:
 
 def _remove_empty(folders: list[str]) -> None:
     for folder in folders:
-        # Meanwhile others may have put something there.
+        # Other processes may have written files to it.
         with contextlib.suppress(OSError):
             os.rmdir(folder)
 
@@ -289,7 +287,7 @@ def read_json(path: str) -> Any:
     """Returns the parsed contents of a JSON file.
 
     Raises:
-      UserError: If it is not valid JSON, or no file that can be read.
+      UserError: If it is not valid JSON, or not a readable file.
     """
     try:
         return json.loads(read_bytes(path))
@@ -303,7 +301,7 @@ def read_json_object(path: str) -> dict[str, Any]:
     """Returns the parsed contents of a JSON file that holds one object.
 
     Raises:
-      UserError: If it is not valid JSON, or something else.
+      UserError: If it is not valid JSON, or not an object.
     """
     values = read_json(path)
     if not isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""Progress bars with rate and time left."""
+"""Progress bars that show rate and remaining time."""
 
 import sys
 
@@ -15,14 +15,14 @@ def bar(
     initial: int = 0,
     hidden: bool = False,
 ) -> tqdm.tqdm:
-    """Returns a bar on standard error; call `update(n)` as work gets done.
+    """Returns a bar on standard error; call `update(n)` after `n` units.
 
     Args:
-      total: How many units there are in all, or None if nobody knows.
-      description: What is being done, for instance "tokenizing".
+      total: The number of units, or None if it is unknown.
+      description: The activity, for instance "tokenizing".
       unit: The name of one unit of work, for instance "token".
-      initial: Units that were done before.
-      hidden: Whether to show nothing, as another worker shows the same.
+      initial: Units that were done in an earlier run.
+      hidden: If true, shows nothing, because another worker shows the bar.
     """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
@@ -40,7 +40,7 @@ def bar(
 
 
 def duration(seconds: float) -> str:
-    """Returns how long something takes, as "1:02:03" or "4 days 1:02:03"."""
+    """Formats a duration as "1:02:03" or "4 days 1:02:03"."""
     days, rest = divmod(round(seconds), 24 * 60 * 60)
     clock = tqdm.tqdm.format_interval(rest)
     return f"{days} days {clock}" if days else clock

@@ -1,8 +1,8 @@
-"""A file of lines that is written in parts, and goes on after a kill.
+"""A file of lines that is written in parts and can be resumed after a kill.
 
-`<path>.partial` holds the lines so far; `<path>.partial.json` says how many of
-its bytes count, how many lines they are, and what they were made of. It is
-written after the lines, so that it never promises more than there is.
+`<path>.partial` holds the lines so far. `<path>.partial.json` records how many
+of its bytes and lines are valid, and the inputs that they were made from. It is
+written after the lines, so it never counts lines that are not on the disk.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from bert_tf.io import files
 
 
 class PartialFile:
-    """The lines of a file that is not yet whole.
+    """A file of lines that is not complete yet.
 
     Attributes:
-      num_lines: How many lines are done.
+      num_lines: The number of valid lines.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PartialFile:
         self._lines = lines
         state = self._read_state()
         self.num_lines: int = state["num_lines"]
-        # What came after the last promise may be cut anywhere.
+        # Bytes after the last recorded line may be incomplete.
         lines.truncate(state["num_bytes"])
         lines.seek(0, os.SEEK_END)
 
@@ -49,15 +49,15 @@ class PartialFile:
             ):
                 return state
             logging.warning(
-                "%s was begun with another model, input or flags, and is "
-                "written anew.",
+                "%s was started with another model, input or flags; starting "
+                "over.",
                 self._path,
             )
-            os.remove(path)  # Before the lines change that it speaks of.
+            os.remove(path)  # Before the lines that it describes change.
         return {"num_lines": 0, "num_bytes": 0}
 
     def append(self, lines: Sequence[str]) -> None:
-        """Adds lines with their ends, which count from then on."""
+        """Writes lines, given with their line ends, and records them."""
         self._lines.write("".join(lines).encode("utf-8"))
         self._lines.flush()
         os.fsync(self._lines.fileno())
@@ -80,12 +80,12 @@ def _state_path(path: str) -> str:
 def open_partial(
     path: str, identity: Mapping[str, Any]
 ) -> Iterator[PartialFile]:
-    """Yields what there is of a file, which becomes `path` on success.
+    """Yields a partial file, which is renamed to `path` on success.
 
     Args:
-      path: A local file; folders on the way are made.
-      identity: What the lines depend on, JSON values. With others the file is
-        begun anew.
+      path: A local file; missing folders are created.
+      identity: The inputs of the lines, as JSON values. If they differ from
+        the earlier run's, the file is started over.
 
     Raises:
       UserError: If another process writes the same file.
@@ -93,11 +93,11 @@ def open_partial(
     files.require_no_stream(path)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     partial = f"{path}.partial"
-    # Neither truncated before it is locked, nor removed by who has no lock.
+    # Not truncated before it is locked, nor removed without the lock.
     with open(partial, "a+b") as lines:
         files.lock(
             lines,
-            f"Another process writes {path}; wait for it, or give another "
+            f"Another process writes {path}; wait for it, or name another "
             "file.",
         )
         try:
@@ -109,5 +109,5 @@ def open_partial(
         files.sync(partial)
         os.replace(partial, path)
         files.sync(os.path.dirname(path) or ".")
-        with contextlib.suppress(FileNotFoundError):  # Of a file without lines.
+        with contextlib.suppress(FileNotFoundError):  # If there are no lines.
             os.remove(_state_path(path))

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.errors import UserError
-from bert_tf.io import json_file
-from bert_tf.io import text_lines
+from bert_tf.io import text_files
 
-# The one column of a .txt file, in which each line is a text.
+# The only column of a .txt file, in which each line is a text.
 TEXT_COLUMN = "text"
 
-# The standard library stops at 131,072 characters a field, for all of its
-# users at once; texts may be longer.
+# The standard library's limit is 131,072 characters a field; texts may be
+# longer. The limit is global.
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# What stands between columns where people take one format for another.
+# Separators of columns in files whose ending is wrong.
 _OTHER_SEPARATORS = {".csv": "\t;", ".tsv": ",;"}
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
@@ -32,8 +31,8 @@ class Row:
     """One row of a table.
 
     Attributes:
-      line: The line of the file, from 1, in which the row begins.
-      values: Column to value: a string, or any JSON value of .json and .jsonl.
+      line: The number, from 1, of the line in which the row begins.
+      values: Column to value: a string; in .json and .jsonl, any JSON value.
     """
 
     line: int
@@ -42,13 +41,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The columns of a file, and its rows, read as they are asked for.
+    """The columns of a file, and its rows, which are read lazily.
 
     Attributes:
       path: The file.
-      columns: The names of the columns; of .json and .jsonl, the keys of the
+      columns: The names of the columns; in .json and .jsonl, the keys of the
         first object.
-      rows: The rows, once.
+      rows: The rows, which can be iterated over once.
     """
 
     path: str
@@ -61,8 +60,8 @@ class Table:
         """Raises `UserError` if the table lacks one of the columns.
 
         Args:
-          columns: Their names.
-          flags: Column to the flag that can name another one.
+          columns: The names of the columns.
+          flags: For a column, the flag that can name another one.
         """
         for column in columns:
             if column in self.columns:
@@ -73,7 +72,7 @@ class Table:
                     "lines is a text; give a .csv, .tsv or .jsonl file."
                 )
             flag = (flags or {}).get(column)
-            hint = f"; say with {flag} which is meant" if flag else ""
+            hint = f"; name another with {flag}" if flag else ""
             raise UserError(
                 f"{self.path} has no column {column!r}; its first line names "
                 f"the columns {', '.join(map(repr, self.columns))}{hint}."
@@ -81,7 +80,7 @@ class Table:
 
 
 def file_ending(path: str) -> str:
-    """Returns the ending of a path in lower case, that before .gz if packed."""
+    """Returns the lower-case ending of a path, without .gz."""
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
@@ -96,31 +95,32 @@ def read_table(
     r"""Opens a file of rows.
 
     - .csv: the first line names the columns; fields with commas, quotation
-      marks or ends of lines are in quotation marks, doubled inside.
+      marks or line ends are in quotation marks, which are doubled inside.
     - .tsv: the first line names the columns; tabs separate fields and quotation
-      marks are characters like any other, as in GLUE's files.
-    - .jsonl: one JSON object a line.
-    - .json: a list of JSON objects (read as a whole), or as .jsonl.
+      marks are ordinary characters, as in GLUE's files.
+    - .jsonl: one JSON object per line.
+    - .json: a list of JSON objects (read at once), or as .jsonl.
     - .txt: each line is a text, in a column named "text".
 
-    A byte order mark and CRLF are no part of the rows. Blank lines are left
-    out, unless there is but one column, where one between other lines is a row
-    with an empty text. Spaces around the names of columns do not count.
+    A byte order mark and CRLF are removed. Blank lines are skipped, except in a
+    file with one column, where a blank line between other lines is a row with
+    an empty text. Spaces around the names of columns are removed.
 
     Args:
       path: The file.
       ending: Overrides the file's ending, with its dot.
-      columns_without_header: Names for a .csv or .tsv file without a header:
-        one whose first line has as many fields, none of them such a name.
-      columns_of_longer_rows: Names for the rows of a .csv or .tsv file that
-        have as many fields, where all that the header names are among them.
-      on_broken_row: Called with the line of each row that has too many or too
-        few fields, which is then left out; by default such a row is an error.
+      columns_without_header: Names for a .csv or .tsv file without a header.
+        A file has no header if its first line has this many fields and none of
+        them is one of these names.
+      columns_of_longer_rows: Names for rows of a .csv or .tsv file that have
+        this many fields, if all columns of the header are among these names.
+      on_broken_row: Called with the line number of each row that has too many
+        or too few fields and skips it; by default such a row is an error.
 
     Raises:
       UserError: Here and from `rows`, if the file cannot be read; a row is
-        broken, the header again or no JSON object; a name comes twice; or
-        there is no row.
+        broken, repeats the header or is not a JSON object; a column is named
+        twice; or there is no row.
     """
     ending = ending or file_ending(path)
     if ending in (".csv", ".tsv"):
@@ -133,7 +133,7 @@ def read_table(
             on_broken_row,
         )
     if ending == ".txt":
-        lines = _without_blank_end(text_lines.read_lines(path))
+        lines = _without_blank_end(text_files.read_lines(path))
         rows = (Row(line, {TEXT_COLUMN: text}) for line, text in lines)
         first, rows = _peek(rows, path)
         return Table(path, tuple(first.values), rows)
@@ -143,12 +143,12 @@ def read_table(
         return Table(path, tuple(first.values), rows)
     raise UserError(
         f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one of "
-        "these and .gz; rename it by what it holds."
+        "these and .gz; rename it by its format."
     )
 
 
 def _peek(rows: Iterator[Row], path: str) -> tuple[Row, Iterator[Row]]:
-    """Returns the first row, and all of them."""
+    """Returns the first row, and an iterator over all rows."""
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path} has no rows.")
@@ -171,8 +171,10 @@ def _delimited_table(
     if not first:
         raise UserError(f"{path} is empty: it must begin with a header line.")
     columns = tuple(name.strip() for name in first)
-    known = set(columns_without_header)
-    has_header = len(columns) != len(known) or not known.isdisjoint(columns)
+    expected = set(columns_without_header)
+    has_header = len(columns) != len(expected) or not expected.isdisjoint(
+        columns
+    )
     if not has_header:
         columns = columns_without_header
     for column in columns:
@@ -191,8 +193,8 @@ def _delimited_table(
             names = by_count.get(len(values))
             if has_header and _repeats(values, columns):
                 raise UserError(
-                    f"{path}, line {number} is the header again, as where "
-                    "files were joined; remove the line."
+                    f"{path}, line {number} is the header again, as if files "
+                    "were joined; remove the line."
                 )
             if names is not None:
                 yield Row(number, dict(zip(names, values, strict=True)))
@@ -205,7 +207,7 @@ def _delimited_table(
 
 
 def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
-    """Returns whether a row is a header of two columns or more."""
+    """Returns True if a row repeats a header of at least two columns."""
     return (
         len(columns) > 1
         and len(values) == len(columns)
@@ -225,26 +227,26 @@ def _count_message(
         value.lstrip().startswith('"') for value in values
     ):
         hint = (
-            "; quotation marks do not join fields of a .tsv, so save it as "
-            ".csv if they should"
+            "; quotation marks do not join fields of a .tsv; if they should, "
+            "save it as .csv"
         )
     for separator in _OTHER_SEPARATORS.get(file_ending(path), ""):
         if len(columns) == 1 and separator in columns[0]:
             hint = (
                 f"; the first line, {columns[0]!r}, seems to have "
-                f"{separator!r} between its columns, so save it as what its "
-                "ending says"
+                f"{separator!r} between its columns; save the file in the "
+                "format of its ending"
             )
     return (
-        f"{path}, line {line} must have {len(columns)} columns, as the first "
-        f"line has. Received: {len(values)}{hint}."
+        f"{path}, line {line} must have {len(columns)} columns like the first "
+        f"line. Received: {len(values)}{hint}."
     )
 
 
 def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the fields of each row."""
+    """Yields the line number and the fields of each row."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    lines = (line + "\n" for _, line in text_lines.read_lines(path))
+    lines = (line + "\n" for _, line in text_files.read_lines(path))
     reader = csv.reader(lines, strict=True)
     num_columns = 0
     blank: list[int] = []
@@ -270,9 +272,9 @@ def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the fields of each row."""
+    """Yields the line number and the fields of each row."""
     num_columns = 0
-    for number, line in _without_blank_end(text_lines.read_lines(path)):
+    for number, line in _without_blank_end(text_files.read_lines(path)):
         fields = line.split("\t")
         if line or num_columns == 1:
             num_columns = num_columns or len(fields)
@@ -293,19 +295,19 @@ def _without_blank_end(
 
 
 def _read_json_lines(path: str) -> Iterator[Row]:
-    for number, line in text_lines.read_lines(path):
+    for number, line in text_files.read_lines(path):
         if line.strip():
             value = _parse_json(path, number, line)
             yield _json_row(path, number, value, line)
 
 
 def _read_json(path: str) -> Iterator[Row]:
-    text = "\n".join(line for _, line in text_lines.read_lines(path))
+    text = "\n".join(line for _, line in text_files.read_lines(path))
     position = len(text) - len(text.lstrip())
     if not text.startswith("[", position):
         yield from _read_json_lines(path)
         return
-    # Once as a whole, so that its form needs no checks below.
+    # First as a whole, so that the syntax needs no checks below.
     _parse_json(path, 1, text)
     decoder = json.JSONDecoder()
     line, counted = 1, 0
@@ -326,13 +328,13 @@ def _parse_json(path: str, line: int, text: str) -> Any:
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}, line {line + error.lineno - 1} is not JSON ({error.msg} "
-            f"at character {error.colno}); a .jsonl file holds one object a "
-            "line, a .json file that or a list of objects."
+            f"at character {error.colno}); a .jsonl file holds one object per "
+            "line, a .json file the same or a list of objects."
         ) from error
-    # Of numbers that are too long for Python, and of lists in lists.
+    # For numbers too long for Python, and lists nested too deeply.
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}, line {line} is not JSON that can be read: {error}."
+            f"{path}, line {line} is not readable JSON: {error}."
         ) from error
 
 
@@ -342,5 +344,5 @@ def _json_row(path: str, line: int, value: Any, text: str) -> Row:
             f"{path}, line {line} must be a JSON object with a key for each "
             f"column. Received: {type(value).__name__}."
         )
-    json_file.check_characters(text, value, f"{path}, line {line}")
+    text_files.check_characters(text, value, f"{path}, line {line}")
     return Row(line, value)

@@ -1,4 +1,4 @@
-"""The layers of BERT, its heads and its models."""
+"""BERT as Keras layers and models."""
 
 from bert_tf import keras_backend
 

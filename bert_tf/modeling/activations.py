@@ -1,4 +1,4 @@
-"""The activations that `hidden_act` may name, and their derivatives."""
+"""The activations of `hidden_act`, and their derivatives."""
 
 import math
 
@@ -40,9 +40,8 @@ def _tanh_derivative(x):
     return 1.0 - tanh * tanh
 
 
-# Name to function and derivative. The derivatives are written out for the
-# compiled chains: there they are three times as fast as those that TensorFlow
-# derives from the functions.
+# Name to function and derivative. In the compiled chains these derivatives are
+# three times as fast as the ones that TensorFlow derives from the functions.
 _ACTIVATIONS = {
     "gelu": (gelu, _gelu_derivative),
     "gelu_erf": (gelu_erf, _gelu_erf_derivative),
@@ -53,19 +52,19 @@ _ACTIVATIONS = {
 
 
 def get(name):
-    """Returns the function that `name`, one of `HIDDEN_ACTS`, stands for.
+    """Returns the activation called `name`, one of `HIDDEN_ACTS`.
 
     Raises:
-      UserError: If there is none of that name.
+      UserError: If there is no activation of that name.
     """
     return _find(name)[0]
 
 
 def get_derivative(name):
-    """Returns the derivative of the function that `name` stands for.
+    """Returns the derivative of the activation called `name`.
 
     Raises:
-      UserError: If there is none of that name.
+      UserError: If there is no activation of that name.
     """
     return _find(name)[1]
 

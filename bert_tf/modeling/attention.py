@@ -16,16 +16,17 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 
-def attention_adder(input_mask, left_to_right=False):
-    """Returns what is added to the attention scores.
+def build_attention_bias(input_mask, left_to_right=False):
+    """Returns the bias that masks attention scores; the original's `adder`.
 
-    The original's -10000 (modeling.py:705-713), not minus infinity: where all
-    is padding it shifts all scores alike, and every number stays finite.
+    It is -10000 as in the original (modeling.py:705-713), not minus infinity:
+    in a row of padding alone it shifts all scores equally, and every number
+    stays finite.
 
     Args:
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      left_to_right: Whether a token sees only itself and what is left of it
-        (paper, Table 5).
+      left_to_right: Whether a token attends only to itself and the tokens
+        before it (paper, Table 5).
 
     Returns:
       <float32>[B, 1, 1, S]; left to right [B, 1, S, S].
@@ -49,7 +50,7 @@ class SelfAttention(layers.BertLayer):
 
     Call arguments:
       hidden_states: <float>[B, S, H].
-      adder: <float32>[B, 1, 1 or S, S] from `attention_adder`.
+      attention_bias: <float32>[B, 1, 1 or S, S] from `build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
@@ -60,7 +61,7 @@ class SelfAttention(layers.BertLayer):
       Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
     """
 
-    def build(self, hidden_states_shape, adder_shape=None):
+    def build(self, hidden_states_shape, attention_bias_shape=None):
         config = self.bert_config
         self.head_size = config.hidden_size // config.num_attention_heads
         width, stddev = config.hidden_size, config.initializer_range
@@ -76,27 +77,27 @@ class SelfAttention(layers.BertLayer):
         for projection in (self.query, self.key, self.value):
             projection.build(hidden_states_shape)
 
-    def call(self, hidden_states, adder, dropout_seeds=None):
+    def call(self, hidden_states, attention_bias, dropout_seeds=None):
         if self.for_inference:
-            return self._infer(hidden_states, adder)
+            return self._infer(hidden_states, attention_bias)
         query = self._project_heads(self.query, hidden_states)  # [B, N, S, D]
         key = self._project_heads(self.key, hidden_states)  # [B, N, S, D]
         value = self._project_heads(self.value, hidden_states)  # [B, N, S, D]
         probs = fused.masked_softmax_dropout(
             tf.matmul(query, key, transpose_b=True),
-            adder,
-            dropout.draw_keys(dropout_seeds, self.salt),
+            attention_bias,
+            dropout.draw_keys(dropout_seeds, self.dropout_id),
             scale=self.head_size**-0.5,
             rate=self.bert_config.attention_probs_dropout_prob,
             jit=self.fuse,
         )  # [B, N, S, S]
         return fused.merge_heads(tf.matmul(probs, value)), probs
 
-    def _infer(self, hidden_states, adder):
-        """Returns what `call` does, all of it in the compute dtype.
+    def _infer(self, hidden_states, attention_bias):
+        """Computes what `call` returns, all of it in the compute dtype.
 
-        TensorFlow's optimizer makes one operation of the product of queries
-        and keys, the scale and the adder.
+        TensorFlow's optimizer fuses the product of queries and keys, the
+        scale and the attention bias into one operation.
         """
         batch, length, _ = fused.shape_of(hidden_states)
         heads = self.bert_config.num_attention_heads
@@ -109,7 +110,9 @@ class SelfAttention(layers.BertLayer):
         )  # [B, N, S, D] each
         scores = tf.matmul(query, key, transpose_b=True)
         scale = tf.constant(self.head_size**-0.5, scores.dtype)
-        probs = tf.nn.softmax(scores * scale + tf.cast(adder, scores.dtype))
+        probs = tf.nn.softmax(
+            scores * scale + tf.cast(attention_bias, scores.dtype)
+        )
         return fused.merge_heads(tf.matmul(probs, value)), probs
 
     def _project_heads(self, projection, hidden_states):
@@ -127,7 +130,7 @@ class Attention(layers.BertLayer):
 
     Call arguments:
       hidden_states: <float>[B, S, H].
-      adder: <float32>[B, 1, 1 or S, S] from `attention_adder`.
+      attention_bias: <float32>[B, 1, 1 or S, S] from `build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
@@ -135,18 +138,18 @@ class Attention(layers.BertLayer):
       <float>[B, N, S, S], both in the compute dtype.
     """
 
-    def __init__(self, config, salt=0, fuse=False, **kwargs):
-        super().__init__(config, salt, fuse, **kwargs)
-        self.self_attention = self.add_layer(SelfAttention, "self", salt)
+    def __init__(self, config, dropout_id=0, fuse=False, **kwargs):
+        super().__init__(config, dropout_id, fuse, **kwargs)
+        self.self_attention = self.add_layer(SelfAttention, "self", dropout_id)
         self.residual_output = self.add_layer(layers.ResidualOutput, "output")
 
-    def build(self, hidden_states_shape, adder_shape=None):
+    def build(self, hidden_states_shape, attention_bias_shape=None):
         self.self_attention.build(hidden_states_shape)
         self.residual_output.build(hidden_states_shape)
 
-    def call(self, hidden_states, adder, dropout_seeds=None):
+    def call(self, hidden_states, attention_bias, dropout_seeds=None):
         context, probs = self.self_attention(
-            hidden_states, adder, dropout_seeds=dropout_seeds
+            hidden_states, attention_bias, dropout_seeds=dropout_seeds
         )
-        keys = dropout.draw_keys(dropout_seeds, self.salt + 1)
+        keys = dropout.draw_keys(dropout_seeds, self.dropout_id + 1)
         return self.residual_output(context, hidden_states, keys), probs

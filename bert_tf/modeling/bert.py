@@ -17,7 +17,6 @@ from bert_tf.modeling import attention
 from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
-from bert_tf.modeling import inputs as model_inputs
 from bert_tf.modeling import layers
 from bert_tf.modeling import remat as remats
 
@@ -28,16 +27,47 @@ _FLAGS = (
     "has_pooler",
     "remat",
 )
-# The heads of pretraining, by what stands before "_logits" in their outputs.
+# The pretraining heads; their outputs are called <head>_logits.
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 
 
+def _require_numbers(x):
+    """Raises `UserError` for texts, which `predict` takes in lists only."""
+    for leaf in tf.nest.flatten(x):
+        kind = getattr(getattr(leaf, "dtype", None), "kind", None)
+        if isinstance(leaf, str | bytes) or kind in ("U", "S", "O"):
+            raise UserError(
+                "Raw rows are predicted in a list: predict([row, row, ...]). "
+                f"Received: {type(x).__name__} with texts."
+            )
+
+
+def standardize_inputs(inputs):
+    """Returns the three inputs as <int32>[B, S], with defaults filled in."""
+    names = ("input_ids", "input_mask", "segment_ids")
+    unknown = sorted(set(inputs) - set(names))
+    if unknown or "input_ids" not in inputs:
+        raise UserError(
+            "The model's inputs are `input_ids` and, optionally, `input_mask` "
+            f"and `segment_ids`. Received: {', '.join(sorted(inputs))}."
+        )
+    input_ids = tf.cast(inputs["input_ids"], tf.int32)
+    input_mask = inputs.get("input_mask")
+    if input_mask is None:
+        input_mask = tf.ones_like(input_ids)
+    segment_ids = inputs.get("segment_ids")
+    if segment_ids is None:
+        segment_ids = tf.zeros_like(input_ids)
+    return input_ids, input_mask, tf.cast(segment_ids, tf.int32)
+
+
 class _ConfiguredModel(layers.Configured, keras.Model):
-    """What all models share: a `BertConfig`, and weights from the start.
+    """A Keras model with a `BertConfig`, whose constructor makes all weights.
 
     Attributes:
-      row_predictor: Set by who has the tokenizer, for `predict`: a function
-        of raw rows, a batch size (or None) and whether to show progress.
+      row_predictor: Set by the loader that has the tokenizer, for `predict`: a
+        function of raw rows, a batch size (or None) and whether to show
+        progress.
     """
 
     row_predictor = None
@@ -51,7 +81,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     def predict(
         self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
     ):
-        """Predicts raw rows, or what `keras.Model.predict` takes.
+        """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
           x: A list of raw rows, for models of `bert_tf.load_model`: texts,
@@ -63,20 +93,20 @@ class _ConfiguredModel(layers.Configured, keras.Model):
           callbacks: As for Keras; not for raw rows.
 
         Returns:
-          For each raw row the object that run/predict.py writes, else the
-          model's outputs.
+          For raw rows, the object that run/predict.py writes for each; for
+          other inputs, the model's outputs.
 
         Raises:
-          UserError: If a row is none of the task, or the model has no task
+          UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
         if not isinstance(x, list):
-            model_inputs.require_numbers(x)
+            _require_numbers(x)
             return super().predict(x, batch_size, verbose, steps, callbacks)
         if self.row_predictor is None:
             raise UserError(
                 "Only a model that bert_tf.load_model returned, with the head "
-                "of a task, predicts lists, of raw rows. Received: a list for "
+                "of a task, predicts lists of raw rows. Received: a list for "
                 f"{type(self).__name__}; give the model's inputs as a "
                 "dictionary of arrays."
             )
@@ -98,12 +128,12 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    Its variables have, after the name of the outermost model, the names of
-    the original's checkpoints; see `named_variables`.
+    After the name of the outermost model, its variables have the names of the
+    original's checkpoints; see `named_variables`.
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains; faster in training.
+      fuse: Whether to compile the elementwise chains, for faster training.
       return_all_layers: Whether to return `encoder_outputs`.
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
@@ -118,8 +148,8 @@ class BertModel(_ConfiguredModel):
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
         zeros).
       training: Whether to apply dropout.
-      dropout_seeds: <int32>[B], on which alone, apart from the configuration,
-        an example's dropout depends; drawn by Keras if not given.
+      dropout_seeds: <int32>[B]; the configuration and its seed determine an
+        example's dropout. Drawn by Keras if not given.
 
     Returns:
       A dictionary, all in the compute dtype: `sequence_output` <float>[B, S,
@@ -160,7 +190,7 @@ class BertModel(_ConfiguredModel):
         self.remat = remat
         self.embeddings = self.add_layer(embeddings.Embeddings, "embeddings")
         self.encoder = self.add_layer(
-            encoder.Encoder, "encoder", salt=1, remat=remat
+            encoder.Encoder, "encoder", dropout_id=1, remat=remat
         )
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
@@ -175,7 +205,7 @@ class BertModel(_ConfiguredModel):
             self.pooler.build(hidden)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        input_ids, input_mask, segment_ids = model_inputs.standardize(inputs)
+        input_ids, input_mask, segment_ids = standardize_inputs(inputs)
         if not training:
             dropout_seeds = None
         elif dropout_seeds is None:
@@ -183,11 +213,11 @@ class BertModel(_ConfiguredModel):
         embedded = self.embeddings(
             input_ids, segment_ids, dropout_seeds=dropout_seeds
         )
-        adder = attention.attention_adder(
+        attention_bias = attention.build_attention_bias(
             input_mask, self.bert_config.left_to_right
         )
         encoded, probs = self.encoder(
-            embedded, adder, dropout_seeds=dropout_seeds
+            embedded, attention_bias, dropout_seeds=dropout_seeds
         )
         outputs = {"sequence_output": encoded[-1]}
         if self.has_pooler:
@@ -218,7 +248,7 @@ class BertModel(_ConfiguredModel):
 
 
 class BertWithHead(_ConfiguredModel):
-    """A `BertModel`, in the attribute `bert`; subclasses put heads on top.
+    """A `BertModel` in the attribute `bert`; subclasses add heads.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -257,7 +287,7 @@ class BertWithHead(_ConfiguredModel):
             )
 
     def encode(self, inputs, training, dropout_seeds):
-        """Returns what `BertModel` does, and the seeds it was computed with.
+        """Returns the outputs of `BertModel`, and the dropout seeds used.
 
         The seeds are <int32>[B], or None without dropout.
         """
@@ -272,7 +302,7 @@ class BertWithHead(_ConfiguredModel):
         if not training:
             return None
         if dropout_seeds is None:
-            input_ids, _, _ = model_inputs.standardize(inputs)
+            input_ids, _, _ = standardize_inputs(inputs)
             return self.bert.draw_seeds(input_ids)
         return dropout_seeds
 
@@ -283,13 +313,13 @@ class BertWithHead(_ConfiguredModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertForPretraining(BertWithHead):
-    """BERT with the masked-LM and the next-sentence head.
+    """BERT with the masked-LM head and the next-sentence head.
 
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
-      heads: Which of the two there are: "masked_lm", "next_sentence". Without
-        the second there is no pooler either, which nothing else reads.
+      heads: One or both of "masked_lm" and "next_sentence". Without the second
+        there is no pooler, as nothing else reads it.
       **kwargs: As for `keras.Model`, and the `return_` flags of `BertModel`.
 
     Call arguments:
@@ -299,7 +329,7 @@ class BertForPretraining(BertWithHead):
       dropout_seeds: As for `BertModel`.
 
     Returns:
-      What `BertModel` returns, and `masked_lm_logits` <float32>[B, P, V] and
+      The outputs of `BertModel`, and `masked_lm_logits` <float32>[B, P, V] and
       `next_sentence_logits` <float32>[B, 2] (0: the second segment follows
       the first, 1: it is random).
 
@@ -375,7 +405,8 @@ def named_variables(model):
       Name to `keras.Variable`; random number states are left out.
 
     Raises:
-      UserError: If two weights have one name, as in a model with two encoders.
+      UserError: If two weights have the same name, as in a model with two
+        encoders.
     """
     encoders = [x for x in [model, *model.layers] if isinstance(x, BertModel)]
     prefixes = [(f"{encoder.path}/", "bert/") for encoder in encoders]
@@ -393,7 +424,7 @@ def named_variables(model):
 
 
 def _replace_prefix(path, prefixes):
-    """Replaces the first of the prefixes that `path` begins with."""
+    """Replaces the first of the prefixes that `path` starts with."""
     for prefix, replacement in prefixes:
         if path.startswith(prefix):
             return replacement + path.removeprefix(prefix)

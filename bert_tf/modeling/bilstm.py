@@ -1,11 +1,10 @@
-"""Bidirectional LSTMs, trained from nothing on top of the encoder.
+"""Bidirectional LSTMs on top of the encoder, trained from scratch.
 
-The loop over a text's pieces is all that cannot be computed at once, so
-nothing else is left in it: the inputs' projection is one product for all
-positions and both directions, both directions take a step together, and the
-gradient of the recurrent kernel, which TensorFlow would add up step by step,
-is one product behind the loop. That halves the time that `keras.layers.LSTM`
-takes to train.
+Only the recurrence over the tokens has to be a loop, so nothing else is in it:
+one product projects the inputs of all positions and both directions, both
+directions take a step together, and the gradient of the recurrent kernel,
+which TensorFlow would add up step by step, is one product after the loop. That
+halves the training time of `keras.layers.LSTM`.
 
 Shapes:
   B: batch size.
@@ -25,14 +24,15 @@ from bert_tf.modeling import layers
 class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
-    Both pass over padding: their states stay what they were, so the results
-    do not depend on how long the padding is. The states are float32; products
-    are computed in the compute dtype. Weights begin as in `keras.layers.LSTM`.
+    Both skip padding: their states do not change there, so the results do not
+    depend on the length of the padding. The states are float32; products are
+    computed in the compute dtype. Weights are initialized as in
+    `keras.layers.LSTM`.
 
     Args:
       units: U.
       for_inference: Whether to have the form of `inference.prepare`, which has
-        no gradient of its own and keeps nothing for one.
+        no custom gradient and keeps no tensors for it.
       **kwargs: As for `keras.layers.Layer`.
 
     Call arguments:
@@ -41,11 +41,11 @@ class BiLSTM(layers.BasicLayer):
 
     Returns:
       <float>[B, S, 2U] in the compute dtype, at each position the state of
-      the first LSTM and that of the second; 0 for padding.
+      the first LSTM and the state of the second; 0 for padding.
 
     Reference:
-      Hochreiter and Schmidhuber, 1997; the forget gate's bias of 1 is that of
-      Jozefowicz et al., 2015, section 2.2.
+      Hochreiter and Schmidhuber, 1997; Jozefowicz et al., 2015, section 2.2,
+      for the forget gate's bias of 1.
     """
 
     def __init__(self, units, for_inference=False, **kwargs):
@@ -117,7 +117,7 @@ def _initial_bias(shape, dtype=None):
 
 
 def _by_step(x):
-    """Returns [S, 2, B, ...] of [2, S, B, ...], in the order of the steps."""
+    """Reorders [2, S, B, ...] to [S, 2, B, ...], in the order of the steps."""
     return tf.stack([x[0], x[1, ::-1]], axis=1)
 
 
@@ -128,7 +128,7 @@ def _states(projected, kernel, bias, mask):
 
 
 def _trainable_states(projected, kernel, bias, mask):
-    """Returns the states of both LSTMs, with a gradient that is fast.
+    """Returns the states of both LSTMs, with a fast custom gradient.
 
     Args:
       projected: <float>[S, 2, B, 4U], inputs . kernel.
@@ -171,8 +171,8 @@ def _run_forward(projected, kernel, bias, mask, count=3):
       projected: As for `_trainable_states`, like the next three.
       kernel: The recurrent kernels.
       bias: The biases.
-      mask: What is no padding.
-      count: How many of the three are kept of each step and returned.
+      mask: False for padding.
+      count: How many of the three results to keep of each step and return.
     """
     steps, _, batch, _ = fused.shape_of(projected)
     units = kernel.shape[1]
@@ -208,7 +208,7 @@ def _run_forward(projected, kernel, bias, mask, count=3):
 
 
 def _run_backward(upstream, kernel, mask, cells, gates):
-    """Returns the gradient of what the gates' activations are computed of.
+    """Returns the gradient with respect to the gates' pre-activations.
 
     Args:
       upstream: <float32>[S, 2, B, U], the gradient of the states.
@@ -229,7 +229,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
         above, is_token, before, cell, gate = (x(index) for x in readers)
         entry, forget, candidate, exit_ = tf.split(gate, 4, axis=-1)
         into_state += above
-        # Of padding the gradient passes to the step before as it is.
+        # At padding the gradient passes to the step before unchanged.
         passed_state = tf.where(is_token, 0.0, into_state)
         passed_cell = tf.where(is_token, 0.0, into_cell)
         into_state -= passed_state
@@ -265,15 +265,15 @@ def _run_backward(upstream, kernel, mask, cells, gates):
 
 
 def _reader(x):
-    """Returns what reads a step of [S, ...]."""
+    """Returns a function that reads one step of a tensor [S, ...]."""
     return tf.TensorArray(x.dtype, fused.shape_of(x)[0]).unstack(x).read
 
 
 def _shift(x):
-    """Returns what was there one step earlier: zeros before the first."""
+    """Shifts a tensor [S, ...] by one step; the first becomes zeros."""
     return tf.concat([tf.zeros_like(x[:1]), x[:-1]], axis=0)
 
 
 def _rows_by_direction(x):
-    """Returns <float>[2, S * B, width] of [S, 2, B, width]."""
+    """Reshapes [S, 2, B, width] to <float>[2, S * B, width]."""
     return tf.reshape(tf.transpose(x, [1, 0, 2, 3]), [2, -1, x.shape[-1]])

@@ -1,10 +1,9 @@
 """Dropout whose mask is a function of its arguments and of nothing else.
 
 The bit of an element is a hash of the example's seed, the place in the model
-(its salt) and the element's position within the example. So it is the same in
-whatever batch, micro-batch or replica the example is computed, a run that was
-killed repeats it, and the backward pass can draw it again instead of keeping
-it.
+(its dropout id) and the element's position within the example. So it is the
+same in every batch, micro-batch or replica that holds the example, a resumed
+run repeats it, and the backward pass can draw it again instead of keeping it.
 """
 
 import tensorflow as tf
@@ -16,8 +15,8 @@ _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, rounded to odd.
 
-# Salts from here on belong to heads; the encoder uses those below.
-HEAD_SALT = 1 << 16
+# Dropout ids from here on belong to heads; the encoder uses those below.
+HEAD_DROPOUT_ID = 1 << 16
 
 
 def shape_of(x):
@@ -46,12 +45,12 @@ def _mix(x):
     return _xor_shift(x, 16)
 
 
-def draw_keys(seeds, salt):
-    """Returns the keys of one place in the model, a pair for each example.
+def draw_keys(seeds, dropout_id):
+    """Returns the keys of one dropout in the model, a pair for each example.
 
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
-      salt: An integer that no other place in the model has.
+      dropout_id: An integer that no other dropout in the model has.
 
     Returns:
       <uint32>[batch, 2]; None for None, which means no dropout.
@@ -59,7 +58,7 @@ def draw_keys(seeds, salt):
     if seeds is None:
         return None
     seeds = tf.cast(seeds, tf.uint32)
-    place = _uint32(salt * _GOLDEN_RATIO % 2**32)
+    place = _uint32(dropout_id * _GOLDEN_RATIO % 2**32)
     first = _mix(_mix(seeds) + place)
     second = _mix(_mix(seeds ^ _uint32(_GOLDEN_RATIO)) ^ place)
     return tf.stack([first, second], axis=-1)
@@ -73,8 +72,8 @@ def derive_seeds(seeds, number):
       number: How many parts, an integer or <int32>[].
 
     Returns:
-      <int32>[batch, number], 0 or more; those of the first parts are the same
-      whatever their number.
+      <int32>[batch, number], 0 or more; the first parts' seeds do not depend on
+      `number`.
     """
     part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
     mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]
@@ -83,7 +82,7 @@ def derive_seeds(seeds, number):
 
 
 def draw_mask(shape, rate, keys):
-    """Returns which elements are kept.
+    """Draws the mask of the elements to keep.
 
     Args:
       shape: [batch, ...], a list of integers or scalar tensors.
@@ -106,7 +105,7 @@ def draw_mask(shape, rate, keys):
 
 
 def apply_mask(x, kept, rate):
-    """Returns `x` with what is not kept set to zero and the rest scaled up.
+    """Sets the elements that are not kept to zero and scales the others up.
 
     Args:
       x: <float>[batch, ...]; float32, as 1 / (1 - rate) is rounded by more
@@ -117,20 +116,20 @@ def apply_mask(x, kept, rate):
     return tf.where(kept, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
 
 
-def dropout(x, rate, seeds, salt):
+def dropout(x, rate, seeds, dropout_id):
     """Drops elements of `x` with probability `rate`, and scales the others.
 
     Args:
       x: <float>[batch, ...].
       rate: Probability of dropping an element, at least 0 and below 1.
       seeds: <int32>[batch], one per example, or None for no dropout.
-      salt: An integer that no other place in the model has; heads take
-        `HEAD_SALT` and above.
+      dropout_id: An integer that no other dropout in the model has; heads take
+        `HEAD_DROPOUT_ID` and above.
 
     Returns:
       <float>[batch, ...], of the dtype of `x`.
     """
     if seeds is None or rate == 0.0:
         return x
-    kept = draw_mask(shape_of(x), rate, draw_keys(seeds, salt))
+    kept = draw_mask(shape_of(x), rate, draw_keys(seeds, dropout_id))
     return tf.cast(apply_mask(tf.cast(x, tf.float32), kept, rate), x.dtype)

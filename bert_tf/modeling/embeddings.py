@@ -18,8 +18,8 @@ from bert_tf.modeling import layers
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient, whose repeated rows count wrongly in a
-    global norm and which replicas cannot add up cheaply.
+    `tf.gather` has a sparse gradient, whose repeated rows distort a global
+    norm and which replicas cannot add up cheaply.
 
     Args:
       table: <float>[rows, width].
@@ -86,29 +86,30 @@ class Embeddings(layers.BertLayer):
 
     def call(self, input_ids, segment_ids, dropout_seeds=None):
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Where there is no gradient no server need know how it is computed.
+        # Without a gradient, plain `tf.gather` runs on every server.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
-        # A product with one-hot rows: for so few segments it is faster than
-        # gathering, above all backwards.
+        # For so few segments a product with one-hot rows is faster than
+        # gathering, above all in the backward pass.
         segments = tf.matmul(
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
             tf.cast(self.token_type_embeddings, tf.float32),
         )
         positions = self._positions(self._length(input_ids))
         embedded = words + segments + tf.cast(positions, tf.float32)
-        keys = dropout.draw_keys(dropout_seeds, self.salt)
+        keys = dropout.draw_keys(dropout_seeds, self.dropout_id)
         return self.layer_norm(embedded, keys)
 
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # Of what is gathered from, TensorFlow Lite keeps int8 alone.
+            # TensorFlow Lite keeps tables in int8 only if they are gathered
+            # from.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
     def _length(self, input_ids):
-        """Returns S: an integer where it is known, as exports want it."""
+        """Returns S: an integer if it is known, as exports require."""
         length = input_ids.shape[1]
         if length is None:
             return tf.shape(input_ids)[1]

@@ -14,8 +14,8 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 from bert_tf.modeling import remat as remats
 
-# Dropouts in one encoder layer: attention weights and the two outputs.
-_SALTS_PER_LAYER = 3
+# An encoder layer drops attention weights and elements of its two outputs.
+_DROPOUTS_PER_LAYER = 3
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -26,7 +26,8 @@ class EncoderLayer(layers.BertLayer):
 
     Call arguments:
       hidden_states: <float>[B, S, H].
-      adder: <float32>[B, 1, 1 or S, S] from `attention.attention_adder`.
+      attention_bias: <float32>[B, 1, 1 or S, S] from
+        `attention.build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
@@ -34,24 +35,26 @@ class EncoderLayer(layers.BertLayer):
       <float>[B, N, S, S], both in the compute dtype.
     """
 
-    def __init__(self, config, salt=0, fuse=False, **kwargs):
-        super().__init__(config, salt, fuse, **kwargs)
-        self.attention = self.add_layer(attention.Attention, "attention", salt)
+    def __init__(self, config, dropout_id=0, fuse=False, **kwargs):
+        super().__init__(config, dropout_id, fuse, **kwargs)
+        self.attention = self.add_layer(
+            attention.Attention, "attention", dropout_id
+        )
         self.intermediate = self.add_layer(layers.Intermediate, "intermediate")
         self.residual_output = self.add_layer(layers.ResidualOutput, "output")
 
-    def build(self, hidden_states_shape, adder_shape=None):
+    def build(self, hidden_states_shape, attention_bias_shape=None):
         self.attention.build(hidden_states_shape)
         self.intermediate.build(hidden_states_shape)
         inner = self.bert_config.intermediate_size
         self.residual_output.build((*hidden_states_shape[:-1], inner))
 
-    def call(self, hidden_states, adder, dropout_seeds=None):
+    def call(self, hidden_states, attention_bias, dropout_seeds=None):
         attended, probs = self.attention(
-            hidden_states, adder, dropout_seeds=dropout_seeds
+            hidden_states, attention_bias, dropout_seeds=dropout_seeds
         )
         inner = self.intermediate(attended)
-        keys = dropout.draw_keys(dropout_seeds, self.salt + 2)
+        keys = dropout.draw_keys(dropout_seeds, self.dropout_id + 2)
         return self.residual_output(inner, attended, keys), probs
 
 
@@ -61,15 +64,16 @@ class Encoder(layers.BertLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      salt: As for `BertLayer`.
+      dropout_id: As for `BertLayer`.
       fuse: As for `BertLayer`.
-      remat: Whether layers are computed again in the backward pass; then
-        training has no attention weights to return.
+      remat: Whether the backward pass recomputes layers; training then returns
+        no attention weights.
       **kwargs: As for `BertLayer`.
 
     Call arguments:
       hidden_states: <float>[B, S, H].
-      adder: <float32>[B, 1, 1 or S, S] from `attention.attention_adder`.
+      attention_bias: <float32>[B, 1, 1 or S, S] from
+        `attention.build_attention_bias`.
       dropout_seeds: <int32>[B], or None for no dropout.
 
     Returns:
@@ -77,40 +81,46 @@ class Encoder(layers.BertLayer):
       attention weights <float>[B, N, S, S], all in the compute dtype.
     """
 
-    def __init__(self, config, salt=0, fuse=False, remat=False, **kwargs):
-        super().__init__(config, salt, fuse, **kwargs)
+    def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
+        super().__init__(config, dropout_id, fuse, **kwargs)
         self.remat = remat
         self.encoder_layers = [
             self.add_layer(
-                EncoderLayer, f"layer_{index}", salt + index * _SALTS_PER_LAYER
+                EncoderLayer,
+                f"layer_{index}",
+                dropout_id + index * _DROPOUTS_PER_LAYER,
             )
             for index in range(self.bert_config.num_hidden_layers)
         ]
 
-    def build(self, hidden_states_shape, adder_shape=None):
+    def build(self, hidden_states_shape, attention_bias_shape=None):
         for layer in self.encoder_layers:
             layer.build(hidden_states_shape)
 
-    def call(self, hidden_states, adder, dropout_seeds=None):
-        # Without seeds, that is, without training, nothing is kept anyway.
+    def call(self, hidden_states, attention_bias, dropout_seeds=None):
+        # Without seeds, that is, outside of training, nothing is kept anyway.
         if self.remat and dropout_seeds is not None:
-            return self._compute_twice(hidden_states, adder, dropout_seeds), []
+            return self._rematerialize(
+                hidden_states, attention_bias, dropout_seeds
+            ), []
         outputs, weights = [], []
         for layer in self.encoder_layers:
             hidden_states, probs = layer(
-                hidden_states, adder, dropout_seeds=dropout_seeds
+                hidden_states, attention_bias, dropout_seeds=dropout_seeds
             )
             outputs.append(hidden_states)
             weights.append(probs)
         return outputs, weights
 
-    def _compute_twice(self, hidden_states, adder, dropout_seeds):
-        """Returns the hidden states of all layers, of which no more is kept."""
+    def _rematerialize(self, hidden_states, attention_bias, dropout_seeds):
+        """Returns the hidden states of all layers and keeps nothing else."""
         outputs = []
         for layer in self.encoder_layers:
 
             def compute(inputs, layer=layer):
-                return layer(inputs, adder, dropout_seeds=dropout_seeds)[0]
+                return layer(
+                    inputs, attention_bias, dropout_seeds=dropout_seeds
+                )[0]
 
             hidden_states = remats.rematerialize(compute, hidden_states)
             outputs.append(hidden_states)

@@ -1,4 +1,4 @@
-"""The elementwise chains between the matrix products.
+"""The elementwise chains between the matrix products, compiled by XLA.
 
 On a CPU they take as long as the products when each operation runs by itself,
 and a fraction of it when XLA makes one loop of them; oneDNN's products in turn
@@ -273,29 +273,33 @@ def layer_norm_dropout(
     return chain(x, gamma, beta)
 
 
-# === dropout(softmax(scores * scale + adder)) ===
+# === dropout(softmax(scores * scale + attention_bias)) ===
 
 
-def _masked_softmax(scores, adder, keys, scale, rate):
-    probs = tf.nn.softmax(_float(scores) * scale + adder)
+def _masked_softmax(scores, attention_bias, keys, scale, rate):
+    probs = tf.nn.softmax(_float(scores) * scale + attention_bias)
     return tf.cast(probs * _dropout_factor(scores, keys, rate), scores.dtype)
 
 
-def _masked_softmax_gradient(upstream, scores, adder, keys, scale, rate):
-    probs = tf.nn.softmax(_float(scores) * scale + adder)
+def _masked_softmax_gradient(
+    upstream, scores, attention_bias, keys, scale, rate
+):
+    probs = tf.nn.softmax(_float(scores) * scale + attention_bias)
     upstream = _float(upstream) * _dropout_factor(scores, keys, rate)
     weighted = probs * upstream
     total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
     return tf.cast((weighted - probs * total) * scale, scores.dtype)
 
 
-def masked_softmax_dropout(scores, adder, keys, *, scale, rate, jit=False):
-    """Returns dropout(softmax(scores * scale + adder)).
+def masked_softmax_dropout(
+    scores, attention_bias, keys, *, scale, rate, jit=False
+):
+    """Returns dropout(softmax(scores * scale + attention_bias)).
 
     Args:
       scores: <float>[batch, heads, queries, keys].
-      adder: <float32>, of a shape that broadcasts to that of `scores`; has no
-        gradient.
+      attention_bias: <float32>, of a shape that broadcasts to that of `scores`;
+        has no gradient.
       keys: <uint32>[batch, 2] or None.
       scale: Factor of the scores.
       rate: Probability of dropping an element.
@@ -304,17 +308,17 @@ def masked_softmax_dropout(scores, adder, keys, *, scale, rate, jit=False):
     Returns:
       <float>[batch, heads, queries, keys], of the dtype of `scores`.
     """
-    adder = tf.stop_gradient(adder)
+    attention_bias = tf.stop_gradient(attention_bias)
     if not jit:
-        return _masked_softmax(scores, adder, keys, scale, rate)
+        return _masked_softmax(scores, attention_bias, keys, scale, rate)
 
     @tf.custom_gradient
     def chain(scores):
         def gradient(upstream):
             backward = _compile(_masked_softmax_gradient, scale, rate)
-            return backward(upstream, scores, adder, keys)
+            return backward(upstream, scores, attention_bias, keys)
 
         forward = _compile(_masked_softmax, scale, rate)
-        return forward(scores, adder, keys), gradient
+        return forward(scores, attention_bias, keys), gradient
 
     return chain(scores)

@@ -1,4 +1,4 @@
-"""The pooler, and the heads for pretraining and for tasks.
+"""The pooler and the output layers: masked LM, and linear heads.
 
 Shapes:
   B: batch size.
@@ -18,14 +18,14 @@ from bert_tf.modeling import layers
 
 
 def take_last_token(sequence, input_mask):
-    """Returns what stands at the last position that is not padding.
+    """Gathers the last position that is not padding.
 
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
 
     Returns:
-      <float>[B, H]; of what is all padding the first position.
+      <float>[B, H]; the first position of a row that is all padding.
     """
     position = tf.range(fused.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
@@ -36,9 +36,10 @@ def take_last_token(sequence, input_mask):
 class Pooler(layers.BertLayer):
     """tanh(token . kernel + bias), of the first token.
 
-    In a left-to-right model that one has seen nothing but itself, so there it
-    is the last token that is not padding. Source: modeling.py:218-232 of the
-    original; the paper does not say what it took of its left-to-right model.
+    In a left-to-right model the first token attends to itself alone, so there
+    it is the last token that is not padding. Source: modeling.py:218-232 of
+    the original; the paper does not specify the token of its left-to-right
+    model.
 
     Call arguments:
       sequence_output: <float>[B, S, H].
@@ -94,9 +95,9 @@ class Transform(layers.BertLayer):
 def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
-    The logits are exact, as bfloat16 would round a logit of 10 to steps of
-    0.06; the gradient, which is twice the work, may be as exact as that of
-    other products.
+    The logits are computed in float32, as bfloat16 would round a logit of 10
+    to steps of 0.06; the gradient, which is twice the work, may use bfloat16
+    like other products.
 
     Args:
       rows: <float32>[rows, H].
@@ -162,8 +163,7 @@ class MaskedLMHead(layers.BertLayer):
         if self.for_inference:
             logits = tf.matmul(rows, word_embeddings, transpose_b=True)
         else:
-            # Of half precisions only bfloat16 has the range for these
-            # gradients.
+            # Float16 does not have the range for these gradients.
             bfloat16 = self.compute_dtype == "bfloat16"
             logits = _tied_product(rows, word_embeddings, bfloat16)
         logits += tf.convert_to_tensor(self.output_bias)
@@ -211,7 +211,7 @@ class LinearHead(layers.BertLayer):
             tf.cast(inputs, tf.float32),
             self.dropout_prob,
             dropout_seeds,
-            self.salt,
+            self.dropout_id,
         )
         shape = fused.shape_of(inputs)
         logits = tf.matmul(

@@ -1,8 +1,8 @@
-"""The form of a model that predicts fastest, with the weights of another.
+"""Builds a fused, inference-only copy of a model.
 
-One product makes queries, keys and values, product, bias and activation stand
-so that TensorFlow makes one operation of them, all is computed in one dtype,
-and weights are stored in it. There is no dropout, and no gradient is meant.
+One product computes queries, keys and values; TensorFlow fuses product, bias
+and activation into one operation; everything is computed in one dtype, and
+weights are stored in it. There is no dropout and no gradient.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.modeling import bert as models
 
-# Where the three stand among the columns of their common kernel.
+# The order of the three in the columns of their common kernel.
 _MERGED = ("query", "key", "value")
 _MERGED_NAME = "query_key_value"
 
@@ -20,18 +20,18 @@ _MERGED_NAME = "query_key_value"
 def prepare(
     model: keras.Model, precision: str = "float32", **values: Any
 ) -> keras.Model:
-    """Returns a model like `model`, in the form that predicts fastest.
+    """Returns a copy of a model in the form that predicts fastest.
 
     Args:
       model: A model of `bert_tf.modeling`.
       precision: "float32", "bfloat16" or "float16". Embeddings are added,
-        rows normalised and logits computed in float32 in each of them.
+        rows normalized and logits computed in float32 in each of them.
       **values: Arguments of the class that leave parts of the model out, for
         instance `heads=["masked_lm"]`.
 
     Returns:
-      A model of the same class, with the same inputs and outputs, but for
-      those of parts that are left out, and copies of the weights.
+      A model of the same class with copies of the weights, and with the same
+      inputs and outputs, apart from parts that are left out.
     """
     config = model.get_config() | {
         "for_inference": True,
@@ -45,11 +45,12 @@ def prepare(
 
 
 def copy_weights(model: keras.Model, prepared: keras.Model) -> None:
-    """Gives what `prepare` returned the weights that `model` has now.
+    """Copies the weights of a model into its inference-only copy.
 
     Args:
       model: The model.
-      prepared: What `prepare` returned for it, or for another such model.
+      prepared: The copy that `prepare` returned, for it or for a model of the
+        same configuration.
     """
     weights = models.named_variables(model)
     for name, variable in models.named_variables(prepared).items():
@@ -61,7 +62,7 @@ def copy_weights(model: keras.Model, prepared: keras.Model) -> None:
 
 
 def _parts_of(name: str) -> list[str]:
-    """Returns the names of the weights that make the one of a name."""
+    """Returns the names of the weights that are concatenated to `name`."""
     if f"/{_MERGED_NAME}/" not in name:
         return [name]
     return [name.replace(f"/{_MERGED_NAME}/", f"/{x}/") for x in _MERGED]

@@ -1,4 +1,4 @@
-"""What a feature-based model takes of the encoder (paper, Table 7).
+"""Combinations of encoder layers for feature-based models (paper, Table 7).
 
 Shapes:
   B: batch size.
@@ -15,7 +15,7 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# The fewest encoder layers that have what each takes.
+# The least number of encoder layers that each needs.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -27,26 +27,26 @@ _LEAST_LAYERS = {
 class LayerCombination(layers.BertLayer):
     """One of the six combinations of the encoder's layers in Table 7.
 
-    - embeddings: the sum of the embeddings, normalised.
-    - second_to_last_hidden, last_hidden: what one encoder layer returns.
+    - embeddings: the sum of the embeddings, normalized.
+    - second_to_last_hidden, last_hidden: the output of one encoder layer.
     - weighted_sum_last_four_hidden, weighted_sum_all_layers (the paper's
-      Weighted Sum All 12 Layers): the paper does not say with which weights.
-      They are learnt here, as in ELMo, with which that table compares: a
-      softmax over the layers, equal at first, times a scale, 1 at first. The
-      embeddings are none of the layers.
-    - concat_last_four_hidden: side by side, the last layer's at the end.
+      Weighted Sum All 12 Layers): the paper does not specify the weights. They
+      are learned here, as in ELMo, with which that table compares: a softmax
+      over the layers, equal at first, times a scale, 1 at first. The
+      embeddings are not one of the layers.
+    - concat_last_four_hidden: concatenated, the last layer's output last.
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      combination: Its name.
+      combination: One of `bert_tf.config.LAYER_COMBINATIONS`.
       **kwargs: As for `BertLayer`.
 
     Call arguments:
       embedding_output: <float>[B, S, H].
-      encoder_outputs: <float>[B, S, H] of each of L layers.
+      encoder_outputs: A list of <float>[B, S, H], one for each of L layers.
 
     Returns:
-      <float>[B, S, H], or [B, S, 4H] if layers are side by side, in the
+      <float>[B, S, H], or [B, S, 4H] if layers are concatenated, in the
       compute dtype.
 
     Raises:
@@ -64,7 +64,7 @@ class LayerCombination(layers.BertLayer):
 
     @property
     def is_weighted(self):
-        """Whether it has weights of its own."""
+        """True if the combination has weights of its own."""
         return self.combination.startswith("weighted_sum")
 
     @property

@@ -1,4 +1,4 @@
-"""What every layer is made of: projections and layer normalisation.
+"""Base classes of layers, projections and layer normalization.
 
 Shapes:
   B: batch size.
@@ -16,28 +16,28 @@ from bert_tf.modeling import fused
 
 
 def truncated_normal(stddev):
-    """Returns a new initializer; one that is shared would repeat its values."""
+    """Returns a new initializer; a shared one would repeat its values."""
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def as_config(config):
-    """Returns the `BertConfig` that `config`, maybe its dictionary, means."""
+    """Returns a `BertConfig`, also for its dictionary."""
     if isinstance(config, BertConfig):
         return config
     return BertConfig.from_dict(config)
 
 
 class Configured:
-    """What layers and models share: a `BertConfig`, and parts of the same.
+    """A mixin for layers and models with a `BertConfig`.
 
-    It stands before the Keras class among the bases.
+    List it before the Keras class among the bases.
     """
 
-    def add_layer(self, cls, name, salt=0, **kwargs):
-        """Returns a new layer of the same configuration and precision."""
+    def add_layer(self, cls, name, dropout_id=0, **kwargs):
+        """Returns a new layer with the same configuration and precision."""
         return cls(
             self.bert_config,
-            salt=salt,
+            dropout_id=dropout_id,
             fuse=self.fuse,
             for_inference=self.for_inference,
             dtype=self.dtype_policy,
@@ -53,11 +53,23 @@ class Configured:
         }
 
 
-class BasicLayer(keras.layers.Layer):
-    """A layer that casts for itself.
+# Names in .keras files of earlier versions to today's names.
+_OLD_KEYS = {
+    "salt": "dropout_id",
+    "adder": "attention_bias",
+    "adder_shape": "attention_bias_shape",
+}
 
-    Keras' automatic casting would also round the attention adder and the
-    weights of the normalisation to the compute dtype.
+
+def _rename_old_keys(values):
+    return {_OLD_KEYS.get(key, key): value for key, value in values.items()}
+
+
+class BasicLayer(keras.layers.Layer):
+    """A layer that does its own casting.
+
+    Keras' automatic casting would also round the attention bias and the
+    weights of layer normalization to the compute dtype.
 
     Args:
       **kwargs: As for `keras.layers.Layer`.
@@ -84,23 +96,23 @@ class BasicLayer(keras.layers.Layer):
 
 
 class BertLayer(Configured, BasicLayer):
-    """A layer whose sizes and rates are those of a `BertConfig`.
+    """A layer that takes its sizes and rates from a `BertConfig`.
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      salt: Tells this layer's dropout from that of others; a layer with
-        several dropouts takes the salts that follow as well.
+      dropout_id: Number of this layer's dropout, unique in the model; a layer
+        with several dropouts also takes the ids that follow.
       fuse: Whether to compile the elementwise chains, see `fused`.
       for_inference: Whether to have the form of `inference.prepare`.
       **kwargs: As for `keras.layers.Layer`.
     """
 
     def __init__(
-        self, config, salt=0, fuse=False, for_inference=False, **kwargs
+        self, config, dropout_id=0, fuse=False, for_inference=False, **kwargs
     ):
         super().__init__(**kwargs)
         self.bert_config = as_config(config)
-        self.salt = salt
+        self.dropout_id = dropout_id
         self.fuse = fuse
         self.for_inference = for_inference
 
@@ -116,7 +128,20 @@ class BertLayer(Configured, BasicLayer):
         )
 
     def get_config(self):
-        return super().get_config() | {"salt": self.salt}
+        return super().get_config() | {"dropout_id": self.dropout_id}
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(_rename_old_keys(config))
+
+    def build_from_config(self, config):
+        if "shapes_dict" in config:
+            shapes = _rename_old_keys(config["shapes_dict"])
+            config = config | {"shapes_dict": shapes}
+        super().build_from_config(config)
+
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **_rename_old_keys(kwargs))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -138,15 +163,15 @@ class Projection(BasicLayer):
       <float>[..., width] in the compute dtype.
 
     Attributes:
-      column_scales: <float32>[width] or None: what `affine` divides columns by
-        and then multiplies them with, for a form in between that has one scale
-        for all of them.
-      input_scales: <float32>[input width]: what it divides the columns of
-        inputs by and multiplies the kernel's rows with, for the same reason;
-        None exactly where `column_scales` is.
-      on_rows: Called by `affine` with <float>[..., input width], its inputs,
-        and <float>[rows, width], what it computes before the activation; or
-        None.
+      column_scales: <float32>[width] or None: `affine` divides columns by these
+        and multiplies them again afterwards, so that a quantized kernel in
+        between can have one scale for all columns.
+      input_scales: <float32>[input width]: `affine` divides the columns of
+        inputs by these and multiplies the kernel's rows, for the same reason;
+        None if and only if `column_scales` is None.
+      on_rows: None, or a function that `affine` calls with its inputs,
+        <float>[..., input width], and its result before the activation,
+        <float>[rows, width].
     """
 
     def __init__(self, width, initializer_range=0.02, **kwargs):
@@ -174,9 +199,9 @@ class Projection(BasicLayer):
     def affine(self, inputs, activation="linear"):
         """Returns activation(inputs . kernel + bias), for inference.
 
-        All is computed in the compute dtype. TensorFlow's optimizer makes one
-        operation of product, bias and activation where nothing stands between
-        them.
+        Everything is computed in the compute dtype. TensorFlow's optimizer
+        fuses product, bias and activation into one operation if they follow
+        one another directly.
 
         Args:
           inputs: <float>[..., input width].
@@ -194,7 +219,7 @@ class Projection(BasicLayer):
         return self._with_width(activate(rows), inputs)
 
     def _scaled(self, inputs):
-        """Returns inputs . kernel + bias, of scaled columns in between."""
+        """Returns inputs . kernel + bias, computed with scaled columns."""
         columns = tf.constant(self.column_scales, self.compute_dtype)
         of_inputs = tf.constant(self.input_scales, self.compute_dtype)
         rows = self._add_bias(
@@ -202,9 +227,9 @@ class Projection(BasicLayer):
             self.bias / columns,
             of_inputs[:, tf.newaxis] / columns,
         )
-        # Inputs before, and rows behind their new shape: a factor that stands
-        # right beside the product (as here, where inputs are a matrix)
-        # TensorFlow Lite's converter takes back into the kernel.
+        # Scale inputs before the first reshape and rows after the last one:
+        # TensorFlow Lite's converter folds a factor right beside the product
+        # (as here, if inputs are a matrix) back into the kernel.
         return self._with_width(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
@@ -234,7 +259,7 @@ class Projection(BasicLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class LayerNorm(BasicLayer):
-    """Layer normalisation over the last axis, followed by dropout.
+    """Layer normalization over the last axis, followed by dropout.
 
     Source: modeling.py:362-372 of the original.
 
@@ -309,8 +334,8 @@ class Intermediate(BertLayer):
 class ResidualOutput(BertLayer):
     """layer_norm(dropout(inputs . kernel + bias) + residual).
 
-    Closes both halves of an encoder layer; modeling.py:857-880 of the
-    original.
+    The last step of both halves of an encoder layer. Source:
+    modeling.py:857-880 of the original.
 
     Call arguments:
       inputs: <float>[B, S, H or I].
@@ -325,8 +350,8 @@ class ResidualOutput(BertLayer):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, config.initializer_range)
         self.dense.build(inputs_shape)
-        # In training it holds the weights only: the chain in `call`
-        # normalises.
+        # In training this layer only holds the weights: the chain in `call`
+        # normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

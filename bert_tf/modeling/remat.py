@@ -1,10 +1,10 @@
-"""Computing layers again in the backward pass, in place of keeping all.
+"""Rematerialization: recomputes layers in the backward pass to save memory.
 
-Of a layer only its input and its output are kept: memory for the encoder falls
-from all that each layer computes to that of one, for a third more work. Results
-are the same, as dropout is a function of its arguments: to the last bit where
-the chains between the products are compiled; else TensorFlow may join other
-operations to one and round differently.
+Only the input and the output of a layer are kept: the encoder takes the memory
+of one layer's activations instead of all layers', for a third more work. As
+dropout is a function of its arguments, results are the same, bit for bit if the
+chains between the products are compiled; otherwise TensorFlow may fuse other
+operations and round differently.
 
 Source: Chen et al., 2016, "Training deep nets with sublinear memory cost".
 """
@@ -17,10 +17,10 @@ from bert_tf.errors import UserError
 
 
 def check(remat: bool, return_attention_probs: bool) -> None:
-    """Makes sure that what a model is to return is kept.
+    """Checks that a model does not return what `remat` does not keep.
 
     Raises:
-      UserError: If it is not.
+      UserError: If it does.
     """
     if remat and return_attention_probs:
         raise UserError(
@@ -32,21 +32,22 @@ def check(remat: bool, return_attention_probs: bool) -> None:
 def rematerialize(
     compute: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor
 ) -> tf.Tensor:
-    """Returns compute(inputs), which the backward pass computes once more.
+    """Returns compute(inputs), which the backward pass computes again.
 
     Args:
-      compute: Depends, where gradients flow, on its argument and on variables.
+      compute: A function whose gradients flow to its argument and to variables
+        only.
       inputs: <float>[...].
     """
     return tf.recompute_grad(compute)(inputs)
 
 
 def keep_recomputation(num_local_replicas: int) -> None:
-    """Keeps TensorFlow from undoing it, with several devices in a process.
+    """Keeps TensorFlow from undoing rematerialization on several devices.
 
-    There its optimizer drops the control dependencies that hold the second
-    computation back until the backward pass needs it: all of them would run at
-    once, and be kept.
+    With several devices in a process, its optimizer drops the control
+    dependencies that delay the recomputation until the backward pass needs it:
+    all layers would be recomputed at once, and kept.
 
     Args:
       num_local_replicas: Devices of this process.

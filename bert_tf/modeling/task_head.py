@@ -1,4 +1,4 @@
-"""What the models of all tasks share: one linear head, maybe on BiLSTMs.
+"""The base class of task models: one linear head, maybe over BiLSTMs.
 
 Shapes:
   B: batch size.
@@ -16,25 +16,24 @@ from bert_tf.modeling import bert
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
-from bert_tf.modeling import inputs as model_inputs
 
-# Units of a direction (paper, section 5.3). That it is meant for each direction
-# is how others count, for instance GLUE's "1500D (per direction)" baselines.
+# Units of a direction (paper, section 5.3). Others count units per direction
+# too, for instance GLUE's "1500D (per direction)" baselines.
 LSTM_SIZE = 768
 
 
 class BertWithOutputHead(bert.BertWithHead):
     """BERT with one linear head, maybe with BiLSTMs under it.
 
-    The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves open
-    how many layers and units it has and what of it is read. Here it is one
-    layer of `LSTM_SIZE` units a direction, the width of BERT-base, that reads
-    `sequence_output`; the head reads its states in place of that. Where a
-    head reads a text rather than tokens, it reads the last states: that of
-    the first LSTM at the last token and that of the second at the first one.
+    The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves its
+    layers, its units and its outputs open. Here it is one layer of
+    `LSTM_SIZE` units a direction, the width of BERT-base, that reads
+    `sequence_output`; the head reads its states. A head that reads a text
+    rather than tokens reads the last states: the first LSTM's at the last
+    token and the second LSTM's at the first token.
 
-    Subclasses name the model, and say what stands before `output_weights` in
-    the names of the head's weights.
+    Subclasses set `_NAME`, the model's name, and `_HEAD_SCOPE`, the scopes
+    before `output_weights` in the names of the head's weights.
     """
 
     _NAME: str
@@ -53,23 +52,23 @@ class BertWithOutputHead(bert.BertWithHead):
         self.lstm_size = lstm_size
 
     def add_head(self, num_outputs, dropout_prob, num_lstms=None):
-        """Makes the head, and the weights of what is under it.
+        """Makes the head and the layers under it.
 
         Args:
           num_outputs: How many logits.
           dropout_prob: Probability of dropping an element of its input.
-          num_lstms: BiLSTMs under it; by default as many as `head` says.
+          num_lstms: BiLSTMs under it; by default one if `head` is "bilstm".
         """
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # The original has the classifier's weights in the root scope, so a
-        # layer that is called as the model stands for the model itself.
+        # The original has the classifier's weights in the root scope, so this
+        # layer then has the name of the model itself.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,
             name,
-            salt=dropout.HEAD_SALT,
+            dropout_id=dropout.HEAD_DROPOUT_ID,
             num_outputs=num_outputs,
             dropout_prob=dropout_prob,
         )
@@ -101,7 +100,7 @@ class BertWithOutputHead(bert.BertWithHead):
         ]
 
     def build_under_head(self):
-        """Makes the weights between encoder and head; returns their width."""
+        """Builds the layers under the head; returns the width of the last."""
         width = self.features_width()
         for layer in self.lstms:
             layer.build((None, None, width))
@@ -109,31 +108,31 @@ class BertWithOutputHead(bert.BertWithHead):
         return width
 
     def features_width(self):
-        """Returns the width of what the first BiLSTM or the head reads."""
+        """Returns the width of the input of the first BiLSTM or the head."""
         return self.bert_config.hidden_size
 
     def build(self, input_shape=None):
         """Does nothing: the constructor has made all variables."""
 
     def read_tokens(self, sequence, inputs):
-        """Returns what a head reads of tokens, <float>[B, S, width]."""
-        _, input_mask, _ = model_inputs.standardize(inputs)
+        """Returns the head's input for tokens, <float>[B, S, width]."""
+        _, input_mask, _ = bert.standardize_inputs(inputs)
         for layer in self.lstms:
             sequence = layer(sequence, input_mask)
         return sequence
 
     def read_text(self, outputs, inputs):
-        """Returns what a head reads of a text, <float>[B, width]."""
+        """Returns the head's input for a text, <float>[B, width]."""
         if not self.lstms:
             if not self.bert.has_pooler:
                 raise UserError(
-                    "A linear head that reads a text reads what the pooler "
-                    "gives. Received: has_pooler=False."
+                    "A linear head for a text reads the pooler's output. "
+                    "Received: has_pooler=False."
                 )
             return outputs["pooled_output"]
         states = self.read_tokens(outputs["sequence_output"], inputs)
         first, second = tf.split(states, 2, axis=-1)
-        _, input_mask, _ = model_inputs.standardize(inputs)
+        _, input_mask, _ = bert.standardize_inputs(inputs)
         last = heads.take_last_token(first, input_mask)
         return tf.concat([last, second[:, 0]], axis=-1)
 

@@ -1,4 +1,4 @@
-"""BERT with the head of a task, as Keras models.
+"""BERT for tasks: classification, tagging, questions, multiple choice.
 
 Shapes:
   B: batch size.
@@ -19,12 +19,12 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import layer_combinations
 from bert_tf.modeling.task_head import BertWithOutputHead
 
-# Fixed in the original, whatever the config says (run_classifier.py:601).
+# Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
 
 
 class _LabelModel(BertWithOutputHead):
-    """BERT with a logit for each label; subclasses say what the head reads."""
+    """BERT with a logit for each label; subclasses choose the head's input."""
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
@@ -57,8 +57,8 @@ def _check_labels(num_labels, labels):
         )
     if labels is not None and len(set(labels)) != num_labels:
         raise UserError(
-            f"Expected as many labels as num_labels={num_labels}, each of "
-            f"another name. Received: {', '.join(map(str, labels))}."
+            f"Expected as many labels as num_labels={num_labels}, with "
+            f"different names. Received: {', '.join(map(str, labels))}."
         )
 
 
@@ -70,12 +70,12 @@ class BertForClassification(_LabelModel):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      num_labels: How many labels; not needed where `labels` are given.
+      num_labels: Number of labels; not needed if `labels` are given.
       labels: Their names in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the pooled
         output, or of the states that take its place.
       head: "linear", or "bilstm" for a BiLSTM under the head, see
-        `output_head`.
+        `task_head`.
       lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
@@ -86,7 +86,7 @@ class BertForClassification(_LabelModel):
       dropout_seeds: As for `BertModel`.
 
     Returns:
-      What `BertModel` returns, and `logits` <float32>[B, L].
+      The outputs of `BertModel`, and `logits` <float32>[B, L].
 
     Raises:
       UserError: If there is no label, or two have the same name.
@@ -118,29 +118,29 @@ class BertForClassification(_LabelModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertForTagging(_LabelModel):
-    """BERT that scores labels for each piece, for instance names of entities.
+    """BERT that scores labels for each token, for instance named entities.
 
-    Source: section 5.3 of the paper; the original has no code for it. Of the
-    feature-based approach the paper says what the encoder gives (see
-    `layer_combinations`) and that a "randomly initialized two-layer
-    768-dimensional BiLSTM" reads it. There the encoder keeps its weights and
-    has no dropout; the only dropout is that before the classification layer,
-    as of the other heads.
+    Source: section 5.3 of the paper; the original has no code for it. In the
+    feature-based approach, a "randomly initialized two-layer 768-dimensional
+    BiLSTM" reads a combination of the encoder's layers (see
+    `layer_combinations`). The encoder is then not trained and has no dropout;
+    the only dropout is the one before the classification layer, as in the
+    other heads.
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      num_labels: How many labels; not needed where `labels` are given.
+      num_labels: Number of labels; not needed if `labels` are given.
       labels: Their names in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the sequence
         output, or of the states that take its place.
       approach: "fine_tuning"; or "feature_based": two BiLSTMs on top of an
-        encoder that is not trained. It is then made with
-        `return_all_layers` and `return_embeddings`.
-      layer_combination: For "feature_based", and only there: what the BiLSTMs
-        read, one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best
-        of Table 7, "concat_last_four_hidden".
+        encoder that is not trained. This sets `return_all_layers` and
+        `return_embeddings`.
+      layer_combination: For "feature_based" only: the input of the BiLSTMs,
+        one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best of
+        Table 7, "concat_last_four_hidden".
       head: For "fine_tuning": "linear", or "bilstm" for a BiLSTM under the
-        head, see `output_head`.
+        head, see `task_head`.
       lstm_size: Units a direction of BiLSTMs, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
@@ -151,8 +151,8 @@ class BertForTagging(_LabelModel):
       dropout_seeds: As for `BertModel`.
 
     Returns:
-      What `BertModel` returns, and `logits` <float32>[B, S, L]; those of
-      padding mean nothing.
+      The outputs of `BertModel`, and `logits` <float32>[B, S, L]; ignore the
+      logits of padding.
 
     Raises:
       UserError: If there is no label, two have the same name, or an argument
@@ -251,7 +251,7 @@ class BertForQuestionAnswering(BertWithOutputHead):
     Args:
       config: A `BertConfig`, or its dictionary.
       head: "linear", or "bilstm" for a BiLSTM under the head, see
-        `output_head`.
+        `task_head`.
       lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
@@ -262,8 +262,8 @@ class BertForQuestionAnswering(BertWithOutputHead):
       dropout_seeds: As for `BertModel`.
 
     Returns:
-      What `BertModel` returns, and `start_logits` and `end_logits`
-      <float32>[B, S]; those of padding mean nothing.
+      The outputs of `BertModel`, and `start_logits` and `end_logits`
+      <float32>[B, S]; ignore the logits of padding.
     """
 
     _NAME = "bert_for_question_answering"
@@ -287,7 +287,7 @@ class BertForQuestionAnswering(BertWithOutputHead):
 class BertForMultipleChoice(BertWithOutputHead):
     """BERT that scores each of an example's choices.
 
-    A softmax over the choices makes probabilities of the logits. Source:
+    A softmax over the choices turns the logits into probabilities. Source:
     section 4.4 of the paper; the original has no code for it.
 
     Args:
@@ -295,19 +295,19 @@ class BertForMultipleChoice(BertWithOutputHead):
       head_dropout_prob: Probability of dropping an element of the pooled
         output, or of the states that take its place.
       head: "linear", or "bilstm" for a BiLSTM under the head, see
-        `output_head`.
+        `task_head`.
       lstm_size: Its units a direction, U; by default 768.
       **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
         `BertModel`.
 
     Call arguments:
-      inputs: As for `BertModel`, but [B, C, S]: the example with each of its
+      inputs: As for `BertModel`, but [B, C, S]: each example with each of its
         choices.
       training: Whether to apply dropout.
       dropout_seeds: As for `BertModel`, <int32>[B].
 
     Returns:
-      What `BertModel` returns, with [B, C] in place of [B], and `logits`
+      The outputs of `BertModel`, with [B, C] in place of [B], and `logits`
       <float32>[B, C].
 
     Raises:

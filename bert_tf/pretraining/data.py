@@ -1,4 +1,4 @@
-"""The model's shape, records and vocabulary that pretraining works with."""
+"""Reads model configuration, records and vocabulary for pretraining."""
 
 import dataclasses
 import os
@@ -18,12 +18,12 @@ from bert_tf.io import files
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 
-_UNKNOWN_ID = "The records hold the id of a piece that a model with"
+_UNKNOWN_ID = "The records hold a token id that a model with"
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """How the text behind the records became ids.
+    """The vocabulary and tokenizer settings of the records.
 
     Attributes:
       vocabulary: The vocabulary.
@@ -36,17 +36,54 @@ class TextSettings:
     strip_accents: bool | None
 
     def tokenizer_settings(self) -> dict:
-        """Returns what a model directory keeps of it."""
+        """Returns the tokenizer settings that a model directory stores."""
         return stored_model.tokenizer_settings(
             self.vocabulary, self.lower_case, self.strip_accents
         )
 
 
-def read_model_config(config: PretrainConfig) -> BertConfig:
-    """Reads the model's shape, lets flags override it, and checks lengths.
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """The model configuration, records and vocabulary of a run.
+
+    Attributes:
+      bert_config: The model configuration.
+      record_files: The records to train on.
+      manifest: The manifest of the records, if there is one.
+      text: The vocabulary and tokenizer settings, if known.
+    """
+
+    bert_config: BertConfig
+    record_files: list[str]
+    manifest: Manifest | None
+    text: TextSettings | None
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary of the records, if known."""
+        return self.text.vocabulary if self.text else None
+
+
+def read_data(config: PretrainConfig) -> PretrainingData:
+    """Reads model configuration, manifest and vocabulary, and checks them.
 
     Raises:
-      UserError: If sequences are longer than the model can read.
+      UserError: If a file is missing, or records, vocabulary, model and flags
+        do not fit together.
+    """
+    bert_config = read_model_config(config)
+    record_files = find_records(config)
+    manifest = manifests.find(record_files)
+    text = find_text_settings(config, bert_config, manifest)
+    check_objectives(config, bert_config, manifest)
+    return PretrainingData(bert_config, record_files, manifest, text)
+
+
+def read_model_config(config: PretrainConfig) -> BertConfig:
+    """Reads the model configuration, with the flags that override it.
+
+    Raises:
+      UserError: If --max_seq_length exceeds the positions of the model.
     """
     bert_config = files.read_bert_config(config.bert_config_file)
     overrides = {
@@ -69,7 +106,7 @@ def find_records(config: PretrainConfig) -> list[str]:
     """Returns the files of --input_file.
 
     Raises:
-      UserError: If there is none; it names the commands that make them.
+      UserError: If there are none; it names the commands that create them.
     """
     try:
         return files.expand_globs(config.input_file, "--input_file")
@@ -77,7 +114,7 @@ def find_records(config: PretrainConfig) -> list[str]:
         vocab_file = config.vocab_file or "vocab.txt"
         records = config.input_file.split(",")[0].replace("*", "train")
         raise UserError(
-            f"{str(error).rstrip('.')}; make the records with `python "
+            f"{str(error).rstrip('.')}; create the records with `python "
             "run/learn_vocabulary.py --input_file=YOUR_TEXT "
             f"--output_file={vocab_file}` and `python "
             "run/create_pretraining_data.py --input_file=YOUR_TEXT "
@@ -94,14 +131,14 @@ def find_text_settings(
 
     Args:
       config: The flags.
-      bert_config: The model.
-      manifest: What is known of the records.
+      bert_config: The model configuration.
+      manifest: The manifest of the records, if there is one.
 
     Returns:
-      None if neither a flag nor a manifest names a vocabulary.
+      The settings; None if neither a flag nor a manifest names a vocabulary.
 
     Raises:
-      UserError: If vocabulary, records and model do not belong together.
+      UserError: If vocabulary, records and model do not fit together.
     """
     path = config.vocab_file or (manifest.vocab_file if manifest else None)
     if path is None:
@@ -116,8 +153,8 @@ def find_text_settings(
         manifest.check_vocabulary(vocabulary.hash, path)
     elif config.vocab_file:
         logging.warning(
-            "The records have no manifest, so it cannot be checked that they "
-            "were made with %s.",
+            "The records have no manifest, so the program cannot check that "
+            "they were created with %s.",
             path,
         )
     vocabulary.check_size(bert_config.vocab_size)
@@ -129,22 +166,22 @@ def find_text_settings(
 def _find_lower_case(
     config: PretrainConfig, vocabulary: Vocabulary, manifest: Manifest | None
 ) -> bool:
-    asked = config.do_lower_case
+    flag = config.do_lower_case
     if manifest is None:
-        if asked is not None:
-            return asked
-        found = stored_model.derive_lower_case(vocabulary)
+        if flag is not None:
+            return flag
+        detected = stored_model.derive_lower_case(vocabulary)
         logging.warning(
-            "--do_lower_case is not given; judging by the vocabulary's "
-            "letters it is %s.",
-            found,
+            "--do_lower_case is not given; from the letters of the vocabulary "
+            "it is %s.",
+            detected,
         )
-        return found
-    if asked not in (None, manifest.do_lower_case):
+        return detected
+    if flag not in (None, manifest.do_lower_case):
         raise UserError(
-            f"The records were made with do_lower_case="
+            f"The records were created with do_lower_case="
             f"{manifest.do_lower_case} ({manifest.source}). Received: "
-            f"--do_lower_case={asked}; drop the flag or make the records again."
+            f"--do_lower_case={flag}; drop the flag or recreate the records."
         )
     return manifest.do_lower_case
 
@@ -152,41 +189,42 @@ def _find_lower_case(
 def check_objectives(
     config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
 ) -> None:
-    """Compares what records are made for with what is trained on them.
+    """Checks that the records fit the losses and masking of the flags.
 
     Args:
       config: The flags.
-      bert_config: The model.
-      manifest: What is known of the records.
+      bert_config: The model configuration.
+      manifest: The manifest of the records, if there is one.
 
     Raises:
-      UserError: If a loss would be of something else than the flags say.
+      UserError: If the records were created for another objective.
     """
-    made_with = manifest.flags if manifest else {}
-    is_causal = made_with.get("left_to_right", bert_config.left_to_right)
+    record_flags = manifest.flags if manifest else {}
+    is_causal = record_flags.get("left_to_right", bert_config.left_to_right)
     if is_causal != bert_config.left_to_right:
         raise UserError(
-            f"The records were made with --left_to_right={is_causal} "
+            f"The records were created with --left_to_right={is_causal} "
             f"({manifest.source}). Received: a model with left_to_right="
             f"{bert_config.left_to_right}; give --left_to_right={is_causal}, "
-            "or make the records again."
+            "or recreate the records."
         )
     if config.dynamic_masking and is_causal:
         raise UserError(
-            "--dynamic_masking draws masks, and a left-to-right model predicts "
-            "each piece from those before it; drop one of the two."
+            "--dynamic_masking draws masks, but a left-to-right model predicts "
+            "each token from the ones before it; drop one of the two."
         )
-    if config.dynamic_masking and made_with.get("max_ngram", 1) > 1:
+    if config.dynamic_masking and record_flags.get("max_ngram", 1) > 1:
         raise UserError(
-            f"The records were made with --max_ngram={made_with['max_ngram']} "
-            f"({manifest.source}), and --dynamic_masking masks words or pieces "
-            "one by one; drop it, or make the records again."
+            "The records were created with "
+            f"--max_ngram={record_flags['max_ngram']} ({manifest.source}), but "
+            "--dynamic_masking masks single words or tokens; drop it, or "
+            "recreate the records."
         )
-    if config.use_next_sentence and not made_with.get(
+    if config.use_next_sentence and not record_flags.get(
         "next_sentence_pairs", True
     ):
         raise UserError(
-            "The records were made with --nonext_sentence_pairs "
+            "The records were created with --nonext_sentence_pairs "
             f"({manifest.source}), so there is no next sentence to predict; "
             "give --nouse_next_sentence."
         )
@@ -204,33 +242,34 @@ def build_input(
     Args:
       config: The flags.
       record_files: The records.
-      vocabulary: That of the records, if it is known.
-      manifest: What is known of them; masks are drawn as it says.
+      vocabulary: The vocabulary of the records, if known.
+      manifest: The manifest of the records, if there is one; dynamic masking
+        uses the masking flags in it.
       is_chief: Whether to write the counts of records for later runs.
 
     Raises:
-      UserError: If the records do not have the length of the flags, or masks
-        are to be drawn without a vocabulary.
+      UserError: If the records do not have the length of the flags, or
+        --dynamic_masking has no vocabulary.
     """
     masking = None
     if config.dynamic_masking:
         if vocabulary is None:
             raise UserError(
-                "--dynamic_masking draws pieces of the vocabulary, which is "
-                "not known: the records have no manifest; give --vocab_file."
+                "--dynamic_masking draws tokens from the vocabulary, which is "
+                "unknown as the records have no manifest; give --vocab_file."
             )
-        made_with = manifest.flags if manifest else {}
+        record_flags = manifest.flags if manifest else {}
         masking = DynamicMasking.from_vocabulary(
             vocabulary,
             config.masked_lm_prob,
-            whole_words=made_with.get("do_whole_word_mask", False),
+            whole_words=record_flags.get("do_whole_word_mask", False),
         )
         masking = dataclasses.replace(
             masking,
             **{
-                name: made_with[name]
+                name: record_flags[name]
                 for name in ("mask_rate", "same_rate")
-                if name in made_with
+                if name in record_flags
             },
         )
     return PretrainingInput(
@@ -240,7 +279,7 @@ def build_input(
         config.train_batch_size * config.gradient_accumulation_steps,
         seed=config.seed,
         masking=masking,
-        # All workers read it, or some would find damage earlier than others.
+        # All workers read it, or some would detect damage before others.
         counts_file=os.path.join(config.output_dir, "record_counts.json"),
         keep_counts=is_chief,
         budget=Budget(config.max_corrupt_records),
@@ -253,7 +292,7 @@ def build_evaluation_input(
     """Returns the input of --eval_input_file, by default --input_file.
 
     Raises:
-      UserError: If its records were made with another vocabulary.
+      UserError: If its records were created with another vocabulary.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
@@ -272,9 +311,9 @@ def build_evaluation_input(
 
 
 def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
-    """Makes ids that the model does not have an error wherever it computes.
+    """Adds an assertion that the model has all ids of a batch.
 
-    A GPU would take zeros for them without a word.
+    A GPU would silently use zeros for unknown ids.
     """
 
     def check(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -289,7 +328,7 @@ def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
 
 
 def explain_ids(error: tf.errors.OpError, vocab_size: int) -> UserError | None:
-    """Returns the error to raise if it was `check_ids` that failed."""
+    """Returns the error to raise if `check_ids` failed, else None."""
     if _UNKNOWN_ID not in str(error):
         return None
     return UserError(

@@ -1,4 +1,4 @@
-"""Evaluates a pretraining model on records it has not been trained on."""
+"""Evaluates a pretraining model on record files."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,6 @@ import tensorflow as tf
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.features import INPUT_IDS
-from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.training import losses
 
@@ -31,25 +30,25 @@ def evaluate(
 ) -> dict[str, float | int]:
     """Computes losses and accuracies over all examples.
 
-    Each is one weighted mean over all predictions or examples, as in the
-    original (metric_fn, run_pretraining.py:188-231), not a mean of the means
-    of batches; `loss`, which the original does take as the mean of the
-    batches' losses, is here the sum of the two losses, so that it does not
-    depend on the batch size. Rows that fill up the last batch, or the last
-    replica's share of a batch, do not count. All workers get the same.
+    Each is a weighted mean over all predictions or examples, as in the original
+    (metric_fn, run_pretraining.py:188-231), not a mean over the means of
+    batches. `loss` is the sum of the two losses, so that it does not depend on
+    the batch size; the original takes the mean over the losses of batches. Rows
+    that fill up the last batch, or the last replica's share of a batch, do not
+    count. All workers get the same results.
 
     Args:
       model: A `BertForPretraining`.
-      dataset: What `PretrainingInput.evaluation_dataset` returns.
+      dataset: The result of `PretrainingInput.evaluation_dataset`.
       global_step: The number of steps the model was trained for.
-      max_eval_steps: Most batches to read; None reads all.
-      strategy: Where the model lives; by default the current strategy.
-      use_next_sentence: Whether the next-sentence loss takes part.
+      max_eval_steps: Maximum number of batches; None means all.
+      strategy: The strategy of the model; by default the current one.
+      use_next_sentence: Whether to include the next-sentence loss.
       show_progress: Whether to show a progress bar.
 
     Returns:
-      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, unless
-      it takes no part, `next_sentence_accuracy` and `next_sentence_loss`.
+      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, if the
+      loss is included, `next_sentence_accuracy` and `next_sentence_loss`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
@@ -90,7 +89,7 @@ def evaluate(
 
 
 def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
-    # Left-to-right data or an empty share may leave nothing to predict.
+    # Left-to-right data or an empty share may have nothing to predict.
     weights = totals["masked_lm_weights"] or 1.0
     means = {
         "masked_lm_accuracy": totals["masked_lm_correct"] / weights,
@@ -109,18 +108,3 @@ def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
     return {name: float(mean) for name, mean in means.items()} | {
         "loss": float(loss)
     }
-
-
-def write_results(path: str, results: Mapping[str, float | int]) -> None:
-    """Writes `eval_results.txt` in the original's form, atomically.
-
-    One line "name = value" per result, by name; numbers that are not whole are
-    shown as float32, which is what the original computes in
-    (run_pretraining.py:484-489).
-    """
-    lines = []
-    for name in sorted(results):
-        value = results[name]
-        shown = value if isinstance(value, int) else np.float32(value)
-        lines.append(f"{name} = {shown!s}\n")
-    files.write_text(path, "".join(lines))

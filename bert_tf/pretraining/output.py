@@ -1,10 +1,7 @@
-"""What a finished pretraining run leaves: curves and the model directory."""
+"""Writes the model directory, model card and config files of pretraining."""
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +19,7 @@ from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.pretraining.data import TextSettings
 from bert_tf.text.vocabulary import Vocabulary
-from bert_tf.training import learning_curves
-from bert_tf.training import metrics as training_metrics
-
-LEARNING_CURVES_FILE = "learning_curves.png"
-
-# The original's flags for TPUs of long ago.
-MEANINGLESS_FLAGS = ("master", "num_tpu_cores", "tpu_zone", "gcp_project")
+from bert_tf.training import output as training_output
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
@@ -36,11 +27,11 @@ _WRITE_ERRORS = (OSError, tf.errors.OpError)
 def describe_checkpoints(
     output_dir: str, bert_config: BertConfig, vocabulary: Vocabulary | None
 ) -> None:
-    """Puts beside the checkpoints what they are checkpoints of.
+    """Writes bert_config.json and vocab.txt next to the checkpoints.
 
-    With bert_config.json and vocab.txt the output directory can be read and
-    converted like the original's. Files that are there are left; if one cannot
-    be written, the log says so.
+    With them the output directory can be read and converted like the
+    original's. Existing files stay; if a file cannot be written, an error is
+    logged.
     """
     texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
     if vocabulary is not None:
@@ -50,65 +41,28 @@ def describe_checkpoints(
         try:
             if not tf.io.gfile.exists(path):
                 files.write_text(path, text)
-            elif not _says(path, text):
+            elif not _has_contents(path, text):
                 logging.warning(
-                    "%s was there already and is not what this run would have "
-                    "written; compare it with the model card before its "
-                    "checkpoints are converted.",
+                    "%s exists already and differs from what this run would "
+                    "have written; compare it with the model card before "
+                    "converting the checkpoints.",
                     path,
                 )
         except _WRITE_ERRORS as error:
             logging.error("%s could not be written: %s", path, error)
 
 
-def _says(path: str, text: str) -> bool:
-    """Returns whether a file says the same; JSON may be laid out otherwise."""
-    there = files.read_bytes(path)
-    if there == text.encode():
+def _has_contents(path: str, text: str) -> bool:
+    """Returns whether a file has these contents, in any JSON formatting."""
+    existing = files.read_bytes(path)
+    if existing == text.encode():
         return True
     try:
-        return BertConfig.from_json(there.decode(), path) == (
+        return BertConfig.from_json(existing.decode(), path) == (
             BertConfig.from_json(text, path)
         )
     except (UserError, UnicodeDecodeError):
         return False
-
-
-def draw_learning_curves(
-    output_dir: str,
-    evaluations: Sequence[Mapping[str, float]],
-    draw: Callable[..., None] = learning_curves.draw_pretraining,
-    title: str = "",
-) -> None:
-    """Draws the metrics of `output_dir` and the evaluations.
-
-    If the picture cannot be written, the log says so.
-
-    Args:
-      output_dir: The folder of the run.
-      evaluations: Each has a `global_step`.
-      draw: Which of the pictures in `learning_curves`.
-      title: What stands above it.
-    """
-    metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
-    try:
-        draw(
-            os.path.join(output_dir, LEARNING_CURVES_FILE),
-            training_metrics.read(metrics_file),
-            evaluations,
-            title,
-        )
-    except _WRITE_ERRORS as error:
-        logging.error("The learning curves could not be written: %s", error)
-
-
-def model_is_written(output_dir: str, step: int) -> bool:
-    """Returns whether the model directory holds the model of that step."""
-    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
-    if not model_directory.recognizes(path):
-        return False
-    task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
-    return task.get("global_step") == step
 
 
 def write_model(
@@ -119,14 +73,14 @@ def write_model(
     text: TextSettings | None,
     card: str,
 ) -> None:
-    """Writes the model directory, without which a run has failed.
+    """Writes the model directory of a pretrained model.
 
     Args:
       config: The flags.
-      bert_config: The shape of the model.
+      bert_config: The model configuration.
       weights: Canonical name to value.
       step: Steps the model was trained for.
-      text: The vocabulary and how it is used, if known.
+      text: The vocabulary and tokenizer settings, if known.
       card: The text of the model card.
 
     Raises:
@@ -139,7 +93,7 @@ def write_model(
         "use_next_sentence": config.use_next_sentence,
         "global_step": step,
     }
-    write_model_directory(
+    training_output.write_model_directory(
         config.output_dir,
         bert_config,
         weights,
@@ -150,36 +104,7 @@ def write_model(
     )
 
 
-@contextlib.contextmanager
-def writing(what: str, path: str) -> Iterator[None]:
-    """Raises `UserError` where something cannot be written to a path."""
-    try:
-        yield
-    except _WRITE_ERRORS as error:
-        raise UserError(
-            f"{what} could not be written to {path} "
-            f"({str(error).splitlines()[0]}); make room and start the same "
-            "command again."
-        ) from error
-
-
-def write_model_directory(output_dir: str, *contents: Any) -> None:
-    """Writes the model directory of a run.
-
-    Args:
-      output_dir: The run's directory.
-      *contents: As for `model_directory.write`.
-
-    Raises:
-      UserError: If it could not be written.
-    """
-    path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
-    with writing("The trained model", path):
-        model_directory.write(path, *contents)
-    logging.info("The model is in %s.", path)
-
-
-def write_card(
+def build_card(
     config: PretrainConfig,
     step: int,
     record_files: Sequence[str],
@@ -205,13 +130,3 @@ def write_card(
         },
         'python run/fill_mask.py --model_dir=. --text="The [MASK] is here."',
     )
-
-
-def warn_of_flags(config: Any, names: Sequence[str]) -> None:
-    """Names the flags of the original that were given and mean nothing now."""
-    given = [name for name in names if getattr(config, name) is not None]
-    if given:
-        logging.warning(
-            "Flags of the original that mean nothing now: %s.",
-            ", ".join(f"--{name}" for name in given),
-        )

@@ -1,4 +1,4 @@
-"""The batches of a pretraining run, and what to do where they cannot be read.
+"""Reads the batches of a pretraining run and handles damaged records.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -25,25 +25,24 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.pretraining import data as pretraining_input
-from bert_tf.training import step as training_loop
 
-# What reading makes of a damaged record.
+# Errors that reading a damaged record raises.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 # How long the workers wait for each other at a damaged record, in seconds.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 _Result = TypeVar("_Result")
 
 
 class TrainingReader:
-    """Reads the batches of a run, from any step on.
+    """Reads the batches of a run, starting at any step.
 
     Args:
       config: The flags.
       source: The records.
-      devices: The devices that compute.
-      plan: How a step is spread.
-      vocab_size: How many pieces the model knows.
+      devices: The devices of the run.
+      plan: How a step is split.
+      vocab_size: The vocabulary size of the model.
     """
 
     def __init__(
@@ -56,15 +55,15 @@ class TrainingReader:
     ) -> None:
         self._config = config
         self._source = source
-        self._computing = devices
+        self._devices = devices
         self._plan = plan
         self._vocab_size = vocab_size
         self._service: DataService | None = None
 
     def read_from(self, step: int) -> Iterator[dict[str, tf.Tensor]]:
-        """Returns what `TrainingLoop.run` reads from a step on.
+        """Returns the batches from a step on, for `TrainingStep.run`.
 
-        Of several workers all must call this together.
+        All workers must call this together.
         """
         first = step * self._source.batch_size
         self._service = self._join_service()
@@ -76,39 +75,39 @@ class TrainingReader:
             )
 
         batches = read_rows
-        is_alone = self._computing.coordinator.num_workers == 1
-        if self._source.budget.most and not is_alone:
-            # Then all parse the same records, find the same ones damaged at
-            # the same step, and none waits for another one meanwhile.
+        is_single = self._devices.coordinator.num_workers == 1
+        if self._source.budget.most and not is_single:
+            # Then all workers parse the same records and detect the same
+            # damage at the same step, so none waits for another one.
             batches = self._prepare(self._source.dataset(first))
         return batches_lib.distribute_batches(
-            self._computing.strategy, batches, self._plan
+            self._devices.strategy, batches, self._plan
         )
 
     def read_batch(self, step: int) -> Mapping[str, np.ndarray]:
-        """Returns the batch, [B, ...], that a step, from 0 on, trains on."""
+        """Returns the batch, [B, ...], of a step, counted from 0."""
         dataset = self._source.dataset(step * self._source.batch_size)
         return next(dataset.as_numpy_iterator())
 
     def explain(self, error: tf.errors.OpError) -> Exception | None:
-        """Returns the error to raise if the way of reading is behind one."""
+        """Returns the error to raise if the data service caused one."""
         if self._service is None:
             return None
         return data_service.explain(error)
 
     def _prepare(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         dataset = pretraining_input.check_ids(dataset, self._vocab_size)
-        return training_loop.add_dropout_seeds(dataset, self._config.seed)
+        return batches_lib.add_dropout_seeds(dataset, self._config.seed)
 
     def _join_service(self) -> DataService | None:
-        """Returns what makes the batches, if that is not this process."""
-        config, coordinator = self._config, self._computing.coordinator
+        """Returns the data service that prepares the batches, if any."""
+        config, coordinator = self._config, self._devices.coordinator
         if config.tf_data_service is None:
             return None
         replicas = self._plan.num_replicas // coordinator.num_workers
         return DataService.find(
             config.tf_data_service,
-            # What the service made for an earlier start is of no use.
+            # Batches prepared for an earlier start of the run are useless.
             token=coordinator.from_chief(secrets.token_hex(8)),
             trainer=coordinator.index,
             num_trainers=coordinator.num_workers,
@@ -124,66 +123,54 @@ def leave_out_damaged(
     vocab_size: int,
     explain: Callable[[tf.errors.OpError], Exception | None] | None = None,
 ) -> _Result:
-    """Does what reads from `source`, again after each repair of it.
+    """Runs an action that reads records, and reruns it after each repair.
 
     Args:
-      name: What it is; no two of a process have the same name.
-      action: Begins anew, where it came to, each time it is called.
-      source: What it reads.
-      devices: The devices that compute.
-      vocab_size: How many pieces the model knows.
-      explain: Returns the error to raise for other reasons.
+      name: The action's name, unique within the process.
+      action: A function that continues where it stopped when called again.
+      source: The records that it reads.
+      devices: The devices of the run.
+      vocab_size: The vocabulary size of the model.
+      explain: Returns the error to raise for other causes, or None.
 
     Returns:
-      What `action` returns.
+      The result of `action`.
 
     Raises:
       UserError: If a record cannot be read or used, and cannot be left out, or
-        the workers do not have the same ones.
+        if the workers do not have the same records.
     """
     require_same(source, devices)
-    # By hand, as a process that leaves others does not run finalizers.
+    # Closed here, as a process that stops early does not run finalizers.
     with contextlib.closing(source):
-        return _repeat(name, action, source, devices, vocab_size, explain)
-
-
-def _repeat(
-    name: str,
-    action: Callable[[], _Result],
-    source: PretrainingInput,
-    devices: Devices,
-    vocab_size: int,
-    explain: Callable[[tf.errors.OpError], Exception | None] | None,
-) -> _Result:
-    """Does it until nothing is left to repair."""
-    for attempt in itertools.count():
-        try:
-            return action()
-        except tf.errors.OpError as error:
-            if source.budget.most and isinstance(error, _READ_ERRORS):
-                _require_all(devices, f"{name} {attempt}", error)
-            if source.repair(error):
-                require_same(source, devices)
-                continue
-            explanation = (
-                pretraining_input.explain_ids(error, vocab_size)
-                or (explain and explain(error))
-                or source.explain(error)
-            )
-            if explanation is None:
-                raise
-            raise explanation from error
+        for attempt in itertools.count():
+            try:
+                return action()
+            except tf.errors.OpError as error:
+                if source.budget.most and isinstance(error, _READ_ERRORS):
+                    _require_all(devices, f"{name} {attempt}", error)
+                if source.repair(error):
+                    require_same(source, devices)
+                    continue
+                explanation = (
+                    pretraining_input.explain_ids(error, vocab_size)
+                    or (explain and explain(error))
+                    or source.explain(error)
+                )
+                if explanation is None:
+                    raise
+                raise explanation from error
 
 
 def _require_all(
     devices: Devices, place: str, error: tf.errors.OpError
 ) -> None:
-    """Makes sure that all workers have come to the same error.
+    """Checks that all workers got the same error.
 
     Raises:
       UserError: If not; the others wait in the step that they could read.
     """
-    missing = worker_health.meet(devices.cluster, place, _PATIENCE)
+    missing = worker_health.meet(devices.cluster, place, _TIMEOUT)
     if missing:
         names = " and ".join(map(devices.cluster.name, missing))
         reason = str(error).splitlines()[0]
@@ -194,7 +181,7 @@ def _require_all(
 
 
 def require_same(source: PretrainingInput, devices: Devices) -> None:
-    """Makes sure that all workers read, and have left out, the same records.
+    """Checks that all workers read, and have left out, the same records.
 
     Raises:
       UserError: If not.

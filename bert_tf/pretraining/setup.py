@@ -1,4 +1,4 @@
-"""Puts together what trains: devices, precision, model, optimizer, loop."""
+"""Builds model, optimizer, step plan and training step for pretraining."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from bert_tf.training import memory_watch
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.memory_watch import StepSizes
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 
-# What the next-sentence task alone trains.
+# Weights that only the next-sentence task trains.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
 
 _ACTIVATION_NAMES = {
@@ -33,15 +33,15 @@ _ACTIVATION_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSetup:
-    """What trains.
+    """Everything that one pretraining run needs to train.
 
     Attributes:
-      strategy: The devices.
+      strategy: The strategy.
       model: The `BertForPretraining`, with new weights.
       variables: Its variables by canonical name.
-      optimizer: Built with those variables that the losses reach.
-      plan: How a step is spread.
-      loop: The steps.
+      optimizer: Built with the variables that the losses reach.
+      plan: How a step is split.
+      training_step: Runs the steps.
     """
 
     strategy: tf.distribute.Strategy
@@ -49,12 +49,12 @@ class TrainingSetup:
     variables: Mapping[str, keras.Variable]
     optimizer: optimizers.BertOptimizer
     plan: StepPlan
-    loop: TrainingLoop
+    training_step: TrainingStep
 
     @property
-    def step(self) -> int:
+    def global_step(self) -> int:
         """The number of steps done."""
-        return self.loop.step
+        return self.training_step.global_step
 
 
 def build_training(
@@ -63,13 +63,13 @@ def build_training(
     devices: Devices,
     preferred_micro_batch: int = 0,
 ) -> TrainingSetup:
-    """Builds what trains, with new weights, and logs how.
+    """Builds model, optimizer and training step, with new weights; logs sizes.
 
     Args:
       config: The flags.
-      bert_config: The shape of the model.
-      devices: The devices that compute.
-      preferred_micro_batch: With --micro_batch_size=auto, the size to take if
+      bert_config: The model configuration.
+      devices: The devices of the run.
+      preferred_micro_batch: With --micro_batch_size=auto, the size to use if
         it fits; 0 for none.
     """
     strategy, precision = devices.strategy, devices.precision
@@ -100,7 +100,7 @@ def build_training(
         config.remat,
     )
     plan = _plan(config, devices, sizes, preferred_micro_batch)
-    loop = TrainingLoop(
+    training_step = TrainingStep(
         strategy,
         model,
         losses.PretrainingObjective(config.use_next_sentence),
@@ -110,19 +110,21 @@ def build_training(
         Compilation(config.xla, devices.kind),
         MemoryWatch(sizes, plan),
     )
-    return TrainingSetup(strategy, model, variables, optimizer, plan, loop)
+    return TrainingSetup(
+        strategy, model, variables, optimizer, plan, training_step
+    )
 
 
 def _build_optimizer(
     config: PretrainConfig, variables: Mapping[str, keras.Variable]
 ) -> optimizers.BertOptimizer:
     """Builds the optimizer with the variables that the losses reach."""
-    left_out = ()
+    untrained = ()
     if not config.use_next_sentence:
-        left_out = _NEXT_SENTENCE_PARTS
+        untrained = _NEXT_SENTENCE_PARTS
         logging.info(
-            "Without the next-sentence loss %s keep their first values.",
-            " and ".join(left_out),
+            "Without the next-sentence loss %s keep their initial values.",
+            " and ".join(untrained),
         )
     optimizer = optimizers.build_optimizer(
         config.optimizer,
@@ -136,7 +138,7 @@ def _build_optimizer(
         [
             variable
             for name, variable in variables.items()
-            if not name.startswith(left_out)
+            if not name.startswith(untrained)
         ]
     )
     return optimizer
@@ -148,14 +150,14 @@ def _plan(
     sizes: StepSizes,
     preferred_micro_batch: int,
 ) -> StepPlan:
-    """Spreads a step over replicas and micro-batches that fit."""
+    """Splits a step over replicas and micro-batches that fit in memory."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # Batches that are accumulated are never computed at once.
+    # Accumulated batches are never computed at once.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         micro = _choose_micro_batch(sizes, whole, preferred_micro_batch)
-        # Else each worker would choose by its own memory.
+        # Otherwise each worker would choose by its own memory.
         micro = devices.coordinator.from_chief(micro)
     else:
         micro = int(config.micro_batch_size) or whole
@@ -165,12 +167,12 @@ def _plan(
 
 
 def _choose_micro_batch(sizes: StepSizes, whole: int, preferred: int) -> int:
-    """Returns a divisor of `whole` that fits, as before if that fits."""
+    """Returns a divisor of `whole` that fits, `preferred` if it does."""
     available = sizes.available()
     if available is None:
         return preferred or whole
     estimate = sizes.estimate()
-    # Another one than before the run was interrupted would round differently.
+    # Another size than before the interruption would round differently.
     if preferred and whole % preferred == 0:
         if estimate.total(preferred, whole // preferred) <= available:
             return preferred

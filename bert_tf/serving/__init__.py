@@ -1,4 +1,4 @@
 """Serves SavedModels over the REST and gRPC interfaces of TensorFlow Serving.
 
-Nothing here knows what the models compute.
+The server works with any SavedModel, not only with BERT.
 """

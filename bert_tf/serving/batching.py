@@ -1,14 +1,15 @@
-"""Runs requests on threads, rows of different requests in one call.
+"""Batch scheduler: runs requests on threads and merges their rows.
 
 As in TensorFlow Serving's shared batch scheduler, requests wait in queues, one
-for each kind of request that may be merged, and a free thread takes as many
-rows as fit. Without a timeout nothing waits while a thread is free: batches
-grow just as large as the load is.
+queue per kind of request that may be merged, and a free thread takes as many
+rows as fit. Without a timeout no request waits while a thread is free, so the
+batch size follows the load.
 """
 
 import asyncio
 import collections
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,9 +21,51 @@ import numpy as np
 from absl import logging
 
 from bert_tf.serving import errors
-from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchingOptions:
+    """Batching parameters, with TensorFlow Serving's names.
+
+    Attributes:
+      max_batch_size: Maximum number of rows in a batch. A request with more
+        rows runs alone.
+      batch_timeout_micros: Time that a request may wait for others while a
+        thread is free, in microseconds.
+      max_enqueued_batches: Number of full batches that may wait for each
+        signature; 0 means any number.
+      num_batch_threads: Batches computed at once; 0 means one per core.
+      allowed_batch_sizes: Numbers of rows that batches are padded to,
+        increasing up to `max_batch_size`; empty means any number.
+    """
+
+    max_batch_size: int = 64
+    batch_timeout_micros: int = 0
+    max_enqueued_batches: int = 10
+    num_batch_threads: int = 0
+    allowed_batch_sizes: tuple[int, ...] = ()
+
+    def num_threads(self) -> int:
+        return self.num_batch_threads or len(os.sched_getaffinity(0))
+
+    def max_queued_rows(self) -> int | None:
+        if not self.max_enqueued_batches:
+            return None
+        return self.max_enqueued_batches * self.max_batch_size
+
+
+def without_merging() -> BatchingOptions:
+    """Returns options that run every request alone.
+
+    As many requests run at once as in TensorFlow Serving.
+    """
+    return BatchingOptions(
+        max_batch_size=1,
+        max_enqueued_batches=0,
+        num_batch_threads=4 * len(os.sched_getaffinity(0)),
+    )
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,14 +73,14 @@ class Task:
     """A request in a queue.
 
     Attributes:
-      servable: What to ask; acquired by whoever made the task.
-      signature: Which of its signatures.
+      servable: The model version, acquired by the creator of the task.
+      signature: One of its signatures.
       inputs: The request's tensors.
-      outputs: The names of the wanted outputs.
-      loop: Where `future` lives.
-      future: Gets the outputs by name, or the error.
+      outputs: The names of the requested outputs.
+      loop: The event loop of `future`.
+      future: Receives the outputs by name, or the error.
       num_rows: Rows of the inputs; 0 if the request must run alone.
-      queued_at: When it came, by `time.monotonic`.
+      queued_at: Time of arrival, by `time.monotonic`.
     """
 
     servable: Servable
@@ -50,15 +93,15 @@ class Task:
     queued_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def weight(self) -> int:
-        """Returns how much of the queue the request takes up."""
+        """Returns the number of rows that count for the queue's limit."""
         return max(1, self.num_rows)
 
     def signature_key(self) -> Hashable:
-        """Returns what has a queue limit of its own."""
+        """Returns the key of the queue limit."""
         return id(self.servable), self.signature.name
 
     def key(self) -> Hashable:
-        """Returns what requests must have in common to be merged."""
+        """Returns the queue's key: requests with equal keys may be merged."""
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
@@ -67,11 +110,11 @@ class Task:
 
 
 class BatchScheduler:
-    """Threads that answer requests.
+    """Threads that compute batches of requests.
 
     Args:
-      options: How requests are merged.
-      observe: Called with the tasks and the rows of every call.
+      options: The batching parameters.
+      observe: Called with the tasks and the number of rows of every batch.
     """
 
     def __init__(
@@ -82,12 +125,12 @@ class BatchScheduler:
         self._options = options
         self._observe = observe
         self._queues: dict[Hashable, collections.deque[Task]] = {}
-        # How many rows wait for each signature of each servable.
+        # The number of waiting rows for each signature of each servable.
         self._num_queued = collections.Counter()
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Signatures of which a merged call did not give one row for a row.
+        # Signatures whose merged call did not return one row for each row.
         self._unmergeable = set()
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
@@ -103,15 +146,15 @@ class BatchScheduler:
         inputs: Mapping[str, np.ndarray],
         outputs: tuple[str, ...],
     ) -> asyncio.Future:
-        """Queues a request; to be called in an event loop.
+        """Queues a request; must be called in an event loop.
 
         The servable is acquired until the request is answered.
 
         Args:
-          servable: What to ask.
-          signature: Which of its signatures.
-          inputs: Tensors that the signature takes.
-          outputs: The names of the wanted outputs.
+          servable: The model version.
+          signature: One of its signatures.
+          inputs: The inputs of the signature.
+          outputs: The names of the requested outputs.
 
         Returns:
           A future for the outputs by name.
@@ -141,18 +184,18 @@ class BatchScheduler:
         return task.future
 
     def num_queued_rows(self) -> int:
-        """Returns the number of rows that wait."""
+        """Returns the number of waiting rows."""
         with self._changed:
             return self._num_queued.total()
 
     def drain(self) -> None:
-        """From now on nothing waits for others."""
+        """Runs requests without waiting for others, from now on."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Answers what is queued, refuses the rest, and ends the threads."""
+        """Answers queued requests, refuses new ones and ends the threads."""
         self.drain()
         with self._changed:
             self._stopping = True
@@ -194,7 +237,7 @@ class BatchScheduler:
             _deliver(tasks, outcomes)
 
     def _next_batch(self) -> list[Task] | None:
-        """Waits for tasks; returns None when there will be no more."""
+        """Waits for a batch of tasks; returns None after the last one."""
         while True:
             if not self._queues:
                 if self._stopping:
@@ -202,7 +245,7 @@ class BatchScheduler:
                 self._changed.wait()
                 continue
             now = time.monotonic()
-            # What is ready comes before what only waits longer.
+            # Ready queues come before queues that have waited longer.
             key = min(
                 self._queues,
                 key=lambda key: (
@@ -216,7 +259,7 @@ class BatchScheduler:
             self._changed.wait(ready_at - now)
 
     def _ready_at(self, queue: collections.deque[Task]) -> float:
-        """Returns when the first tasks of a queue need not wait longer."""
+        """Returns the time at which the first tasks of a queue may run."""
         first = queue[0]
         if (
             self._draining
@@ -228,7 +271,7 @@ class BatchScheduler:
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
     def _take(self, key: Hashable) -> list[Task]:
-        """Removes the first task of a queue and those that fit beside it."""
+        """Removes the first task of a queue and the next ones that fit."""
         queue = self._queues[key]
         taken = [queue.popleft()]
         num_rows = taken[0].num_rows
@@ -250,12 +293,12 @@ class BatchScheduler:
 
     def _run(self, tasks: Sequence[Task]) -> list:
         """Returns the outputs of each task, or its error."""
-        wanted = [task for task in tasks if not task.future.cancelled()]
+        active = [task for task in tasks if not task.future.cancelled()]
         outcomes = {}
-        if len(wanted) > 1:
-            outcomes = self._run_merged(wanted)
-        # One bad request must not fail its neighbours.
-        for task in wanted:
+        if len(active) > 1:
+            outcomes = self._run_merged(active)
+        # One bad request must not fail the others of its batch.
+        for task in active:
             if id(task) not in outcomes:
                 outcomes[id(task)] = self._run_alone(task)
         return [outcomes.get(id(task)) for task in tasks]
@@ -272,7 +315,7 @@ class BatchScheduler:
         return outputs
 
     def _run_merged(self, tasks: Sequence[Task]) -> dict[int, object]:
-        """Returns the outputs by the task's id; nothing if that failed."""
+        """Returns the outputs by the task's id; empty if the batch failed."""
         first = tasks[0]
         inputs = {
             name: np.concatenate([task.inputs[name] for task in tasks])
@@ -305,7 +348,7 @@ class BatchScheduler:
     def _padded(
         self, inputs: Mapping[str, np.ndarray], num_rows: int
     ) -> tuple[Mapping[str, np.ndarray], int]:
-        """Repeats the first row up to the next allowed number of rows."""
+        """Pads to the next allowed batch size, with copies of the first row."""
         sizes = self._options.allowed_batch_sizes
         size = next((s for s in sizes if s >= num_rows), num_rows)
         if size == num_rows or not num_rows:
@@ -344,7 +387,7 @@ def _type_key(value: np.ndarray) -> str:
 
 
 def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
-    """Gives the outcomes to the event loops, waking each only once."""
+    """Passes the outcomes to the event loops, waking each only once."""
     by_loop = {}
     for task, outcome in zip(tasks, outcomes, strict=True):
         by_loop.setdefault(task.loop, []).append((task.future, outcome))
@@ -352,13 +395,15 @@ def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, pairs)
         except RuntimeError:
-            # The loop is closed: nobody waits for the answer any more.
-            logging.warning("%d answers came after the end.", len(pairs))
+            # The loop is closed, so no client waits for the answer.
+            logging.warning(
+                "%d answers came after the server's end.", len(pairs)
+            )
 
 
 def _resolve(pairs) -> None:
     for future, outcome in pairs:
-        if future.done():  # Cancelled: its client has gone or timed out.
+        if future.done():  # Cancelled: the client disconnected or timed out.
             continue
         if isinstance(outcome, errors.RequestError):
             future.set_exception(outcome)

@@ -1,7 +1,7 @@
-"""The calls of `PredictionService`, whoever makes them.
+"""Requests of `PredictionService` as `Call`s, for REST and gRPC.
 
-A request becomes a `Call`: what to compute, and what to make of the result.
-The rules and the sentences are those of TensorFlow Serving (predict_util.cc,
+A `Call` holds the signature and inputs to compute and builds the response.
+Rules and error messages are TensorFlow Serving's (predict_util.cc,
 classifier.cc, regressor.cc, multi_inference.cc).
 """
 
@@ -35,13 +35,13 @@ _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What to compute for a request.
+    """The computation for a request.
 
     Attributes:
-      signature: The signature to ask.
+      signature: The signature to run.
       inputs: Its inputs, checked.
-      outputs: The names of the wanted outputs.
-      respond: Makes the response of the outputs by name, if that is a proto.
+      outputs: The names of the requested outputs.
+      respond: Builds the response proto from the outputs by name, or None.
     """
 
     signature: Signature
@@ -67,7 +67,7 @@ def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
         for name, proto in request.inputs.items()
     }
     signature.check(inputs)
-    outputs = _wanted(signature, request.output_filter)
+    outputs = _requested_outputs(signature, request.output_filter)
 
     def respond(values: Mapping[str, np.ndarray]) -> message.Message:
         response = predict_pb2.PredictResponse(
@@ -90,7 +90,7 @@ def classify(
     Raises:
       RequestError: If the model cannot answer it.
     """
-    return _of_examples(
+    return _examples_call(
         request,
         servable,
         _classification,
@@ -106,12 +106,12 @@ def regress(
     Raises:
       RequestError: If the model cannot answer it.
     """
-    return _of_examples(
+    return _examples_call(
         request, servable, _regression, regression_pb2.RegressionResponse
     )
 
 
-def _of_examples(
+def _examples_call(
     request: message.Message,
     servable: Servable,
     build: Callable[[Signature, np.ndarray], Call],
@@ -122,8 +122,8 @@ def _of_examples(
     Args:
       request: The request.
       servable: The model.
-      build: Returns the call for a signature and serialized Examples; what it
-        responds is the `result` of the response.
+      build: Returns the call for a signature and serialized Examples; its
+        `respond` returns the `result` of the response.
       response: The class of the response.
     """
     signature = _find(
@@ -175,7 +175,7 @@ def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
     """Checks that the tasks of a request are for one model.
 
     Raises:
-      RequestError: If not.
+      RequestError: If the tasks name none or several.
     """
     names = [task.model_spec.name for task in request.tasks]
     if not names:
@@ -327,14 +327,14 @@ def _check_classes(name: str, value: np.ndarray, num_examples: int) -> None:
 
 
 def _examples(request_input: input_pb2.Input) -> np.ndarray:
-    """Returns the examples of a request, serialized, <string>[batch]."""
+    """Returns the serialized examples of a request, <string>[batch]."""
     kind = request_input.WhichOneof("kind")
     if kind is None:
         raise errors.invalid("Input is empty.")
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Parsing the one after the other merges them.
+        # Parsing concatenated protos merges them.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -345,18 +345,18 @@ def _examples(request_input: input_pb2.Input) -> np.ndarray:
     return array
 
 
-def _wanted(signature: Signature, output_filter) -> tuple[str, ...]:
-    """Returns the names of the outputs that a client asks for."""
-    wanted = tuple(output_filter) or tuple(signature.outputs)
-    for name in wanted:
+def _requested_outputs(signature: Signature, output_filter) -> tuple[str, ...]:
+    """Returns the names of the outputs that a client requests."""
+    names = tuple(output_filter) or tuple(signature.outputs)
+    for name in names:
         if name not in signature.outputs:
             raise errors.invalid(
                 f"output tensor alias not found in signature: {name} Outputs "
                 f"expected to be in the set {{{','.join(signature.outputs)}}}."
             )
-        if wanted.count(name) > 1:
+        if names.count(name) > 1:
             raise errors.invalid(f"duplicate output tensor alias: {name}")
-    return wanted
+    return names
 
 
 def _find(
@@ -377,5 +377,5 @@ def _model_spec(servable: Servable, signature: Signature):
 
 
 def _text(label: bytes) -> str:
-    # A string field of a proto holds nothing but UTF-8.
+    # String fields of a proto must be UTF-8.
     return label.decode("utf-8", "replace")

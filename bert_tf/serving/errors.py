@@ -1,9 +1,9 @@
-"""What a request can fail with: TensorFlow's codes, as its server uses them."""
+"""Errors of requests, with TensorFlow's codes and HTTP's statuses."""
 
 import tensorflow as tf
 
-# TensorFlow's codes, which are gRPC's, and what HTTP says for them
-# (http_server.cc of TensorFlow Serving).
+# HTTP statuses by TensorFlow's codes, which are also gRPC's (http_server.cc of
+# TensorFlow Serving).
 _HTTP_STATUS = {
     tf.errors.CANCELLED: 499,
     tf.errors.UNKNOWN: 500,
@@ -50,7 +50,7 @@ class RequestError(Exception):
 
     Args:
       code: One of the codes in `tf.errors`.
-      message: What the client is told.
+      message: The message for the client.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -69,7 +69,7 @@ class RequestError(Exception):
 
 
 class OverloadError(RequestError):
-    """A request that found its queue full: 503, and RESOURCE_EXHAUSTED."""
+    """The queue is full: HTTP status 503, code RESOURCE_EXHAUSTED."""
 
     def __init__(self, message: str) -> None:
         super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
@@ -80,17 +80,17 @@ class OverloadError(RequestError):
 
 
 def invalid(message: str) -> RequestError:
-    """Returns the error of a request that is wrong by itself."""
+    """Returns the error of an invalid request."""
     return RequestError(tf.errors.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> RequestError:
-    """Returns the error of a request for what is not there."""
+    """Returns the error of a request for something that does not exist."""
     return RequestError(tf.errors.NOT_FOUND, message)
 
 
 def failed_precondition(message: str) -> RequestError:
-    """Returns the error of a request for what cannot be now."""
+    """Returns the error of a request that the server's state rules out."""
     return RequestError(tf.errors.FAILED_PRECONDITION, message)
 
 
@@ -105,22 +105,22 @@ def unavailable(message: str) -> RequestError:
 
 
 def unimplemented(message: str) -> RequestError:
-    """Returns the error of a request for what no server does."""
+    """Returns the error of a request for an unsupported feature."""
     return RequestError(tf.errors.UNIMPLEMENTED, message)
 
 
 def cancelled(message: str) -> RequestError:
-    """Returns the error of a client that has gone away."""
+    """Returns the error of a request whose client has disconnected."""
     return RequestError(tf.errors.CANCELLED, message)
 
 
 def from_exception(error: BaseException) -> RequestError:
-    """Returns what a client is told of whatever computing has raised."""
+    """Returns the error for the client after any exception."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, tf.errors.OpError):
         code = error.error_code if error.error_code in _NAMES else 2
-        # The rest is the stack of the Python program that made the graph.
+        # The rest is the stack trace of the program that built the graph.
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, MemoryError):

@@ -20,8 +20,8 @@ from bert_tf.serving import model_protos
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
-# Messages of any size, as with TensorFlow Serving; and a port that another
-# process listens to is an error.
+# Messages of any size, as in TensorFlow Serving. A port that is in use is an
+# error.
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -32,11 +32,11 @@ _SIGNATURE_DEF = "signature_def"
 
 
 def server(service: Service, address: str) -> grpc.aio.Server:
-    """Returns a server, to be started in the running event loop.
+    """Returns a gRPC server, to be started in the running event loop.
 
     Args:
-      service: What answers.
-      address: Host and port to listen at.
+      service: The service that answers requests.
+      address: Host and port to listen on.
 
     Raises:
       RuntimeError: If it cannot listen there.
@@ -54,7 +54,7 @@ def server(service: Service, address: str) -> grpc.aio.Server:
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Answers what models compute. The names are the protocol's."""
+    """The gRPC service for predictions; method names are the protocol's."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -127,7 +127,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    """Answers what is served. The names are the protocol's."""
+    """The gRPC service for model states; method names are the protocol's."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -177,7 +177,7 @@ def _check_metadata(
 
 
 def _model(spec: model_pb2.ModelSpec) -> dict:
-    """Returns which model a request names, and which version of it."""
+    """Returns the model and version of a request, for `ModelManager.use`."""
     choice = spec.WhichOneof("version_choice")
     return {
         "name": spec.name,

@@ -1,4 +1,4 @@
-"""JSON of `classify` and `regress` (json_tensor.cc of TensorFlow Serving)."""
+"""JSON for `classify` and `regress` (json_tensor.cc of TensorFlow Serving)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def read(document: Mapping[str, Any]) -> input_pb2.Input:
       document: The request's JSON object.
 
     Raises:
-      RequestError: If it has none.
+      RequestError: If it has no valid examples.
     """
     if _EXAMPLES not in document:
         raise errors.invalid(
@@ -55,7 +55,7 @@ def read(document: Mapping[str, Any]) -> input_pb2.Input:
 def write_classifications(
     result: classification_pb2.ClassificationResult,
 ) -> bytes:
-    """Returns the response to `classify`: [label, score] of each class."""
+    """Returns the response to `classify`: [label, score] for each class."""
     rows = [
         [[item.label, _number(item.score)] for item in row.classes]
         for row in result.classifications
@@ -87,7 +87,7 @@ def _example(value: Any) -> tf.train.Example:
     example = tf.train.Example()
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
-        # Made even if there is no value: the feature is there.
+        # Created even without a value: an empty feature exists.
         feature = example.features.feature[_feature_name(name)]
         for item in items:
             _add(feature, name, item)
@@ -105,7 +105,7 @@ def _feature_name(name: str) -> str:
 
 
 def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
-    """Adds a value to a feature, whose values must all be of one kind."""
+    """Adds a value to a feature, whose values must have one type."""
     if value is None or isinstance(value, list):
         raise _unexpected(name, value)
     if isinstance(value, bool | int):

@@ -1,5 +1,9 @@
-"""JSON requests of `predict` (json_tensor.cc of TensorFlow Serving)."""
+"""JSON for `predict`: requests to arrays, and arrays to responses.
 
+Error messages are TensorFlow Serving's (json_tensor.cc).
+"""
+
+import base64
 import itertools
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -27,17 +31,19 @@ _INTEGERS = (
     tf.uint64,
 )
 _FLOATS = (tf.float32, tf.float64)
-# The largest integer that every smaller one can be told from.
+# The largest integers up to which all integers are exact.
 _MAX_WHOLE = {tf.float32: 2**24 - 1, tf.float64: 2**53 - 1}
-# numpy's own limit on the number of dimensions.
+# Outputs whose names end like this are bytes, not text.
+_BYTES_SUFFIX = "_bytes"
+# NumPy's limit on the number of dimensions.
 _MAX_RANK = 64
 
 
 def signature_name(document: Mapping[str, Any]) -> str:
-    """Returns the signature that a request asks for; "" is the default one.
+    """Returns the signature name in a request; "" means the default.
 
     Raises:
-      RequestError: If it is no string.
+      RequestError: If it is not a string.
     """
     name = document.get(_SIGNATURE, "")
     if not isinstance(name, str):
@@ -55,13 +61,13 @@ def predict_inputs(
 
     Args:
       document: The request.
-      signature: The signature it asks for.
+      signature: The requested signature.
 
     Returns:
-      The inputs by name, and whether the request has the row form.
+      The inputs by name, and True if the request is in the row format.
 
     Raises:
-      RequestError: If it is not formed as the signature says.
+      RequestError: If the inputs do not match the signature.
     """
     if not signature.inputs:
         raise errors.invalid(
@@ -155,15 +161,15 @@ def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
-    """Returns the tensor that nested lists are.
+    """Converts nested lists to a tensor.
 
     Args:
-      value: A number, a string, a truth value or nested lists of them.
+      value: A number, a string, a boolean or nested lists of them.
       dtype: The tensor's type.
-      name: The input's name, for the errors; "" where there is one input.
+      name: The input's name, for the errors; "" if there is only one input.
 
     Raises:
-      RequestError: If the lists are ragged or their values of another type.
+      RequestError: If the lists are ragged or their values have another type.
     """
     shape = []
     first = value
@@ -202,7 +208,7 @@ def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
 def _flat_tensor(
     values: Sequence[Any], dtype: tf.DType, name: str
 ) -> np.ndarray:
-    """Returns a vector of values that are no lists."""
+    """Returns a vector of scalar values."""
     if dtype == tf.string:
         array = np.empty(len(values), object)
         array[:] = [_string(value, name) for value in values]
@@ -234,7 +240,7 @@ def _flat_tensor(
 def _check_digits(
     values: Sequence[float], array: np.ndarray, dtype: tf.DType, name: str
 ) -> None:
-    """Raises if a finite number is too large for the type."""
+    """Raises `RequestError` if a finite number is too large for the type."""
     limit = _MAX_WHOLE[dtype]
     for value in values:
         if type(value) is int and abs(value) > limit:
@@ -288,3 +294,92 @@ def _named_call(name: str, function, value: Any) -> bytes:
         return function(value)
     except errors.RequestError as error:
         raise _named(name, error.message) from error
+
+
+def write_predictions(
+    outputs: Mapping[str, np.ndarray], by_rows: bool
+) -> bytes:
+    """Returns the response to a `predict` request.
+
+    Args:
+      outputs: The outputs by name.
+      by_rows: True if the request was in the row format.
+
+    Raises:
+      RequestError: If the outputs cannot be written in that format.
+    """
+    if not outputs:
+        raise errors.invalid("Cannot convert empty tensor map to JSON")
+    if by_rows:
+        _check_rows(outputs)
+    has_nan = any(
+        value.dtype.kind == "f" and not np.isfinite(value).all()
+        for value in outputs.values()
+    )
+    columns = {
+        name: _writable(name, value, has_nan) for name, value in outputs.items()
+    }
+    if len(columns) == 1:
+        (predictions,) = columns.values()
+    elif by_rows:
+        names = tuple(columns)
+        predictions = [
+            dict(zip(names, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+    else:
+        predictions = columns
+    key = "predictions" if by_rows else "outputs"
+    return json_values.dump({key: predictions}, has_nan)
+
+
+def _check_rows(outputs: Mapping[str, np.ndarray]) -> None:
+    sizes = {}
+    for name, value in outputs.items():
+        if not value.ndim:
+            raise errors.invalid(
+                f"Tensor name: {name} has no shape information "
+            )
+        sizes[name] = len(value)
+        expected = next(iter(sizes.values()))
+        if len(value) != expected:
+            raise errors.invalid(
+                f"Tensor name: {name} has inconsistent batch size: "
+                f"{len(value)} expecting: {expected}"
+            )
+
+
+def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
+    """Returns an array of numbers or nested lists, for the JSON encoder."""
+    kind = value.dtype.kind
+    if kind in "OS":
+        return _string_lists(value, name.endswith(_BYTES_SUFFIX))
+    if kind not in "fiub":
+        raise errors.invalid(
+            f"Failed to write JSON value for tensor type: {value.dtype}"
+        )
+    if value.dtype == np.float16:
+        value = value.astype(np.float32)
+    if as_lists:
+        if value.dtype == np.float32:
+            # By way of the shortest decimal number for each float32.
+            value = value.astype(str).astype(np.float64)
+        return value.tolist()
+    return np.ascontiguousarray(value) if value.ndim else value[()]
+
+
+def _string_lists(value: np.ndarray, as_bytes: bool) -> Any:
+    """Returns the strings of an output as nested lists."""
+    if as_bytes:
+        texts = [
+            {json_values.B64: base64.b64encode(item).decode()}
+            for item in value.ravel().tolist()
+        ]
+    else:
+        texts = [
+            item.decode("utf-8", "surrogateescape")
+            for item in value.ravel().tolist()
+        ]
+    nested = np.empty(len(texts), object)
+    nested[:] = texts
+    return nested.reshape(value.shape).tolist()

@@ -1,7 +1,7 @@
-"""JSON as TensorFlow Serving reads and writes it.
+"""TensorFlow Serving's dialect of JSON: parsing and writing.
 
-NaN and Infinity stand for themselves, and bytes that are no UTF-8 pass through
-strings unchanged: in Python's strings surrogates stand for them.
+NaN and Infinity are literals, and bytes that are not UTF-8 pass through strings
+unchanged, as surrogates in Python's strings.
 """
 
 import base64
@@ -19,17 +19,17 @@ _SHOWN_CHARACTERS = 200
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object that a request's body is.
+    """Parses the JSON object in a request's body.
 
     Raises:
-      RequestError: If it is none.
+      RequestError: If the body is not a JSON object.
     """
     if not body:
         raise errors.invalid("JSON Parse error: The document is empty")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        # orjson is strict: NaN and bytes that are no UTF-8 end here too.
+        # orjson is strict: it refuses NaN and bytes that are not UTF-8.
         document = _parse_leniently(body)
     if not isinstance(document, dict):
         raise errors.invalid(f"JSON Value: {shown(document)} Is not object")
@@ -37,12 +37,12 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def dump(document: Any, has_nan: bool = False) -> bytes:
-    """Returns JSON.
+    """Returns a document as JSON.
 
     Args:
-      document: What to write; may have numpy arrays in it.
-      has_nan: Whether there is NaN or Infinity in it, which JSON does not
-        know; there must be no arrays then.
+      document: The values to write, which may contain NumPy arrays.
+      has_nan: True if the document contains NaN or Infinity, which standard
+        JSON lacks; then it must not contain arrays.
     """
     if not has_nan:
         try:
@@ -66,7 +66,7 @@ def _without_arrays(value: Any) -> Any:
 
 
 def float32_value(number: np.float32) -> float:
-    """Returns the number that has the fewest digits of those it may be."""
+    """Returns the shortest decimal number for a float32."""
     return float(str(number))
 
 
@@ -74,7 +74,7 @@ def encode(text: str) -> bytes:
     """Returns the bytes of a JSON string.
 
     Raises:
-      RequestError: If an escape in it is half a character.
+      RequestError: If it contains half of a surrogate pair.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -88,7 +88,7 @@ def decode_b64(value: Any) -> bytes:
     """Returns the bytes of {"b64": "..."}.
 
     Raises:
-      RequestError: If it is something else.
+      RequestError: If the value has another form or is not base64.
     """
     if not is_b64(value):
         raise errors.invalid(
@@ -104,14 +104,14 @@ def decode_b64(value: Any) -> bytes:
 
 
 def is_b64(value: Any) -> bool:
-    """Whether a value is {"b64": "..."}."""
+    """Returns True for {"b64": "..."}."""
     return (
         type(value) is dict and len(value) == 1 and type(value.get(B64)) is str
     )
 
 
 def type_name(value: Any) -> str:
-    """Returns what rapidjson calls the type of a value."""
+    """Returns rapidjson's name for the type of a value."""
     if value is None or isinstance(value, bool):
         return str(value).replace("None", "Null")
     if isinstance(value, int | float):

@@ -1,22 +1,32 @@
-"""The engine that runs the encoder in LiteRT, and TensorFlow around it.
+"""The LiteRT engine: runs the encoder in LiteRT, the rest in TensorFlow.
 
-In the folder litert/ of a version lie the model as a .tflite file and a
-SavedModel without weights, of which one signature makes the model's inputs of
-strings and another one answers of its outputs. What can be asked is what the
-saved_model.pb of the version itself says; its weights are never read.
+The folder litert/ of a version holds the model as a .tflite file and a
+SavedModel without weights; one of its signatures turns strings into the model's
+inputs, another one turns the model's outputs into predictions. The signatures
+for clients are those of the version's own saved_model.pb, whose weights are
+never read.
+
+Shapes:
+  R: rows of a call, on any number of axes.
+  T: the length that they are padded to.
+  P: masked tokens of a row that are predicted.
 """
 
+import concurrent.futures
 import os
+import queue
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
+from bert_tf.inference.lite_model import LiteModel
 from bert_tf.serving import errors
 from bert_tf.serving import saved_model
-from bert_tf.serving.lite_rows import LiteRows
 from bert_tf.serving.saved_model import SavedModel
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
@@ -26,15 +36,15 @@ from bert_tf.serving.servable import Signature
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# What the signatures of its SavedModel are called, and their tensors beside
-# those that the model takes.
+# Names of the signatures of its SavedModel, and of their tensors other than the
+# model's inputs.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 TOKENIZE = "tokenize"
 EXAMPLES = "examples"
 ROW_LENGTHS = "row_lengths"
 OUTPUT_PREFIX = "output_"
-# Which of them stand before and behind the model, by what is asked.
+# The signatures to run before and after the model, by the client's signature.
 _WAYS = {
     DEFAULT_SIGNATURE: (PACK, ANSWER),
     "from_ids": (PACK_IDS, ANSWER_IDS),
@@ -43,6 +53,130 @@ _WAYS = {
     "regress": (PACK_EXAMPLES, ANSWER),
 }
 
+_POSITIONS = "masked_lm_positions"
+# Tokens per call, including padding. More are not faster, because LiteRT works
+# on the contents of the caches; one longer row is a call of its own.
+_TOKENS_PER_CALL = 128
+# Maximum padding of a row next to a longer one. The fixed cost of a call is
+# about the cost of this many tokens of BERT-base.
+_MAX_PADDING = 8
+# One interpreter, whose threads share a row, has the lowest latency.
+_NUM_INTERPRETERS = 1
+
+
+class LiteRows:
+    """Runs rows of a .tflite file, rows of similar length in one call.
+
+    Several threads may call it.
+
+    Args:
+      content: The bytes of the .tflite file, with inputs such as `input_ids`
+        <int32>[R, T] and possibly `masked_lm_positions` <int32>[R, P]. A
+        variable second axis of an output has length P if the model has
+        `masked_lm_positions`, else T.
+      num_threads: Threads that compute.
+
+    Raises:
+      UserError: If the bytes are not a .tflite file.
+      ValueError: If the file is damaged.
+    """
+
+    def __init__(self, content: bytes, num_threads: int) -> None:
+        models = [
+            LiteModel(content, max(1, num_threads // _NUM_INTERPRETERS))
+            for _ in range(_NUM_INTERPRETERS)
+        ]
+        self.inputs = tuple(models[0].inputs)
+        self._outputs = models[0].outputs
+        self._free = queue.SimpleQueue()
+        for model in models:
+            self._free.put(model)
+        self._executor = None
+        if len(models) > 1:
+            self._executor = concurrent.futures.ThreadPoolExecutor(len(models))
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], lengths: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Returns the outputs by name, with the row axes of the inputs.
+
+        Args:
+          inputs: At least all of `inputs`, [R, T] and [R, P].
+          lengths: <int32>[R], the number of tokens of each row to compute;
+            outputs beyond it are undefined.
+        """
+        count = lengths.size
+        rows = {
+            name: inputs[name].reshape(count, inputs[name].shape[-1])
+            for name in self.inputs
+        }
+        outputs = self._empty(rows, count)
+
+        def run_group(group):
+            self._run_group(rows, *group, outputs)
+
+        if all(x.size for x in rows.values()):
+            groups = _group(lengths.ravel())
+            execute = self._executor.map if self._executor else map
+            for _ in execute(run_group, groups):
+                pass
+        return {
+            name: x.reshape(*lengths.shape, *x.shape[1:])
+            for name, x in outputs.items()
+        }
+
+    def _run_group(
+        self,
+        rows: Mapping[str, np.ndarray],
+        chosen: np.ndarray,
+        length: int,
+        outputs: Mapping[str, np.ndarray],
+    ) -> None:
+        """Computes some rows and writes the results into `outputs`."""
+        part = {
+            name: x[chosen] if name == _POSITIONS else x[chosen, :length]
+            for name, x in rows.items()
+        }
+        model = self._free.get()
+        try:
+            values = model.run(part)
+        finally:
+            self._free.put(model)
+        for name, value in values.items():
+            if value.ndim > 1:
+                outputs[name][chosen, : value.shape[1]] = value
+            else:
+                outputs[name][chosen] = value
+
+    def _empty(
+        self, rows: Mapping[str, np.ndarray], count: int
+    ) -> dict[str, np.ndarray]:
+        """Returns outputs of zeros for this number of rows."""
+        width = rows.get(_POSITIONS, rows[INPUT_IDS.name]).shape[1]
+        return {
+            name: np.zeros(
+                [count, *(width if n < 0 else n for n in shape[1:])], dtype
+            )
+            for name, (dtype, shape) in self._outputs.items()
+        }
+
+
+def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields groups of rows of similar length, with the longest length.
+
+    Args:
+      lengths: <int32>[R].
+    """
+    order = np.argsort(-lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        longest = int(lengths[order[first]])
+        most = max(1, _TOKENS_PER_CALL // longest)
+        chosen = order[first : first + most]
+        chosen = chosen[lengths[chosen] >= longest - _MAX_PADDING]
+        yield chosen, longest
+        first += len(chosen)
+
 
 class Litert(Servable):
     """A version of a model whose encoder runs in LiteRT.
@@ -50,9 +184,9 @@ class Litert(Servable):
     Args:
       name: The model's name.
       version: The version's number.
-      signature_defs: What can be asked; what only the weights of the
-        SavedModel can answer, such as `attention`, is left out.
-      graph: What stands around the model.
+      signature_defs: The signatures for clients; signatures that need the
+        SavedModel's weights, such as `attention`, are dropped.
+      graph: The SavedModel without weights.
       rows: The model.
     """
 
@@ -88,7 +222,7 @@ class Litert(Servable):
             return self._call(TOKENIZE, inputs, outputs)
         pack, answer = _WAYS[signature.name]
         if pack == PACK_EXAMPLES:
-            # Which signatures call by different names.
+            # The input's name differs between signatures.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
         packed = self._call(pack, inputs)
@@ -98,7 +232,7 @@ class Litert(Servable):
 
     def close(self) -> None:
         self._graph.close()
-        del self._rows  # Its weights' memory goes with it.
+        del self._rows  # Frees the memory of its weights.
 
     def _call(
         self,
@@ -106,7 +240,7 @@ class Litert(Servable):
         values: Mapping[str, np.ndarray],
         outputs: Collection[str] | None = None,
     ) -> dict[str, np.ndarray]:
-        """Returns outputs, by default all, of a signature of the graph."""
+        """Runs a signature of the graph; returns by default all its outputs."""
         signature = self._graph.signatures[name]
         return self._graph.run(
             signature,
@@ -119,9 +253,9 @@ class LitertEngine(Engine):
     """Loads versions that were exported with --litert.
 
     Args:
-      num_threads: Threads that compute a row in LiteRT, and operators of
-        TensorFlow; 0 means one a core.
-      inter_op_threads: Operators of TensorFlow at once; likewise.
+      num_threads: Threads for a row in LiteRT and inside an operator of
+        TensorFlow; 0 means one per core.
+      inter_op_threads: Operators of TensorFlow at once; 0 means one per core.
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:
@@ -147,12 +281,12 @@ class LitertEngine(Engine):
     def load_content(
         self, name: str, version: int, directory: str, content: bytes
     ) -> Litert:
-        """Loads a version with another model than that in its folder.
+        """Loads a version with a .tflite file other than the stored one.
 
         Args:
           name: The model's name.
           version: The version's number.
-          directory: Where it lies.
+          directory: The version's directory.
           content: The bytes of the .tflite file.
 
         Raises:
@@ -177,7 +311,7 @@ class LitertEngine(Engine):
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
-        # Without one it is whole, and cannot be served: `load` says why.
+        # A version without the folder is complete, but `load` refuses it.
         if not os.path.isdir(folder):
             return None
         if not os.path.isfile(os.path.join(directory, MODEL_FILE)):

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import prometheus_client
 from bert_tf.serving.batching import Task
 
 CONTENT_TYPE = prometheus_client.exposition.CONTENT_TYPE_PLAIN_0_0_4
-# The times at which counters began would double the page.
+# Creation times of counters would double the size of the page.
 prometheus_client.disable_created_metrics()
 _ROWS = tuple(2**i for i in range(11))
 _SECONDS = (
@@ -22,7 +22,7 @@ class Metrics:
     """The counters of one server.
 
     Args:
-      num_queued_rows: Returns how many rows wait just now.
+      num_queued_rows: Returns the number of waiting rows.
     """
 
     def __init__(self, num_queued_rows: Callable[[], int]) -> None:
@@ -73,18 +73,18 @@ class Metrics:
         """Counts a request.
 
         Args:
-          model: The model; "" if there is none of that name.
+          model: The model's name; "" if there is no such model.
           version: The version that answered, or "".
-          method: What was asked, such as "Predict".
+          method: The method, such as "Predict".
           status: The code's name, such as "OK".
-          start: When it came, by `time.perf_counter`.
+          start: Time of arrival, by `time.perf_counter`.
         """
         seconds = time.perf_counter() - start
         self._requests.labels(model, version, method, status).inc()
         self._seconds.labels(model, version, method).observe(seconds)
 
     def observe_batch(self, tasks: Sequence[Task], num_rows: int) -> None:
-        """Counts a call of a model: its requests and its rows."""
+        """Records the numbers of requests and rows of a batch."""
         first = tasks[0]
         labels = (
             first.servable.name,
@@ -95,9 +95,9 @@ class Metrics:
         self._batch_requests.labels(*labels).observe(len(tasks))
 
     def observe_version(self, model: str, version: int, loaded: bool) -> None:
-        """Notes that a version was loaded or retired."""
+        """Records that a version was loaded or retired."""
         self._loaded.labels(model, str(version)).set(int(loaded))
 
     def page(self) -> bytes:
-        """Returns everything in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self._registry)

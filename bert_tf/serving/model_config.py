@@ -1,6 +1,7 @@
-"""Which models to serve, and which of their versions.
+"""Configuration files of the server, and the version folders on disk.
 
-The names and files are TensorFlow Serving's (model_server_config.proto).
+Names and files are TensorFlow Serving's: `ModelServerConfig`
+(model_server_config.proto) and `BatchingParameters`.
 """
 
 import dataclasses
@@ -8,29 +9,50 @@ import os
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pool
+from google.protobuf import message_factory
 from google.protobuf import text_format
+from google.protobuf import wrappers_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.serving.batching import BatchingOptions
 
 _FLAG = "--model_config_file"
+# A version's number is an int64, as in TensorFlow Serving.
+_MAX_VERSION = 2**63 - 1
+# TensorFlow Serving's defaults for parameters that are not in the file.
+_BATCHING_DEFAULTS = BatchingOptions(
+    max_batch_size=1000, batch_timeout_micros=0, max_enqueued_batches=10
+)
+_BATCHING_NUMBERS = {
+    "max_batch_size": 1,
+    "batch_timeout_micros": 2,
+    "max_enqueued_batches": 3,
+    "num_batch_threads": 4,
+}
+# Parameters without any effect that a client could see.
+_IGNORED_FIELDS = frozenset({"thread_pool_name"})
+_BATCHING_FLAG = "--batching_parameters_file"
+_FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 @dataclasses.dataclass(frozen=True)
 class VersionPolicy:
-    """Which versions of a model are served.
+    """The rule that selects the served versions of a model.
 
     Attributes:
-      latest: The number of newest ones, or None.
-      specific: These, or None. With neither, all of them.
+      latest: Serve this number of newest versions.
+      specific: Serve these versions. If both are None, serve all versions.
     """
 
     latest: int | None = 1
     specific: frozenset[int] | None = None
 
     def choose(self, versions: Iterable[int]) -> set[int]:
-        """Returns those of the versions that are to be served."""
+        """Returns the versions to serve."""
         if self.specific is not None:
             return set(versions) & self.specific
         if self.latest is not None:
@@ -40,12 +62,12 @@ class VersionPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """One model.
+    """Configuration of one served model.
 
     Attributes:
-      name: What requests call it.
+      name: The name in requests.
       base_path: The folder of its versions.
-      policy: Which of them are served.
+      policy: The rule that selects the served versions.
       labels: Names that requests may use for versions.
     """
 
@@ -56,7 +78,7 @@ class ModelConfig:
 
 
 def of_one_model(base_path: str, name: str | None) -> list[ModelConfig]:
-    """Returns the configuration that --model_base_path makes.
+    """Returns the configuration for --model_base_path.
 
     Args:
       base_path: The folder of the model's versions.
@@ -67,10 +89,10 @@ def of_one_model(base_path: str, name: str | None) -> list[ModelConfig]:
 
 
 def read(path: str) -> list[ModelConfig]:
-    """Returns the models of a text file of `ModelServerConfig`.
+    """Reads a text file of `ModelServerConfig`.
 
     Raises:
-      UserError: If it is none, or not one that can be served.
+      UserError: If the file is invalid, or its models cannot be served.
     """
     contents = files.read_bytes(files.require_file(path, _FLAG))
     config = model_server_config_pb2.ModelServerConfig()
@@ -93,7 +115,7 @@ def from_proto(
     """Returns the models of a `ModelServerConfig`.
 
     Raises:
-      ValueError: If it is not one that can be served.
+      ValueError: If its models cannot be served.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError("A model_config_list is required, and nothing else.")
@@ -139,3 +161,133 @@ def _policy(proto: model_server_config_pb2.ModelConfig) -> VersionPolicy:
             )
         return VersionPolicy(None, frozenset(policy.specific.versions))
     return VersionPolicy(max(1, policy.latest.num_versions))
+
+
+def find_versions(base_path: str) -> dict[int, str]:
+    """Returns the directories of a model's versions by version number.
+
+    Args:
+      base_path: The folder of the versions.
+
+    Raises:
+      OSError: If it cannot be read.
+    """
+    versions = {}
+    with os.scandir(base_path) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            name = entry.name
+            if name.isascii() and name.isdigit() and entry.is_dir():
+                if int(name) <= _MAX_VERSION:
+                    versions[int(name)] = entry.path
+    return versions
+
+
+def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
+    """Returns paths, sizes and times of the files in a directory.
+
+    Files that are deleted meanwhile are skipped; the next check differs.
+    """
+    entries = set()
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                continue
+            entries.add((path, status.st_size, status.st_mtime_ns))
+    return frozenset(entries)
+
+
+def read_batching(path: str) -> BatchingOptions:
+    """Reads a text file of `BatchingParameters`.
+
+    Raises:
+      UserError: If the file is invalid, or sets an unsupported parameter.
+    """
+    parameters = _batching_message_class()()
+    contents = files.read_bytes(files.require_file(path, _BATCHING_FLAG))
+    try:
+        text_format.Parse(contents, parameters)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{_BATCHING_FLAG} must be a text file of "
+            f"BatchingParameters. Received: {path}: {error}."
+        ) from error
+    values = {}
+    for field, value in parameters.ListFields():
+        if field.name in _BATCHING_NUMBERS:
+            values[field.name] = value.value
+        elif field.name == "allowed_batch_sizes":
+            values[field.name] = tuple(value)
+        elif field.name not in _IGNORED_FIELDS:
+            raise UserError(
+                f"{path} sets {field.name}, which this server does not "
+                "support; remove that line."
+            )
+    options = BatchingOptions(**(vars(_BATCHING_DEFAULTS) | values))
+    _check_batching(options, path)
+    return options
+
+
+def _check_batching(options: BatchingOptions, path: str) -> None:
+    sizes = options.allowed_batch_sizes
+    if options.max_batch_size < 1 or options.max_enqueued_batches < 1:
+        raise UserError(
+            f"max_batch_size and max_enqueued_batches of {path} must be at "
+            f"least 1. Received: {options.max_batch_size} and "
+            f"{options.max_enqueued_batches}."
+        )
+    if options.batch_timeout_micros < 0 or options.num_batch_threads < 0:
+        raise UserError(
+            f"batch_timeout_micros and num_batch_threads of {path} must not "
+            f"be negative. Received: {options.batch_timeout_micros} and "
+            f"{options.num_batch_threads}."
+        )
+    if sizes and (
+        list(sizes) != sorted(set(sizes)) or sizes[-1] != options.max_batch_size
+    ):
+        raise UserError(
+            f"allowed_batch_sizes of {path} must rise and end with "
+            f"max_batch_size={options.max_batch_size}. Received: "
+            f"{', '.join(map(str, sizes))}."
+        )
+
+
+def _batching_message_class() -> type:
+    """Returns the class of the message `BatchingParameters`.
+
+    tensorflow-serving-api has no module for it. Source:
+    session_bundle_config.proto of TensorFlow Serving 2.20.
+    """
+    proto = descriptor_pb2.FileDescriptorProto(
+        name="batching_parameters.proto",
+        package="bert_tf.serving",
+        syntax="proto3",
+        dependency=["google/protobuf/wrappers.proto"],
+    )
+    parameters = proto.message_type.add(name="BatchingParameters")
+    optional = _FIELD.LABEL_OPTIONAL
+
+    def add(name, number, kind, label=optional, type_name=None):
+        parameters.field.add(
+            name=name,
+            number=number,
+            type=kind,
+            label=label,
+            type_name=type_name,
+        )
+
+    for name, number in _BATCHING_NUMBERS.items():
+        type_name = ".google.protobuf.Int64Value"
+        add(name, number, _FIELD.TYPE_MESSAGE, type_name=type_name)
+    type_name = ".google.protobuf.StringValue"
+    add("thread_pool_name", 5, _FIELD.TYPE_MESSAGE, type_name=type_name)
+    add("allowed_batch_sizes", 6, _FIELD.TYPE_INT64, _FIELD.LABEL_REPEATED)
+    add("pad_variable_length_inputs", 7, _FIELD.TYPE_BOOL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(proto)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("bert_tf.serving.BatchingParameters")
+    )

@@ -1,11 +1,12 @@
-"""The models that are served: loads new versions, lets go of old ones.
+"""Loads new versions of the served models and retires old ones.
 
-A new version is loaded beside the old one, and only when it stands is the old
-one retired, which closes when its requests are answered. A version that cannot
-be loaded is left out until its files change; meanwhile the others stay.
+The old version serves until the new one is loaded, and closes when its last
+request is answered. A version that cannot be loaded is skipped until its files
+change; meanwhile the others stay.
 """
 
 import contextlib
+import dataclasses
 import gc
 import threading
 from collections.abc import Callable
@@ -16,24 +17,67 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.serving import errors
-from bert_tf.serving import model_versions
-from bert_tf.serving import version_directories
+from bert_tf.serving import model_config
 from bert_tf.serving import warmup
 from bert_tf.serving.model_config import ModelConfig
-from bert_tf.serving.model_versions import Model
-from bert_tf.serving.model_versions import Version
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
+
+# The states of a version, as `ModelVersionStatus` names them.
+START = "START"
+LOADING = "LOADING"
+AVAILABLE = "AVAILABLE"
+UNLOADING = "UNLOADING"
+END = "END"
+
+
+@dataclasses.dataclass
+class Version:
+    """The state of a version.
+
+    Attributes:
+      state: One of the states above.
+      error: The reason why it is not served, or None.
+      servable: The loaded version, or None.
+      files: The fingerprint of its directory when loading failed.
+    """
+
+    state: str = START
+    error: errors.RequestError | None = None
+    servable: Servable | None = None
+    files: frozenset | None = None
+
+    def current_state(self) -> str:
+        """Returns the state; a version unloads until its last user is done."""
+        if self.state == UNLOADING and self.servable.wait_closed(0):
+            self.state = END
+        return self.state
+
+
+class Model:
+    """A model and its versions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.versions: dict[int, Version] = {}
+
+    def available(self) -> list[int]:
+        """Returns the versions that serve requests, the newest last."""
+        return sorted(
+            number
+            for number, version in self.versions.items()
+            if version.state == AVAILABLE
+        )
 
 
 class ModelManager:
     """Keeps the configured versions of models loaded.
 
     Args:
-      engine: What loads them.
-      warm_up: Whether a version answers its warm-up requests first.
-      on_change: Called with a model's name and version and whether it is
-        loaded now.
+      engine: The engine that loads them.
+      warm_up: If true, runs a version's warmup requests before it serves.
+      on_change: Called with a model's name, its version, and True if the
+        version was loaded or False if it was retired.
     """
 
     def __init__(
@@ -48,7 +92,7 @@ class ModelManager:
         self._models: dict[str, Model] = {}
         # Guards `_models` and their versions; never held while loading.
         self._lock = threading.Lock()
-        # Held by whoever looks for versions.
+        # Held by the thread that checks for new versions.
         self._refreshing = threading.Lock()
         self._stopping = threading.Event()
         self._unready = threading.Event()
@@ -58,11 +102,11 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, and goes on looking for new versions.
+        """Loads the models, then keeps checking for new versions.
 
         Args:
           configs: The models.
-          poll_seconds: Seconds between two looks; 0 means there is only one.
+          poll_seconds: Seconds between checks; 0 means only one check.
 
         Raises:
           UserError: If a model cannot be served.
@@ -81,10 +125,10 @@ class ModelManager:
             self._poller.start()
 
     def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
-        """Serves other models; what was served and still is stays loaded.
+        """Replaces the served models; models in both lists stay loaded.
 
         Raises:
-          RequestError: If one of them cannot be served. The others are.
+          RequestError: If a model cannot be served. The others are served.
         """
         failed = []
         with self._refreshing:
@@ -114,7 +158,7 @@ class ModelManager:
             raise errors.failed_precondition(" ".join(failed))
 
     def stop(self) -> None:
-        """Stops looking and retires everything."""
+        """Stops checking for versions and retires all models."""
         self._stopping.set()
         if self._poller:
             self._poller.join()
@@ -124,17 +168,17 @@ class ModelManager:
                     self._retire(model, number)
 
     def refresh(self) -> None:
-        """Looks for new versions once."""
+        """Checks for new versions once."""
         with self._refreshing:
             for model in list(self._models.values()):
                 self._refresh(model)
 
     def set_unready(self) -> None:
-        """Says that no new requests should be sent."""
+        """Makes `is_ready` return False, so that clients stop sending."""
         self._unready.set()
 
     def is_ready(self) -> bool:
-        """Whether every model has a version to answer with."""
+        """Returns True if every model has a version that serves."""
         with self._lock:
             return not self._unready.is_set() and all(
                 model.available() for model in self._models.values()
@@ -149,12 +193,12 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, which stays loaded for as long.
+        """Yields a version, which stays loaded inside the context.
 
         Args:
           name: The model's name.
           version: The version; by default the newest.
-          label: Instead of it, what the configuration calls it.
+          label: A label of the version, instead of its number.
 
         Raises:
           RequestError: If it is not served.
@@ -175,7 +219,7 @@ class ModelManager:
         Args:
           name: The model's name.
           version: One version; by default all.
-          label: Instead of it, what the configuration calls it.
+          label: A label of the version, instead of its number.
 
         Raises:
           RequestError: If there is no such model or version.
@@ -202,7 +246,7 @@ class ModelManager:
     def _number(
         self, name: str, version: int | None, label: str | None
     ) -> int | None:
-        """Returns the version that a label stands for."""
+        """Returns the version number for a label."""
         if label is None:
             return version
         with self._lock:
@@ -221,13 +265,13 @@ class ModelManager:
             if version is None and available:
                 number = available[-1]
             if number not in available:
-                wanted = (
+                selector = (
                     f"Latest({name})"
                     if version is None
                     else f"Specific({name}, {version})"
                 )
                 raise errors.not_found(
-                    f"Servable not found for request: {wanted}"
+                    f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
             # A version is retired under the lock, so this cannot fail.
@@ -236,7 +280,7 @@ class ModelManager:
 
     def _check_base_path(self, config: ModelConfig) -> None:
         try:
-            version_directories.find(config.base_path)
+            model_config.find_versions(config.base_path)
         except OSError as error:
             raise UserError(
                 f"The base path of model {config.name} must be a folder of "
@@ -251,12 +295,12 @@ class ModelManager:
             )
 
     def _check_started(self, model: Model) -> None:
-        """Raises if no version could be loaded, or a label has none."""
+        """Raises `UserError` if no version or not a label's one is loaded."""
         available = model.available()
         failed = {
             number: version.error
             for number, version in model.versions.items()
-            if version.state == model_versions.END and version.error
+            if version.state == END and version.error
         }
         if failed and not available:
             number = max(failed)
@@ -282,49 +326,50 @@ class ModelManager:
         while not self._stopping.wait(seconds):
             try:
                 self.refresh()
-            except Exception:  # noqa: BLE001  # The next look may succeed.
-                logging.exception("Looking for new versions failed.")
+            except Exception:  # noqa: BLE001  # The next check may succeed.
+                logging.exception("Checking for new versions failed.")
 
     def _refresh(self, model: Model) -> None:
-        """Loads what is to be served, then retires what is not."""
+        """Loads the selected versions, then retires the others."""
         config = model.config
         try:
-            found = version_directories.find(config.base_path)
-            complete = self._complete(model, found)
+            directories = model_config.find_versions(config.base_path)
+            complete = self._complete(model, directories)
         except OSError as error:
             self._report(
                 config.name, f"Cannot read {config.base_path}: {error}"
             )
             return
-        wanted = config.policy.choose(complete)
-        while missing := wanted - set(model.available()):
+        chosen = config.policy.choose(complete)
+        while missing := chosen - set(model.available()):
             if self._stopping.is_set():
                 return
-            if not self._load(model, max(missing), found[max(missing)]):
-                # The policy may choose another one in its place.
-                complete.discard(max(missing))
-                wanted = config.policy.choose(complete)
+            newest = max(missing)
+            if not self._load(model, newest, directories[newest]):
+                # The policy may choose another version instead.
+                complete.discard(newest)
+                chosen = config.policy.choose(complete)
         changed = False
-        for number in set(model.available()) - wanted:
-            # Whatever happens to the folder, the last one goes on serving.
-            if wanted:
+        for number in set(model.available()) - chosen:
+            # If all folders disappear, the last version keeps serving.
+            if chosen:
                 self._retire(model, number)
                 changed = True
         if changed:
-            gc.collect()  # Graphs refer to themselves.
+            gc.collect()  # Graphs contain reference cycles.
 
-    def _complete(self, model: Model, found: dict[int, str]) -> set[int]:
-        """Returns the versions that are whole and have not failed."""
+    def _complete(self, model: Model, directories: dict[int, str]) -> set[int]:
+        """Returns the versions that are complete and have not failed."""
         complete = set()
-        for number, directory in found.items():
-            lacking = self._engine.missing(directory)
+        for number, directory in directories.items():
+            missing = self._engine.missing(directory)
             version = model.versions.get(number)
-            if version and version.state == model_versions.AVAILABLE:
+            if version and version.state == AVAILABLE:
                 complete.add(number)
-            elif lacking:
+            elif missing:
                 message = (
                     f"Version {number} of model {model.config.name} is not "
-                    f"whole yet: {directory} has no {lacking}"
+                    f"whole yet: {directory} has no {missing}"
                 )
                 self._report(directory, message)
                 with self._lock:
@@ -334,23 +379,23 @@ class ModelManager:
             elif (
                 version is None
                 or version.files is None
-                or version.files != version_directories.fingerprint(directory)
+                or version.files != model_config.fingerprint(directory)
             ):
                 complete.add(number)
         with self._lock:
-            for number in set(model.versions) - set(found):
+            for number in set(model.versions) - set(directories):
                 if model.versions[number].current_state() in (
-                    model_versions.START,
-                    model_versions.END,
+                    START,
+                    END,
                 ):
                     del model.versions[number]
         return complete
 
     def _load(self, model: Model, number: int, directory: str) -> bool:
-        """Loads a version; returns whether it is served now."""
+        """Loads a version; returns True on success."""
         name = model.config.name
-        version = Version(model_versions.LOADING)
-        files = version_directories.fingerprint(directory)
+        version = Version(LOADING)
+        files = model_config.fingerprint(directory)
         with self._lock:
             model.versions[number] = version
         logging.info("Loading version %d of model %s.", number, name)
@@ -364,18 +409,18 @@ class ModelManager:
                 raise
         except errors.RequestError as error:
             logging.error(
-                "Version %d of model %s cannot be loaded and is left out until "
+                "Version %d of model %s cannot be loaded and is skipped until "
                 "its files change: %s",
                 number,
                 name,
                 error,
             )
             with self._lock:
-                version.state, version.error = model_versions.END, error
+                version.state, version.error = END, error
                 version.files = files
             return False
         with self._lock:
-            version.state, version.servable = model_versions.AVAILABLE, servable
+            version.state, version.servable = AVAILABLE, servable
         logging.info("Version %d of model %s is served.", number, name)
         self._on_change(name, number, True)
         return True
@@ -383,7 +428,7 @@ class ModelManager:
     def _retire(self, model: Model, number: int) -> None:
         with self._lock:
             version = model.versions[number]
-            version.state = model_versions.UNLOADING
+            version.state = UNLOADING
             version.servable.retire()
         logging.info(
             "Version %d of model %s is no longer served.",
@@ -393,7 +438,7 @@ class ModelManager:
         self._on_change(model.config.name, number, False)
 
     def _report(self, what: str, message: str) -> None:
-        """Logs a warning that would come with every look only once."""
+        """Logs a warning only once, not at every check."""
         if (what, message) not in self._reported:
             self._reported.add((what, message))
             logging.warning("%s", message)

@@ -1,4 +1,4 @@
-"""The protos that say what is served."""
+"""Builds the response protos for model status and metadata."""
 
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
@@ -16,10 +16,10 @@ def status(
     """Returns the state of a model's versions, the newest first.
 
     Args:
-      manager: What keeps them.
+      manager: The manager of the models.
       name: The model's name.
       version: One version; by default all.
-      label: Instead of it, what the configuration calls it.
+      label: A label of the version, instead of its number.
 
     Raises:
       RequestError: If there is no such model or version.

@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from google.protobuf import json_format
 from starlette import applications
+from starlette import datastructures
 from starlette import middleware
 from starlette import requests
 from starlette import responses
 from starlette import routing
 from starlette import staticfiles
+from starlette import types
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import regression_pb2
@@ -21,12 +23,10 @@ from tensorflow_serving.apis import regression_pb2
 from bert_tf.serving import calls
 from bert_tf.serving import errors
 from bert_tf.serving import json_examples
-from bert_tf.serving import json_predictions
 from bert_tf.serving import json_tensors
 from bert_tf.serving import json_values
 from bert_tf.serving import metrics
 from bert_tf.serving import model_protos
-from bert_tf.serving.response_headers import ResponseHeaders
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
@@ -46,10 +46,31 @@ _METHODS = {
     "regress": "Regress",
 }
 _MAX_VERSION = 2**63 - 1
-# Bodies above this would keep other requests waiting while they are read.
+# Larger bodies are parsed in a thread, so that other requests do not wait.
 _LARGE_BYTES = 1 << 17
 _MAX_UNZIPPED_BYTES = 100 << 20
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+# The page loads only its own files and calls only its own server; text from
+# users never runs or loads anything.
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    # JSON and metrics may contain text from users, and are not HTML.
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 def application(
@@ -58,8 +79,8 @@ def application(
     """Returns the ASGI application.
 
     Args:
-      service: What answers.
-      timeout_seconds: How long a request may take.
+      service: The service that answers requests.
+      timeout_seconds: Time limit of a request.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
@@ -72,7 +93,7 @@ def application(
             routing.Route("/", _index),
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
-        middleware=[middleware.Middleware(ResponseHeaders)],
+        middleware=[middleware.Middleware(_ResponseHeaders)],
     )
 
 
@@ -98,7 +119,7 @@ class _Api:
         return responses.JSONResponse({"models": self._service.manager.names()})
 
     async def answer(self, request: requests.Request) -> responses.Response:
-        """Answers whatever lies under /v1."""
+        """Answers all requests under /v1."""
         path = request.scope["raw_path"].decode("latin-1")
         if request.method == "POST":
             match = _CALL.fullmatch(path)
@@ -154,7 +175,9 @@ class _Api:
             calls.Call(signature, inputs, tuple(signature.outputs)),
         )
         size = sum(value.nbytes for value in outputs.values())
-        return await _in_time(size, json_predictions.write, outputs, by_rows)
+        return await _in_time(
+            size, json_tensors.write_predictions, outputs, by_rows
+        )
 
     async def _examples(
         self, document: dict, servable: Servable, method: str, size: int
@@ -194,7 +217,7 @@ async def _read_body(request: requests.Request) -> bytes:
 
 
 def _metadata(servable: Servable) -> dict:
-    """Returns the metadata in the form that TensorFlow Serving gives it."""
+    """Returns the metadata in TensorFlow Serving's JSON format."""
     response = model_protos.metadata(servable)
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(signatures)
@@ -205,11 +228,11 @@ def _metadata(servable: Servable) -> dict:
 
 
 async def _in_time(size: int, function: Callable, *args):
-    """Calls a function; in a thread if it works on very much.
+    """Calls a function, in a thread if its data exceeds `_LARGE_BYTES`.
 
     Args:
-      size: The bytes it works on.
-      function: What to call.
+      size: The number of bytes that it processes.
+      function: The function to call.
       *args: Its arguments.
     """
     if size <= _LARGE_BYTES:
@@ -218,7 +241,7 @@ async def _in_time(size: int, function: Callable, *args):
 
 
 def _model(match: re.Match) -> dict:
-    """Returns which model a path names, and which version of it."""
+    """Returns the model and version in a path, for `ModelManager.use`."""
     version = match["version"]
     label = match["label"]
     if version is not None and int(version) > _MAX_VERSION:
@@ -233,7 +256,7 @@ def _model(match: re.Match) -> dict:
 
 
 def _unzipped(body: bytes, request: requests.Request) -> bytes:
-    """Returns a body that may have come compressed."""
+    """Returns a body, decompressed if it is gzip."""
     if request.headers.get("content-encoding", "").lower() != "gzip":
         return body
     unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -265,3 +288,24 @@ def _json(body, status: int = 200) -> responses.Response:
 
 async def _index(request: requests.Request) -> responses.Response:
     return responses.FileResponse(os.path.join(_PAGE, "index.html"))
+
+
+class _ResponseHeaders:
+    """Adds `HEADERS` to all responses of an application.
+
+    Args:
+      app: The ASGI application.
+    """
+
+    def __init__(self, app: types.ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: types.Scope, receive: types.Receive, send: types.Send
+    ) -> None:
+        async def send_with_headers(message: types.Message) -> None:
+            if message["type"] == "http.response.start":
+                datastructures.MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

@@ -1,7 +1,7 @@
-"""The engine that runs SavedModels, as TensorFlow Serving does: in a session.
+"""The SavedModel engine, which runs models in a session.
 
-A session's callable takes and returns numpy arrays in a third of the time that
-calling a signature of `tf.saved_model.load` takes.
+A session's callable takes and returns NumPy arrays in a third of the time that
+a signature of `tf.saved_model.load` needs.
 """
 
 import os
@@ -26,10 +26,10 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import TensorSpec
 
-# One of them is in every SavedModel.
+# Every SavedModel has one of these files.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
-# What reading a damaged one ends with.
+# Exceptions from reading a damaged SavedModel.
 _FAULTS = (
     tf.errors.OpError,
     message.Error,
@@ -41,13 +41,13 @@ _FAULTS = (
 
 
 class SavedModel(Servable):
-    """A SavedModel.
+    """A loaded SavedModel.
 
     Args:
       name: The model's name.
       version: The version's number.
-      directory: Where it lies.
-      config: How TensorFlow computes.
+      directory: The version's directory.
+      config: TensorFlow's session configuration.
 
     Raises:
       RequestError: If it cannot be loaded.
@@ -64,7 +64,7 @@ class SavedModel(Servable):
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with graph.as_default():
-                # What tf.compat.v1.saved_model.load calls after its warning.
+                # Same as tf.compat.v1.saved_model.load, without its warning.
                 loader = loader_impl.SavedModelLoader(directory)
                 meta_graph = loader.load(
                     self._session, [tf.saved_model.SERVING]
@@ -95,7 +95,7 @@ class SavedModel(Servable):
     def close(self) -> None:
         self._callables.clear()
         self._session.close()
-        del self._session  # Its variables' memory goes with it.
+        del self._session  # Frees the memory of its variables.
 
     def _callable(self, signature: Signature, outputs: tuple[str, ...]):
         """Returns the session's function from inputs to these outputs."""
@@ -119,9 +119,9 @@ class SavedModelEngine(Engine):
     """Loads SavedModels.
 
     Args:
-      intra_op_threads: Threads inside one operator; 0 means one a core. The
+      intra_op_threads: Threads inside one operator; 0 means one per core. The
         first model that a process loads decides.
-      inter_op_threads: Operators at once; likewise.
+      inter_op_threads: Operators computed at once; 0 means one per core.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class SavedModelEngine(Engine):
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
-        # An empty folder is what a model without variables has.
+        # A model without variables has an empty folder.
         if os.path.isdir(variables) and os.listdir(variables):
             index = os.path.join(variables, "variables.index")
             if not os.path.isfile(index):
@@ -153,10 +153,10 @@ class SavedModelEngine(Engine):
 def read_signature_defs(
     directory: str,
 ) -> dict[str, meta_graph_pb2.SignatureDef]:
-    """Returns the signatures of a SavedModel, which is not loaded.
+    """Reads the signatures of a SavedModel without loading it.
 
     Raises:
-      RequestError: If there is none, or it is damaged.
+      RequestError: If there is no SavedModel, or it is damaged.
     """
     try:
         loader = loader_impl.SavedModelLoader(directory)
@@ -169,7 +169,7 @@ def read_signature_defs(
 def read_signatures(
     definitions: Mapping[str, meta_graph_pb2.SignatureDef],
 ) -> dict[str, Signature]:
-    """Returns what signatures take and give, in the order of their names."""
+    """Returns the inputs and outputs of signatures, sorted by name."""
     return {
         name: Signature(
             name,
@@ -184,7 +184,7 @@ def read_signatures(
 def _specs(
     infos: Mapping[str, meta_graph_pb2.TensorInfo],
 ) -> dict[str, TensorSpec]:
-    """Returns the tensors of a signature in the order of their names."""
+    """Returns the tensors of a signature, sorted by name."""
     specs = {}
     for name, info in sorted(infos.items()):
         shape = None
@@ -193,8 +193,8 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # The operation that initialises a model is a signature too, and has
-        # an output that is no tensor.
+        # The operation that initializes a model is a signature too; its output
+        # is not a tensor.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

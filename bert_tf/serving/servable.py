@@ -1,7 +1,6 @@
-"""One version of a model, loaded: what an engine has to offer.
+"""Interfaces of engines and loaded model versions: `Engine`, `Servable`.
 
-An engine is an `Engine` and its `Servable`. Everything else of the server,
-batching and both interfaces, works on these and on numpy arrays.
+Batching, REST and gRPC work only with these interfaces and NumPy arrays.
 """
 
 import abc
@@ -20,13 +19,12 @@ DEFAULT_SIGNATURE = "serving_default"
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """What a signature says of one tensor.
+    """Dtype and shape of an input or output of a signature.
 
     Attributes:
-      dtype: Its type.
-      shape: Its dimensions, None where free; None if not even their number is
-        known.
-      tensor_name: What the graph calls it.
+      dtype: The tensor's type.
+      shape: Its dimensions, None where variable; None if the rank is unknown.
+      tensor_name: Its name in the graph.
     """
 
     dtype: tf.DType
@@ -34,11 +32,11 @@ class TensorSpec:
     tensor_name: str = ""
 
     def has_free_batch(self) -> bool:
-        """Whether the first dimension may be any number of rows."""
+        """Returns True if the first dimension is variable."""
         return bool(self.shape) and self.shape[0] is None
 
     def holds(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of that shape fits."""
+        """Returns True if a tensor of this shape fits."""
         return self.shape is None or (
             len(shape) == len(self.shape)
             and all(
@@ -50,14 +48,13 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """One thing that can be asked of a model.
+    """A signature of a model.
 
     Attributes:
-      name: Its name.
+      name: The signature's name.
       inputs: Its inputs by name.
       outputs: Its outputs by name.
-      method_name: What it says it is for, such as
-        "tensorflow/serving/predict".
+      method_name: Its method, such as "tensorflow/serving/predict".
     """
 
     name: str
@@ -66,7 +63,7 @@ class Signature:
     method_name: str = ""
 
     def is_batched(self) -> bool:
-        """Whether rows of several requests can go through it together."""
+        """Returns True if rows of several requests can be merged."""
         tensors = (*self.inputs.values(), *self.outputs.values())
         return bool(self.inputs) and all(
             tensor.has_free_batch() for tensor in tensors
@@ -76,7 +73,7 @@ class Signature:
         """Checks the inputs of a request.
 
         Raises:
-          RequestError: If names, types or shapes are others.
+          RequestError: If names, types or shapes do not match.
         """
         if inputs.keys() != self.inputs.keys():
             raise errors.invalid(_other_names(set(inputs), set(self.inputs)))
@@ -98,13 +95,13 @@ class Signature:
 class Servable(abc.ABC):
     """A loaded version of a model.
 
-    Whoever uses it says so with `acquire` and `release`; `retire` closes it
-    as soon as nobody does.
+    Users call `acquire` and `release`; after `retire` it closes with the last
+    `release`.
 
     Args:
       name: The model's name.
       version: The number of its directory.
-      signatures: What can be asked of it, by name.
+      signatures: Its signatures by name.
     """
 
     def __init__(
@@ -114,7 +111,7 @@ class Servable(abc.ABC):
         self.version = version
         self.signatures = dict(signatures)
         self._lock = threading.Lock()
-        self._users = 1  # Whoever loaded it, until `retire`.
+        self._users = 1  # The loader, until `retire`.
         self._closed = threading.Event()
 
     @abc.abstractmethod
@@ -124,17 +121,17 @@ class Servable(abc.ABC):
         inputs: Mapping[str, np.ndarray],
         outputs: Collection[str],
     ) -> dict[str, np.ndarray]:
-        """Computes some outputs of a signature.
+        """Computes outputs of a signature.
 
-        May be called by several threads at once.
+        Several threads may call it at once.
 
         Args:
           signature: One of `signatures`.
           inputs: All its inputs; strings as object arrays of `bytes`.
-          outputs: The names of the outputs that are wanted.
+          outputs: The names of the requested outputs.
 
         Returns:
-          These, in the same form.
+          The outputs by name; strings as object arrays of `bytes`.
         """
 
     @abc.abstractmethod
@@ -143,10 +140,10 @@ class Servable(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Gives the memory back. Nobody uses the servable any more."""
+        """Frees the memory. There are no more users."""
 
     def acquire(self) -> bool:
-        """Counts one more user; returns False if it is closed already."""
+        """Adds a user; returns False if the servable is closed."""
         with self._lock:
             if not self._users:
                 return False
@@ -154,7 +151,7 @@ class Servable(abc.ABC):
             return True
 
     def release(self) -> None:
-        """Counts one user less."""
+        """Removes a user; the last one closes the servable."""
         with self._lock:
             self._users -= 1
             unused = not self._users
@@ -181,7 +178,7 @@ class Engine(abc.ABC):
         Args:
           name: The model's name.
           version: The version's number.
-          directory: Where it lies.
+          directory: The version's directory.
 
         Raises:
           RequestError: If it cannot be loaded.
@@ -189,7 +186,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def missing(self, directory: str) -> str | None:
-        """Returns a file that a half-written directory still lacks, or None.
+        """Returns a file that is missing in an incomplete directory, or None.
 
         Raises:
           OSError: If the directory cannot be read.
@@ -197,7 +194,7 @@ class Engine(abc.ABC):
 
 
 def _other_names(received: set[str], expected: set[str]) -> str:
-    """Returns TensorFlow Serving's sentence for it (predict_util.cc)."""
+    """Returns TensorFlow Serving's message for it (predict_util.cc)."""
 
     def names(some):
         return "{" + ",".join(sorted(some)) + "}"

@@ -1,4 +1,4 @@
-"""The server: listens to two ports until it is told to stop."""
+"""The model server: REST and gRPC ports, startup and shutdown."""
 
 import asyncio
 import contextlib
@@ -15,44 +15,43 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.serving import batching_options
-from bert_tf.serving import batching_parameters
+from bert_tf.serving import batching
 from bert_tf.serving import grpc_services
 from bert_tf.serving import model_config
 from bert_tf.serving import rest
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
 
-# By the names of --engine.
+# Engines by the value of --engine.
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
-# What requests may take beyond their own time limit before they are dropped.
+# Time that requests get beyond their own limit before they are dropped.
 _GRACE_SECONDS = 5
-# How long a connection may be idle; clients that keep one for its next request
-# find it closed less often, the longer that is.
+# Time until an idle connection is closed. Clients reuse connections, and a
+# longer time closes fewer of them early.
 _KEEP_ALIVE_SECONDS = 120
 
 
 def run(config: ServeConfig) -> None:
-    """Does what run/serve.py is asked for, until SIGTERM or SIGINT.
+    """Runs the server, run/serve.py, until SIGTERM or SIGINT.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: For bad flags, files or models.
     """
     keras_backend.require_tensorflow()
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server = ModelServer(config)
-    # Garbage collection, which interrupts requests, need not walk through all
-    # the modules of TensorFlow.
+    # Excludes TensorFlow's modules from garbage collection, which interrupts
+    # requests.
     gc.collect()
     gc.freeze()
     server.start()
     while not stopped.wait(1):
         server.check()
-    logging.info("Answering what is queued, then stopping.")
+    logging.info("Answering queued requests, then stopping.")
     server.stop()
 
 
@@ -60,10 +59,10 @@ class ModelServer:
     """A server in this process.
 
     Args:
-      config: What to serve, and where.
+      config: The flags.
 
     Raises:
-      UserError: If that cannot be.
+      UserError: For invalid flags or files.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -90,8 +89,8 @@ class ModelServer:
         """
         config = self._config
         with contextlib.ExitStack() as stack:
-            # Taken before the models are loaded, which may take minutes, and
-            # listened to after that.
+            # Bound before the models are loaded, which may take minutes, and
+            # listening after that.
             rest_socket = self._bind("rest_api_port", config.rest_api_port)
             if rest_socket:
                 stack.callback(rest_socket.close)
@@ -121,16 +120,16 @@ class ModelServer:
             logging.info("Serving %s%s.", model.name, self._addresses(model))
 
     def check(self) -> None:
-        """Raises whatever has ended the listening thread."""
+        """Raises the exception that ended the listening thread, if any."""
         if self._error is not None:
             raise self._error
 
     def look_for_versions(self) -> None:
-        """Loads new versions now, whenever the next look would be."""
+        """Loads new versions now, without waiting for the next check."""
         self._service.manager.refresh()
 
     def stop(self) -> None:
-        """Takes no new requests, answers those that are there, and ends."""
+        """Refuses new requests, answers the others and ends."""
         self._service.drain()
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
@@ -206,7 +205,7 @@ class ModelServer:
             return None
         host = self._config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Only if the protocol is named does asyncio send without delay.
+        # asyncio sends without delay only if the protocol is named.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -234,14 +233,14 @@ class ModelServer:
 
 def _batching(config: ServeConfig) -> BatchingOptions:
     if not config.enable_batching:
-        return batching_options.without_merging()
+        return batching.without_merging()
     if config.batching_parameters_file:
-        return batching_parameters.read(config.batching_parameters_file)
+        return model_config.read_batching(config.batching_parameters_file)
     return BatchingOptions(**config.batching())
 
 
 def _check_listening(config: ServeConfig, task: asyncio.Task) -> None:
-    """Raises what has ended the HTTP server before it began."""
+    """Raises the exception that ended the HTTP server at startup."""
     try:
         task.result()
     except OSError as error:

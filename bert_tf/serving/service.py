@@ -1,4 +1,4 @@
-"""What both interfaces stand on: models, threads and counters together."""
+"""Models, batch threads and metrics, shared by REST and gRPC."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf.serving import errors
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
-from bert_tf.serving.batching_options import BatchingOptions
 from bert_tf.serving.calls import Call
 from bert_tf.serving.metrics import Metrics
 from bert_tf.serving.model_manager import ModelManager
@@ -20,22 +20,22 @@ from bert_tf.serving.servable import Servable
 
 
 class Request:
-    """What is counted of a request while it is being answered.
+    """A request in progress, for the metrics.
 
     Attributes:
-      servable: The version that answers it, once that is known.
+      servable: The version that answers it, when it is known.
     """
 
     servable: Servable | None = None
 
 
 class Service:
-    """Everything of a server that does not listen to a port.
+    """Everything of a server except its ports.
 
     Args:
-      engine: What loads models.
-      batching: How requests are merged.
-      warm_up: Whether new versions answer their warm-up requests first.
+      engine: The engine that loads models.
+      batching: The batching parameters.
+      warm_up: If true, runs new versions' warmup requests before they serve.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def counted(self, method: str) -> AsyncIterator[Request]:
-        """Counts a request, and turns what it raises into a `RequestError`.
+        """Counts a request, and turns its exceptions into `RequestError`.
 
         Args:
-          method: What is asked, such as "Predict".
+          method: The method, such as "Predict".
 
         Raises:
-          RequestError: For every error but a cancellation.
+          RequestError: For every error except a cancellation.
         """
         request = Request()
         start = time.perf_counter()
@@ -97,11 +97,11 @@ class Service:
             )
 
     def drain(self) -> None:
-        """Says that no new requests should come, and answers those there."""
+        """Reports that the server is not ready, and empties the queues."""
         self.manager.set_unready()
         self._scheduler.drain()
 
     def stop(self) -> None:
-        """Answers what is queued, then lets go of the models."""
+        """Answers queued requests, then retires the models."""
         self._scheduler.stop()
         self.manager.stop()

@@ -1,7 +1,7 @@
-"""Numpy arrays from `TensorProto`s and back.
+"""Converts `TensorProto`s to NumPy arrays and back.
 
-Values go into the typed fields, such as `float_val`, as TensorFlow Serving
-writes them: clients read those.
+Values are written to the typed fields, such as `float_val`, as in TensorFlow
+Serving, because clients read those.
 """
 
 import math
@@ -12,7 +12,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from bert_tf.serving import errors
 
-# A proto may say "a million times zero" in a few bytes.
+# A few bytes of a proto can describe a huge array of zeros.
 _MAX_BYTES = 2**31
 _FIELDS = {
     np.dtype(np.float32): "float_val",
@@ -34,10 +34,10 @@ def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
 
     Args:
       name: The input's name, for the error.
-      proto: What the client sent.
+      proto: The client's tensor.
 
     Raises:
-      RequestError: If it is no tensor.
+      RequestError: If it is not a valid tensor.
     """
     try:
         dtype = tf.as_dtype(proto.dtype)
@@ -71,7 +71,7 @@ def from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
 
     Args:
       value: The output.
-      dtype: Its type by the signature.
+      dtype: The output's type in the signature.
     """
     proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
     for size in value.shape:
@@ -89,7 +89,7 @@ def from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
 
 
 def _strings(name: str, values, size: int) -> np.ndarray:
-    """Returns as many strings; the last one stands for those left out."""
+    """Returns `size` strings; the last one is repeated for missing ones."""
     values = list(values)
     if len(values) > size:
         raise errors.invalid(

@@ -1,4 +1,4 @@
-"""Runs the requests that lie beside a model before it is served."""
+"""Runs a version's warmup requests before it serves."""
 
 import os
 
@@ -23,7 +23,7 @@ _CALLS = {
 
 
 def run(servable: Servable, directory: str) -> int:
-    """Answers the requests of a version's warm-up file, if it has one.
+    """Runs the requests in a version's warmup file, if it has one.
 
     Args:
       servable: The model.
@@ -33,7 +33,7 @@ def run(servable: Servable, directory: str) -> int:
       The number of requests.
 
     Raises:
-      RequestError: If one fails: the version must not be served then.
+      RequestError: If a request fails; then the version must not be served.
     """
     path = os.path.join(directory, WARMUP_FILE)
     if not os.path.exists(path):

@@ -1,1 +1,1 @@
-"""Tasks: data, features, loss, predictions, metrics."""
+"""Tasks: data, features, loss, predictions and metrics."""

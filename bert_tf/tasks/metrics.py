@@ -1,4 +1,4 @@
-"""Scores of classification and regression, named as GLUE's are.
+"""Metrics of classification and regression, with GLUE's names.
 
 Shapes:
   N: number of examples.
@@ -26,7 +26,7 @@ MICRO_PRECISION = "micro_precision"
 MICRO_RECALL = "micro_recall"
 SUBSET_ACCURACY = "subset_accuracy"
 
-# What problems without official metrics are scored by; the first chooses.
+# The metrics of tasks without official ones; the first selects models.
 METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
     "single_label": (ACCURACY, MACRO_F1, MATTHEWS),
     "multi_label": (
@@ -43,7 +43,7 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
         MEAN_ABSOLUTE_ERROR,
     ),
 }
-# Of all other metrics more is better.
+# For all other metrics more is better.
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
@@ -52,7 +52,7 @@ def _correlation(
     label_ids: np.ndarray,
     predictions: np.ndarray,
 ) -> float:
-    # Of a constant there is no correlation; 0, as Matthews' coefficient has it.
+    # A constant has no correlation; 0, as for Matthews' coefficient.
     if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return compute(
@@ -60,19 +60,19 @@ def _correlation(
     )[0]
 
 
-def _f1_of(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
+def _averaged_f1(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
     return lambda label_ids, predictions: sklearn_metrics.f1_score(
         label_ids, predictions, average=average, zero_division=0.0
     )
 
 
-def _of_decisions(
+def _micro_averaged(
     compute: Callable[..., float],
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a micro score: of all yes and no decisions together.
+    """Returns the micro average of a metric, over all binary decisions.
 
-    scikit-learn's own takes an array with one column for classes, not
-    decisions.
+    scikit-learn's own micro average reads an array with one column as classes
+    instead of decisions.
     """
     return lambda label_ids, predictions: compute(
         np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
@@ -81,25 +81,25 @@ def _of_decisions(
 
 def _macro_f1(label_ids: np.ndarray, predictions: np.ndarray) -> float:
     if label_ids.ndim == 1:
-        return _f1_of("macro")(label_ids, predictions)
+        return _averaged_f1("macro")(label_ids, predictions)
     columns = zip(label_ids.T, predictions.T, strict=True)
-    return np.mean([_f1_of("binary")(*column) for column in columns])
+    return np.mean([_averaged_f1("binary")(*column) for column in columns])
 
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     ACCURACY: sklearn_metrics.accuracy_score,
-    # Of the label with id 1: "1" of MRPC and QQP.
-    F1: _f1_of("binary"),
+    # The F1 of the label with id 1: "1" in MRPC and QQP.
+    F1: _averaged_f1("binary"),
     MACRO_F1: _macro_f1,
     MATTHEWS: sklearn_metrics.matthews_corrcoef,
     PEARSON: lambda *values: _correlation(stats.pearsonr, *values),
     SPEARMAN: lambda *values: _correlation(stats.spearmanr, *values),
     MEAN_SQUARED_ERROR: sklearn_metrics.mean_squared_error,
     MEAN_ABSOLUTE_ERROR: sklearn_metrics.mean_absolute_error,
-    MICRO_F1: _of_decisions(sklearn_metrics.f1_score),
-    MICRO_PRECISION: _of_decisions(sklearn_metrics.precision_score),
-    MICRO_RECALL: _of_decisions(sklearn_metrics.recall_score),
-    # Of rows with all labels right and no other.
+    MICRO_F1: _micro_averaged(sklearn_metrics.f1_score),
+    MICRO_PRECISION: _micro_averaged(sklearn_metrics.precision_score),
+    MICRO_RECALL: _micro_averaged(sklearn_metrics.recall_score),
+    # The share of rows with exactly the correct labels.
     SUBSET_ACCURACY: sklearn_metrics.accuracy_score,
 }
 
@@ -107,13 +107,13 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def compute_metrics(
     names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics: scores up to 1, not percents, and errors.
+    """Computes metrics: scores up to 1, not percent, and errors.
 
     Args:
       names: Keys of `METRICS`.
-      label_ids: What is right: <int32>[N] label ids; <int32>[N, C], 1 for the
+      label_ids: The references: <int32>[N] label ids; <int32>[N, C], 1 for the
         labels of a multi-label example; or <float32>[N] scores.
-      predictions: What was predicted, in the same form.
+      predictions: The predictions, in the same form.
 
     Raises:
       ValueError: If there is no example or the shapes differ.
@@ -132,7 +132,7 @@ def compute_metrics(
 def confusion_matrix(
     label_ids: np.ndarray, predictions: np.ndarray, num_labels: int
 ) -> np.ndarray:
-    """Counts the pairs of right and predicted labels.
+    """Counts the pairs of correct and predicted labels.
 
     Args:
       label_ids: <int32>[N].
@@ -140,7 +140,7 @@ def confusion_matrix(
       num_labels: C.
 
     Returns:
-      <int64>[C, C], a row for each right label, a column for each predicted.
+      <int64>[C, C], with correct labels in rows, predicted ones in columns.
     """
     return sklearn_metrics.confusion_matrix(
         label_ids, predictions, labels=range(num_labels)

@@ -1,7 +1,7 @@
-"""Packed texts of unequal lengths, of which any may share a batch.
+"""Packed rows of unequal lengths, any of which may share a padded batch.
 
 Shapes:
-  N: number of texts.
+  N: number of rows or texts.
   B: batch size.
   T: length of a batch.
 """
@@ -16,25 +16,95 @@ import tensorflow as tf
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
-from bert_tf.tasks import padded_rows
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The tokenizer is fast for many texts at a time, and this bounds memory.
+# The tokenizer is fast for many texts at once; this bounds memory.
 _TEXTS_PER_CALL = 2048
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PaddedRows:
+    """The layout of a padded batch: where each value of its rows goes.
+
+    Attributes:
+      mask: <bool>[B, T], True where there is a value.
+      source: <int64>[values of the batch], their indices among all values.
+    """
+
+    mask: np.ndarray
+    source: np.ndarray
+
+    def place(self, values: np.ndarray, padding: int) -> np.ndarray:
+        """Pads the rows of <int32>[sum of lengths] to <int32>[B, T]."""
+        placed = np.full(self.mask.shape, padding, np.int32)
+        placed[self.mask] = values[self.source]
+        return placed
+
+    def inputs(
+        self,
+        input_ids: np.ndarray,
+        pad_id: int,
+        first_lengths: np.ndarray | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Returns the model's inputs.
+
+        Args:
+          input_ids: <int32>[sum of lengths], the tokens of all rows.
+          pad_id: The id of [PAD].
+          first_lengths: <int32>[B], tokens of each row's first segment; None
+            if there is only one segment.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
+        """
+        segments = np.zeros_like(self.mask)
+        if first_lengths is not None:
+            position = np.arange(self.mask.shape[1])
+            segments = self.mask & (position >= first_lengths[:, np.newaxis])
+        return {
+            INPUT_IDS.name: self.place(input_ids, pad_id),
+            INPUT_MASK.name: self.mask.astype(np.int32),
+            SEGMENT_IDS.name: segments.astype(np.int32),
+        }
+
+
+def choose_rows(
+    row_splits: np.ndarray, indices: np.ndarray, length: int
+) -> PaddedRows:
+    """Lays out the rows of a batch.
+
+    Args:
+      row_splits: <int64>[N + 1], the bounds of the rows.
+      indices: <int64>[B], the rows.
+      length: T, at least the length of the longest row.
+
+    Raises:
+      ValueError: If a row is longer than `length`.
+    """
+    starts = row_splits[indices][:, np.newaxis]
+    lengths = row_splits[indices + 1][:, np.newaxis] - starts
+    if lengths.size and lengths.max() > length:
+        raise ValueError(
+            "`length` must be at least the length of the longest row, "
+            f"{lengths.max()}. Received: {length}."
+        )
+    position = np.arange(length)
+    mask = position < lengths
+    return PaddedRows(mask, (starts + position)[mask])
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedTexts:
-    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each text, without padding.
+    """Texts packed as [CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding.
 
     Attributes:
-      input_ids: <int32>[sum of lengths], one text after the other.
-      row_splits: <int64>[N + 1], where in it the texts begin and end.
-      first_lengths: <int32>[N], pieces of [CLS] A [SEP]; all of a single text.
+      input_ids: <int32>[sum of lengths], the texts concatenated.
+      row_splits: <int64>[N + 1], the bounds of the texts in `input_ids`.
+      first_lengths: <int32>[N], tokens of [CLS] A [SEP].
       pad_id: The id of [PAD].
-      num_truncated: How many texts or pairs had too many pieces.
+      num_truncated: The number of texts or pairs with too many tokens.
     """
 
     input_ids: np.ndarray
@@ -48,23 +118,23 @@ class PackedTexts:
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], pieces of each text with its special ones."""
+        """<int64>[N], tokens of each text, special tokens included."""
         return np.diff(self.row_splits)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the model's inputs for some of the texts.
 
         Args:
-          indices: <int64>[B], which texts.
-          length: T, at least that of the longest of them.
+          indices: <int64>[B], the texts.
+          length: T, at least the length of the longest text.
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
 
         Raises:
-          ValueError: If one of the texts is longer.
+          ValueError: If a text is longer than `length`.
         """
-        rows = padded_rows.choose(self.row_splits, indices, length)
+        rows = choose_rows(self.row_splits, indices, length)
         return rows.inputs(
             self.input_ids, self.pad_id, self.first_lengths[indices]
         )
@@ -80,12 +150,13 @@ def pack_texts(
 
     Args:
       texts_a: N texts.
-      texts_b: N texts, None for each that has no second one; or None.
+      texts_b: N second texts, each of which may be None; or None.
       tokenizer: The tokenizer.
-      max_seq_length: The most pieces a text may have, with the special ones.
+      max_seq_length: The maximum number of tokens in a row, special tokens
+        included.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
     rows = _Rows(tokenizer, max_seq_length)
     for tokens_a, tokens_b in _tokenize(texts_a, texts_b, tokenizer):
@@ -100,24 +171,24 @@ def pack_windows(
     max_seq_length: int,
     doc_stride: int,
 ) -> tuple[PackedTexts, np.ndarray]:
-    """Packs texts or pairs, those that are too long as several windows.
+    """Packs texts or pairs, cutting long ones into several windows.
 
-    Which of a pair is cut into windows says `text_windows.cut`.
+    `text_windows.cut` chooses which text of a pair is cut.
 
     Args:
       texts_a: N texts.
-      texts_b: N texts, None for each that has no second one; or None.
+      texts_b: N second texts, each of which may be None; or None.
       tokenizer: The tokenizer.
-      max_seq_length: The most pieces a window may have, with the special ones.
-      doc_stride: How far one window begins after the other, in pieces.
+      max_seq_length: The maximum number of tokens in a window, special tokens
+        included.
+      doc_stride: The distance between the starts of windows, in tokens.
 
     Returns:
-      The windows, `num_truncated` of which counts the texts that windows do
-      not show whole, and <int64>[N + 1], where those of each text begin and
-      end.
+      The windows, with the number of texts that are truncated nevertheless as
+      `num_truncated`, and <int64>[N + 1], the bounds of each text's windows.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
     rows = _Rows(tokenizer, max_seq_length)
     counts = [np.zeros([1], np.int64)]
@@ -137,7 +208,7 @@ def _tokenize(
     texts_b: Sequence[str | None] | None,
     tokenizer: BertTokenizer,
 ) -> Iterator[tuple[tf.RaggedTensor, tf.RaggedTensor | None]]:
-    """Yields the pieces of as many texts as there is memory for."""
+    """Yields the tokens of texts, some thousand texts at a time."""
     for start in range(0, len(texts_a), _TEXTS_PER_CALL):
         end = start + _TEXTS_PER_CALL
         tokens_b = texts_b and tokenizer.tokenize(
@@ -147,12 +218,7 @@ def _tokenize(
 
 
 class _Rows:
-    """Rows that are packed part by part.
-
-    Args:
-      tokenizer: The one that made the pieces.
-      max_seq_length: The most pieces of a row.
-    """
+    """Collects rows that are packed part by part."""
 
     def __init__(self, tokenizer: BertTokenizer, max_seq_length: int) -> None:
         self._vocabulary = tokenizer.vocabulary
@@ -165,7 +231,7 @@ class _Rows:
     def add(
         self, tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
     ) -> None:
-        """Packs some more rows."""
+        """Packs more rows."""
         packed = packing.pack(
             tokens_a, tokens_b, self._max_seq_length, self._vocabulary
         )
@@ -194,10 +260,10 @@ class _Rows:
 def _full_lengths(
     tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
 ) -> np.ndarray:
-    """Returns the lengths that no limit would have cut."""
+    """Returns the lengths of rows before truncation."""
     lengths = tokens_a.row_lengths().numpy() + 2
     if tokens_b is None:
         return lengths
     second = tokens_b.row_lengths().numpy()
-    # [SEP] comes with pieces before it only.
+    # An empty second text has no [SEP].
     return lengths + second + (second > 0)

@@ -1,8 +1,8 @@
-"""Pictures of what a model got right and wrong.
+"""Plots of results: confusion matrices, score scatters, scores per type.
 
-What they show stands as text in `result_tables`. Names with a character that
-the font lacks, as DejaVu Sans does those of Chinese, would be boxes: then all
-names are numbers, which the text beside the picture has too.
+`result_tables` has the same results as text. If the font lacks a character of
+a name, as DejaVu Sans does Chinese, the plot has numbers in place of all names,
+and the text next to it has both.
 
 Shapes:
   C: number of labels.
@@ -25,14 +25,14 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.tagging.metrics import EntityScore
 
-# Apart also for the colour-blind.
+# Distinguishable for color-blind readers.
 _COLORS = {"precision": "#1f6fb4", "recall": "#8fbbdc", "f1": "#d95f02"}
 _MATRIX_COLORS = "Blues"
 
-# Of names that are longer the middle is left out.
+# The middle of longer names is omitted.
 _MAX_NAME_CHARS = 28
-# Matrices of more labels have no numbers in their cells, and beside them the
-# most frequent confusions; those of even more have no names at their sides.
+# Matrices with more labels have no numbers in their cells, but a chart of the
+# most frequent confusions. Those with even more labels have no names.
 _MAX_LABELS_WITH_NUMBERS = 20
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
@@ -44,14 +44,13 @@ def draw_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    A cell is the darker the larger its part of its row, the examples of one
-    right label.
+    The color of a cell shows its share of its row, the examples with the same
+    correct label.
 
     Args:
       path: The PNG.
       labels: C names.
-      counts: <int64>[C, C], a row for each right label, a column for each
-        predicted; see `metrics.confusion_matrix`.
+      counts: <int64>[C, C] from `metrics.confusion_matrix`.
     """
     counts = np.asarray(counts)
     missing = _missing_characters(labels)
@@ -62,14 +61,13 @@ def draw_confusion_matrix(
         side = 1.0 + max(0.5 * len(labels), 2.0) + names
         figure = new_figure(max(side, 4.0), side)
         axes = figure.add_subplot()
-        parts = _draw_matrix(axes, labels, counts)
-        _write_numbers(axes, counts, parts)
+        _write_numbers(axes, counts, _draw_matrix(axes, labels, counts))
         _name_labels(axes, labels, 10.0)
     else:
         side = float(np.clip(0.11 * len(labels), 8.0, 18.0))
         figure = new_figure(side + 6.0, side)
         matrix, pairs = figure.subplots(1, 2, width_ratios=[side, 4.0])
-        # Else one confusion among so many could not be seen.
+        # Makes single confusions visible.
         norm = colors.PowerNorm(0.4, vmin=0, vmax=1)
         _draw_matrix(matrix, labels, counts, norm)
         if len(labels) <= _MAX_LABELS_WITH_NAMES:
@@ -84,18 +82,18 @@ def draw_confusion_matrix(
 def draw_score_scatter(
     path: str, references: Sequence[float], predictions: Sequence[float]
 ) -> None:
-    """Writes predicted over right scores as PNG, atomically.
+    """Writes a scatter plot of predicted over correct scores, atomically.
 
     Args:
       path: The PNG.
-      references: <float32>[N], the right scores.
+      references: <float32>[N], the correct scores.
       predictions: <float32>[N].
     """
     references = np.asarray(references, np.float64)
     predictions = np.asarray(predictions, np.float64)
     figure = new_figure(6.0, 6.0)
     axes = figure.add_subplot()
-    # Many points lie on each other: dark is where there are many.
+    # Transparent, so that many overlapping points look darker.
     axes.scatter(
         references,
         predictions,
@@ -132,8 +130,8 @@ def draw_entity_scores(
 
     Args:
       path: The PNG.
-      rows: `TaggingScore.rows()`: a name and its scores, "overall" at the end.
-        Of more than 60 types those are drawn that occur most often.
+      rows: `TaggingScore.rows()`: names and scores, "overall" at the end. Only
+        the 60 most frequent types are drawn.
     """
     *types, overall = rows
     names = [name for name, _ in types]
@@ -177,17 +175,12 @@ def draw_entity_scores(
 
 
 def needs_numbers(names: Iterable[str]) -> bool:
-    """Returns whether pictures have numbers in place of these names."""
+    """Returns True if plots show numbers in place of these names."""
     return bool(_missing_characters(names))
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Returns an empty figure.
-
-    Args:
-      width: In inches.
-      height: In inches.
-    """
+    """Returns an empty figure of a width and height in inches."""
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -200,9 +193,9 @@ def write_figure(figure: Figure, path: str) -> None:
 
 
 def _missing_characters(names: Iterable[str]) -> str:
-    """Returns what no font has of the characters that would be drawn."""
+    """Returns the characters of names that no font has."""
     fonts = []
-    # All that Matplotlib looks for a character in.
+    # All fonts that Matplotlib searches.
     for family in font_manager.FontProperties().get_family():
         properties = font_manager.FontProperties(family=[family])
         fonts.append(font_manager.get_font(font_manager.findfont(properties)))
@@ -214,11 +207,11 @@ def _missing_characters(names: Iterable[str]) -> str:
 
 
 def _note_of_numbers(path: str, missing: str) -> str:
-    """Returns where a picture's numbers have names, and logs it."""
+    """Returns and logs where to find the names of a plot's numbers."""
     text = f"{os.path.splitext(os.path.basename(path))[0]}.txt"
     logging.info(
-        "%s has numbers in place of names, as its font lacks characters such "
-        "as %r; %s beside it has both.",
+        "%s has numbers in place of names because its font lacks characters "
+        "such as %r; %s has both.",
         path,
         missing[0],
         text,
@@ -232,13 +225,13 @@ def _draw_matrix(
     counts: np.ndarray,
     norm: colors.Normalize | None = None,
 ) -> np.ndarray:
-    """Draws the cells; returns <float64>[C, C], the parts of their rows."""
-    parts = counts / np.maximum(counts.sum(-1, keepdims=True), 1)
+    """Draws the cells; returns <float64>[C, C], their shares of their rows."""
+    shares = counts / np.maximum(counts.sum(-1, keepdims=True), 1)
     norm = norm or colors.Normalize(0, 1)
-    axes.imshow(parts, cmap=_MATRIX_COLORS, norm=norm, aspect="equal")
+    axes.imshow(shares, cmap=_MATRIX_COLORS, norm=norm, aspect="equal")
     axes.set_xlabel("predicted label")
     axes.set_ylabel("right label")
-    return parts
+    return shares
 
 
 def _name_labels(axes, labels: Sequence[str], size: float) -> None:
@@ -250,7 +243,7 @@ def _name_labels(axes, labels: Sequence[str], size: float) -> None:
     axes.tick_params(length=2, pad=1)
 
 
-def _write_numbers(axes, counts: np.ndarray, parts: np.ndarray) -> None:
+def _write_numbers(axes, counts: np.ndarray, shares: np.ndarray) -> None:
     # A cell is about half an inch wide.
     size = min(36 / len(str(counts.max())), 10.0)
     for (row, column), count in np.ndenumerate(counts):
@@ -261,14 +254,14 @@ def _write_numbers(axes, counts: np.ndarray, parts: np.ndarray) -> None:
             ha="center",
             va="center",
             fontsize=size,
-            color="white" if parts[row, column] > 0.5 else "black",
+            color="white" if shares[row, column] > 0.5 else "black",
         )
 
 
 def _draw_confusions(
     axes, labels: Sequence[str], counts: np.ndarray, size: float
 ) -> None:
-    """Draws how often which label was taken for which, the worst first."""
+    """Draws a bar chart of the most frequent confusions."""
     pairs = result_tables.confusions(counts)[:_MAX_CONFUSIONS]
     axes.set_title("Most frequent confusions", fontsize=10, loc="left")
     axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
@@ -281,14 +274,14 @@ def _draw_confusions(
         color=_COLORS["precision"],
     )
     axes.bar_label(bars, fontsize=size, padding=2)
-    # All pictures have room for as many bars, so that few are not broad.
+    # Room for the same number of bars in all plots, so that none is too wide.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
     _name_ticks(
         axes.set_yticks,
         [
-            f"{_shorten(labels[right])}\n\N{RIGHTWARDS ARROW} "
+            f"{_shorten(labels[correct])}\n\N{RIGHTWARDS ARROW} "
             f"{_shorten(labels[predicted])}"
-            for right, predicted in pairs
+            for correct, predicted in pairs
         ],
         size,
         shorten=False,
@@ -302,12 +295,12 @@ def _name_ticks(
     shorten: bool = True,
     **properties,
 ) -> None:
-    """Names the ticks 0, 1, 2 ... of an axis."""
+    """Sets the names of the ticks 0, 1, 2 ... of an axis."""
     set_ticks(
         np.arange(len(names)),
         [_shorten(name) for name in names] if shorten else names,
         fontsize=size,
-        # A label may have dollar signs, which else begin formulas.
+        # A name may have dollar signs, which would begin formulas.
         parse_math=False,
         **properties,
     )

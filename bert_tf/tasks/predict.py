@@ -1,4 +1,4 @@
-"""Computes what predictions are made of: the outputs of a model, row by row.
+"""Batch prediction: model outputs row by row, and predictions of examples.
 
 Shapes:
   N: rows of features.
@@ -10,8 +10,11 @@ Shapes:
 import collections
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,20 +29,25 @@ from bert_tf.io import progress
 from bert_tf.tasks.task import NOT_FINITE
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.text.tokenizer import BertTokenizer
 
-# All else in a batch is for the loss.
+# Everything else in a batch is for the loss.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
+# The number of examples that are featurized and computed at a time, fewer if
+# they have several rows each: enough to batch rows of similar lengths, and few
+# enough to fit in memory.
+EXAMPLES_PER_CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """What a model makes of rows.
+    """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: Name to N arrays, one a row; an axis of positions is as long as
-        the row's batch was, so maybe longer than the row.
-      loss: The weighted mean of `Task.losses` over all rows; None where they
-        have no labels, or labels without any weight.
+      outputs: Name to N arrays, one per row; an axis of positions has the
+        length of the row's batch, which may be longer than the row.
+      loss: The weighted mean of `Task.losses` over all rows; None if there are
+        no labels or all weights are 0.
     """
 
     outputs: dict[str, list[np.ndarray]]
@@ -49,14 +57,14 @@ class Computed:
 def allowed_lengths(
     lengths: np.ndarray, max_seq_length: int, num_length_buckets: int = 0
 ) -> tuple[int, ...]:
-    """Returns the lengths that batches may have, rising.
+    """Returns the allowed batch lengths, in ascending order.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length.
-      num_length_buckets: How many lengths at most, for devices that compile a
-        program for each; 1 pads all to `max_seq_length`, as the original does;
-        0 allows every multiple of 8.
+      num_length_buckets: The maximum number of lengths, for devices that
+        compile a program for each; 1 pads all rows to `max_seq_length`, as the
+        original does; 0 allows every multiple of 8.
     """
     if num_length_buckets == 0:
         return length_buckets.every_multiple(max_seq_length)
@@ -66,17 +74,17 @@ def allowed_lengths(
 
 
 class OutputComputer:
-    """Computes the outputs of one model for any number of rows, any often.
+    """Computes a model's outputs for rows, in batches of similar lengths.
 
-    All calls share one compiled function, whatever the lengths are. Of several
-    workers each is given all rows, computes its own, and gets all outputs.
+    All calls share one compiled function, whatever the lengths are. Every
+    worker receives all rows, computes its share, and returns all outputs.
 
     Args:
-      model: The model, which lives where `strategy` says.
-      task: What `losses` and `outputs` are taken of.
-      batch_size: Rows computed at once on all replicas together; rounded up so
-        that each replica gets as many.
-      strategy: The devices; by default those that TensorFlow chooses.
+      model: The model, built under `strategy`.
+      task: The task, whose `losses` and `select_outputs` are applied.
+      batch_size: Rows computed at once on all replicas together; rounded up to
+        a multiple of the number of replicas.
+      strategy: The devices; by default TensorFlow's choice.
     """
 
     def __init__(
@@ -91,7 +99,7 @@ class OutputComputer:
         self._strategy = strategy or tf.distribute.get_strategy()
         self._replicas = self._strategy.num_replicas_in_sync
         self._batch_size = self._round_up(batch_size)
-        # TPUs know static shapes only, and so need a program for each.
+        # TPUs need static shapes, so each shape has its own program.
         self._is_static = isinstance(self._strategy, tf.distribute.TPUStrategy)
         self._functions: dict[tuple, Callable] = {}
 
@@ -103,22 +111,21 @@ class OutputComputer:
     ) -> Computed:
         """Returns the outputs of all rows, in order.
 
-        Rows of like length share a batch, the longest come first, and the last
-        batch is filled up with rows that are computed in vain: so batches
-        differ in nothing but their lengths.
+        Rows of similar length share a batch, and the longest come first. The
+        last batch is filled up with repeated rows, whose outputs are dropped,
+        so batches differ only in their lengths.
 
         Args:
           features: N rows.
-          lengths: Those that batches may have, from `allowed_lengths`.
-          on_rows: Called with the number of rows of each batch when it is
-            done.
+          lengths: The allowed batch lengths, from `allowed_lengths`.
+          on_rows: Called after each batch with its number of rows.
 
         Raises:
-          UserError: If a row is longer than all of `lengths`.
+          UserError: If a row is longer than every length in `lengths`.
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Nobody has computed anything that would have a name.
+            # Without a batch the names of the outputs are unknown.
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
@@ -137,9 +144,9 @@ class OutputComputer:
             for name, values in outputs.items():
                 if not np.isfinite(values).all():
                     raise NotFiniteError(NOT_FINITE)
-                of_rows = rows.setdefault(name, [None] * len(features))
+                row_values = rows.setdefault(name, [None] * len(features))
                 for index, value in zip(planned.indices, values, strict=False):
-                    of_rows[index] = value
+                    row_values[index] = value
             if on_rows is not None:
                 on_rows(count)
         loss_sum, weight = sums.tolist()
@@ -154,12 +161,12 @@ class OutputComputer:
         """Computes one batch.
 
         Args:
-          batch: What `Features.batch` returns.
-          is_row: <float32>[B], 0 for what only fills it up.
+          batch: A batch of `Features.batch`.
+          is_row: <float32>[B], 0 for the rows that only fill the batch.
 
         Returns:
           The outputs, [B, ...] each, and <float64>[2]: the sum of the losses
-          and that of their weights.
+          and the sum of their weights.
         """
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         outputs, sums = self._function(tensors)(tensors, tf.constant(is_row))
@@ -169,7 +176,7 @@ class OutputComputer:
         )
 
     def _function(self, tensors: Mapping[str, tf.Tensor]) -> Callable:
-        """Returns the function for tensors of such names and dtypes."""
+        """Returns the compiled function for tensors of these specs."""
         specs = {
             name: tf.TensorSpec(
                 x.shape if self._is_static else [None] * x.shape.rank, x.dtype
@@ -190,19 +197,19 @@ class OutputComputer:
     def _compute(
         self, batch: Mapping[str, tf.Tensor], is_row: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns what `_run` does, in graph."""
+        """Computes the results of `_run`, in graph."""
 
         def compute_part():
-            mine = {name: self._part(value) for name, value in batch.items()}
+            part = {name: self._part(value) for name, value in batch.items()}
             outputs = self._model(
-                {name: mine[name] for name in MODEL_INPUTS}, training=False
+                {name: part[name] for name in MODEL_INPUTS}, training=False
             )
-            return self._task.outputs(outputs), self._loss_sums(
-                outputs, mine, self._part(is_row)
+            return self._task.select_outputs(outputs), self._loss_sums(
+                outputs, part, self._part(is_row)
             )
 
         outputs, sums = self._strategy.run(compute_part)
-        # Each worker gets all of it, so that all decide alike.
+        # Every worker gets all outputs, so that all decide the same.
         return (
             {
                 name: self._strategy.gather(value, axis=0)
@@ -212,7 +219,7 @@ class OutputComputer:
         )
 
     def _part(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of this replica, [B / R, ...] of [B, ...]."""
+        """Returns this replica's rows, [B / R, ...] out of [B, ...]."""
         shape = tf.shape(tensor)
         parts = tf.reshape(
             tensor,
@@ -229,7 +236,7 @@ class OutputComputer:
         batch: Mapping[str, tf.Tensor],
         is_row: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns <float32>[2]: the sum of the losses, that of the weights."""
+        """Returns <float32>[2], the sums of the losses and the weights."""
         if set(batch) <= set(MODEL_INPUTS):
             return tf.zeros([2])
         losses = self._task.losses(outputs, batch)
@@ -252,14 +259,157 @@ def compute_outputs(
     """Computes the outputs of all rows once, with a progress bar.
 
     Args:
-      model: As for `OutputComputer`, like the next two.
+      model: The model, as for `OutputComputer`.
       task: The task.
-      batch_size: Rows computed at once.
       features: N rows.
-      lengths: Those that batches may have, from `allowed_lengths`.
+      batch_size: Rows computed at once.
+      lengths: The allowed batch lengths, from `allowed_lengths`.
       strategy: The devices.
-      description: What the progress bar says is being done.
+      description: The label of the progress bar.
     """
     computer = OutputComputer(model, task, batch_size, strategy)
     with progress.bar(len(features), description, "row") as bar:
         return computer.compute(features, lengths, bar.update)
+
+
+class Predictor:
+    """Predicts examples with a fine-tuned model, its tokenizer and its task.
+
+    Args:
+      model: The model, built under `strategy`.
+      task: The task that it was trained for.
+      tokenizer: The tokenizer that it was trained with.
+      batch_size: Rows computed at once.
+      num_length_buckets: As for `allowed_lengths`; the first examples
+        determine the lengths.
+      strategy: The devices; by default TensorFlow's choice.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        task: Task,
+        tokenizer: BertTokenizer,
+        batch_size: int = 32,
+        num_length_buckets: int = 0,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        self.task = task
+        self._tokenizer = tokenizer
+        self._num_length_buckets = num_length_buckets
+        self._lengths: tuple[int, ...] | None = None
+        self._computer = OutputComputer(model, task, batch_size, strategy)
+
+    def predict(
+        self,
+        examples: Sequence[Any],
+        on_examples: Callable[[int], object] | None = None,
+    ) -> list[Any]:
+        """Returns the task's prediction for each example.
+
+        Args:
+          examples: The examples, in the task's own type.
+          on_examples: Called repeatedly with the number of newly finished
+            examples; the numbers add up to all examples.
+        """
+        if not examples:
+            return []
+        features = self.task.featurize(examples, self._tokenizer)
+        counter = _ExampleCounter(len(examples), len(features), on_examples)
+        outputs = self._compute(features, counter.update)
+        predictions = self.task.predict(
+            examples, features, outputs, self._tokenizer
+        )
+        counter.finish()
+        return predictions
+
+    def _compute(
+        self, features: Features, on_rows: Callable[[int], object]
+    ) -> dict[str, list[np.ndarray]]:
+        # Texts without words may have no rows at all.
+        if not len(features):
+            return {}
+        lengths = self._lengths_for(features)
+        return self._computer.compute(features, lengths, on_rows).outputs
+
+    def choose_lengths(self, examples: Sequence[Any]) -> None:
+        """Fixes the batch lengths as predicting these examples would."""
+        if self._num_length_buckets and self._lengths is None:
+            features = self.task.featurize(examples, self._tokenizer)
+            if len(features):
+                self._lengths_for(features)
+
+    def _lengths_for(self, features: Features) -> tuple[int, ...]:
+        if self._lengths is None:
+            self._lengths = allowed_lengths(
+                features.lengths,
+                self.task.max_seq_length,
+                self._num_length_buckets,
+            )
+        return self._lengths
+
+    def describe(
+        self,
+        examples: Sequence[Any],
+        on_examples: Callable[[int], object] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Predicts examples; returns the JSON objects written for users."""
+        return [
+            self.task.prediction_to_json(example, predicted)
+            for example, predicted in zip(
+                examples, self.predict(examples, on_examples), strict=True
+            )
+        ]
+
+
+class _ExampleCounter:
+    """Converts progress in rows to progress in examples."""
+
+    def __init__(
+        self,
+        num_examples: int,
+        num_rows: int,
+        on_examples: Callable[[int], object] | None,
+    ) -> None:
+        self._num_examples = num_examples
+        self._num_rows = num_rows
+        self._on_examples = on_examples
+        self._rows_done = 0
+        self._reported = 0
+
+    def update(self, rows: int) -> None:
+        self._rows_done += rows
+        self._report(self._num_examples * self._rows_done // self._num_rows)
+
+    def finish(self) -> None:
+        self._report(self._num_examples)
+
+    def _report(self, done: int) -> None:
+        if self._on_examples is not None and done > self._reported:
+            self._on_examples(done - self._reported)
+        self._reported = done
+
+
+def chunks(
+    task: Task, examples: Iterable[Any], size: int | None = None
+) -> Iterator[list[Any]]:
+    """Splits examples into chunks that can be predicted one after the other.
+
+    Args:
+      task: The task, which knows the rows of each example and which examples
+        must share a chunk.
+      examples: The examples.
+      size: Rows per chunk, more where examples must share a chunk; by default
+        `EXAMPLES_PER_CHUNK`.
+    """
+    size = size or EXAMPLES_PER_CHUNK
+    chunk: list[Any] = []
+    rows = 0
+    for example in examples:
+        if rows >= size and not task.must_share_chunk(chunk[-1], example):
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(example)
+        rows += task.num_rows(example)
+    if chunk:
+        yield chunk

@@ -1,4 +1,4 @@
-"""All tasks, and which one a model was trained for."""
+"""The registry of tasks, and the task that a stored model was trained for."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 
-# By variant, else by the kind of head.
+# Keyed by variant, or else by the kind of head.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
     for task in (
@@ -29,16 +29,16 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 
     Args:
       stored: The model.
-      flag: Where it came from, for the error.
+      flag: The flag that names it, for the error.
 
     Raises:
-      UserError: If it was trained for none, or does not say it right.
+      UserError: If it was not fine-tuned, or its task.json is invalid.
     """
     key = _key(stored.task)
     if key not in TASKS:
         raise UserError(
             f"{flag} must name a model that was fine-tuned for one of "
-            f"{', '.join(TASKS)}. Received: {stored.path}, which holds one of "
+            f"{', '.join(TASKS)}. Received: {stored.path}, a model of "
             f"kind={key!r}; fine-tune it first."
         )
     return build_task(
@@ -53,17 +53,17 @@ def build_task(
 ) -> Task:
     """Returns the task that task.json describes.
 
-    Models that other programs trained do not say all of it: labels without
-    names are called by their numbers, and no text is longer than the model can
-    read.
+    Models that other programs trained may lack some values: labels without
+    names are named by their numbers, and `max_seq_length` is limited to what
+    the model can read.
 
     Args:
-      values: What task.json holds, with a `variant` or `kind` in `TASKS`.
-      num_labels: Labels of the head, or None if it has none.
-      longest: The most pieces that the model can read.
+      values: The contents of task.json, with a `variant` or `kind` in `TASKS`.
+      num_labels: The number of labels of the head, or None if it has none.
+      longest: The maximum number of tokens that the model can read.
 
     Raises:
-      UserError: If the values are not those of a task.
+      UserError: If the values do not describe a task.
     """
     values = dict(values)
     if values.get("labels") is None and num_labels is not None:

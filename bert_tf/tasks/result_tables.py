@@ -1,4 +1,4 @@
-"""Tables of what a model got right and wrong, for people to read.
+"""Text tables of results: confusion matrices and scores per label or type.
 
 Shapes:
   C: number of labels.
@@ -13,25 +13,23 @@ from bert_tf.tasks.tagging.metrics import EntityScore
 
 # A matrix of more labels is wider than a screen.
 _MAX_COLUMNS = 20
-# Of scores.
+# The number of ranges of regression scores.
 _NUM_RANGES = 10
 
 
 def confusion_matrix_text(
     labels: Sequence[str], counts: np.ndarray, numbered: bool = False
 ) -> str:
-    """Returns a confusion matrix, or of many labels all that it has in it.
+    """Returns a confusion matrix with scores per label.
 
-    With more than 20 labels, most cells are 0 and no line has room for a row:
-    then each label has a line with its scores, and each confusion that occurs
-    another, the most frequent first.
+    With more than 20 labels most cells are 0, and a row does not fit in a
+    line. Then the confusions that occur are listed, the most frequent first.
 
     Args:
       labels: C names.
-      counts: <int64>[C, C], a row for each right label, a column for each
-        predicted; see `metrics.confusion_matrix`.
-      numbered: Whether the lines of many labels have their numbers, too; those
-        of a matrix always have.
+      counts: <int64>[C, C] from `metrics.confusion_matrix`.
+      numbered: Whether to number the labels in the list too; the rows of a
+        matrix are always numbered.
     """
     counts = np.asarray(counts)
     names = [_one_line(label) for label in labels]
@@ -41,7 +39,7 @@ def confusion_matrix_text(
     scores = _scores_text("label", _label_rows(names, counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
-    # Columns go by number, so that long names do not make them wide.
+    # Columns have numbers, as long names would make them wide.
     table = [["right \\ predicted", *numbers(names)]]
     for name, row in zip(_with_numbers(names), counts, strict=True):
         table.append([name, *map(str, row)])
@@ -49,17 +47,18 @@ def confusion_matrix_text(
 
 
 def accuracy_line(counts: np.ndarray) -> str:
-    """Returns in words how many examples there are, and how many are right."""
+    """Returns a line with the numbers of examples, hits and labels."""
     total = int(counts.sum())
-    right = int(np.trace(counts))
+    correct = int(np.trace(counts))
+    accuracy = correct / max(total, 1)
     return (
-        f"{total:,} examples, {right:,} right ({right / max(total, 1):.2%}), "
+        f"{total:,} examples, {correct:,} right ({accuracy:.2%}), "
         f"{len(counts):,} labels"
     )
 
 
 def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
-    """Returns the pairs of a right and a wrong label, most frequent first."""
+    """Returns the pairs of correct and wrong labels, most frequent first."""
     wrong = counts - np.diag(np.diag(counts))
     rows, columns = np.nonzero(wrong)
     order = np.argsort(-wrong[rows, columns], kind="stable")
@@ -69,11 +68,11 @@ def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
 def entity_scores_text(
     rows: Sequence[tuple[str, EntityScore]], numbered: bool = False
 ) -> str:
-    """Returns a line of scores for each type of entities.
+    """Returns a table of scores with a line per entity type.
 
     Args:
-      rows: `TaggingScore.rows()`: a name and its scores, "overall" at the end.
-      numbered: Whether the types have their numbers before them.
+      rows: `TaggingScore.rows()`: names and scores, "overall" at the end.
+      numbered: Whether to number the types.
     """
     return _scores_text("type", _number_rows(rows) if numbered else rows)
 
@@ -84,13 +83,13 @@ def label_scores_text(
     predictions: np.ndarray,
     numbered: bool = False,
 ) -> str:
-    """Returns a line of scores for each label of a multi-label problem.
+    """Returns a table of scores with a line per label, for multi-label tasks.
 
     Args:
       labels: C names.
-      references: <int32>[N, C], 1 for each label that is right.
-      predictions: <int32>[N, C], 1 for each that was predicted.
-      numbered: Whether the labels have their numbers before them.
+      references: <int32>[N, C], 1 for each correct label.
+      predictions: <int32>[N, C], 1 for each predicted label.
+      numbered: Whether to number the labels.
     """
     rows = label_score_rows(labels, references, predictions)
     return _scores_text("label", _number_rows(rows) if numbered else rows)
@@ -99,7 +98,7 @@ def label_scores_text(
 def label_score_rows(
     labels: Sequence[str], references: np.ndarray, predictions: np.ndarray
 ) -> list[tuple[str, EntityScore]]:
-    """Returns what `label_scores_text` shows, with "overall" at the end."""
+    """Returns the rows of `label_scores_text`, with "overall" at the end."""
     references = np.asarray(references, bool)
     predictions = np.asarray(predictions, bool)
     counts = np.stack(
@@ -116,32 +115,32 @@ def label_score_rows(
 def score_scatter_text(
     references: Sequence[float], predictions: Sequence[float]
 ) -> str:
-    """Returns what was predicted for low, middling and high scores.
+    """Returns a table of predicted scores by range of the correct score.
 
     Args:
-      references: <float32>[N], the right scores.
+      references: <float32>[N], the correct scores.
       predictions: <float32>[N].
     """
     references = np.asarray(references, np.float64)
     predictions = np.asarray(predictions, np.float64)
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
-    # The greatest score is in the last range.
+    # The last range includes its upper edge.
     ranges = np.clip(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )
     heads = ("examples", "mean", "predicted mean", "mean absolute error")
     table = [["right score", *heads]]
     for number in np.unique(ranges):
-        right, predicted = (
+        expected, predicted = (
             x[ranges == number] for x in (references, predictions)
         )
         low, high = edges[number : number + 2]
-        error = np.abs(predicted - right).mean()
-        means = (right.mean(), predicted.mean(), error)
+        error = np.abs(predicted - expected).mean()
+        means = (expected.mean(), predicted.mean(), error)
         table.append(
             [
                 f"{low:.4g} to {high:.4g}",
-                str(len(right)),
+                str(len(expected)),
                 *(f"{mean:.4f}" for mean in means),
             ]
         )
@@ -151,7 +150,7 @@ def score_scatter_text(
 def _label_rows(
     names: Sequence[str], counts: np.ndarray
 ) -> list[tuple[str, EntityScore]]:
-    """Returns how each label of a confusion matrix was found."""
+    """Returns the scores of each label of a confusion matrix."""
     columns = (counts.sum(1), counts.sum(0), np.diag(counts))
     return [
         (name, EntityScore(*map(int, row)))
@@ -182,14 +181,14 @@ def _scores_text(kind: str, rows: Sequence[tuple[str, EntityScore]]) -> str:
 def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     totals = counts.sum(-1)
     table = [["right label", "predicted label", "times", "of"]]
-    for right, predicted in confusions(counts):
-        count, total = counts[right, predicted], totals[right]
-        table.append([names[right], names[predicted], str(count), str(total)])
+    for correct, predicted in confusions(counts):
+        count, total = counts[correct, predicted], totals[correct]
+        table.append([names[correct], names[predicted], str(count), str(total)])
     return aligned(table, num_names=2)
 
 
 def numbers(names: Sequence[str]) -> list[str]:
-    """Returns what stands for names where there is no room for them."""
+    """Returns numbers to show in place of names: [0], [1] ..."""
     return [f"[{number}]" for number in range(len(names))]
 
 
@@ -201,7 +200,7 @@ def _with_numbers(names: Sequence[str]) -> list[str]:
 def _number_rows(
     rows: Sequence[tuple[str, EntityScore]],
 ) -> list[tuple[str, EntityScore]]:
-    """Returns rows of scores with numbers in front, but for the last one."""
+    """Numbers the rows of scores, except "overall" at the end."""
     names = _with_numbers([name for name, _ in rows[:-1]])
     scores = [score for _, score in rows[:-1]]
     return [*zip(names, scores, strict=True), rows[-1]]
@@ -212,11 +211,11 @@ def _one_line(name: str) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
-    """Returns lines with names to the left and numbers to the right.
+    """Returns a table with aligned columns: names left, numbers right.
 
     Args:
-      table: Rows of as many cells each.
-      num_names: How many columns have names; all others have numbers.
+      table: Rows with the same number of cells.
+      num_names: The number of columns with names; all others have numbers.
     """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []

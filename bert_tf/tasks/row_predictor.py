@@ -1,4 +1,4 @@
-"""What `predict` of a loaded model does with raw rows."""
+"""`predict` of loaded models: raw rows to the JSON objects of predictions."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ import keras
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.modeling import inference
-from bert_tf.tasks import predictor
+from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
-from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -20,11 +20,11 @@ _BATCH_SIZE = 32
 
 
 class RowPredictor:
-    """Predicts raw rows; nothing is built before the first of them.
+    """Predicts raw rows; builds its parts at the first call.
 
     Args:
       model: The model.
-      values: What its task.json holds.
+      values: The contents of its task.json.
       build_tokenizer: Returns the tokenizer that it was trained with.
     """
 
@@ -37,9 +37,9 @@ class RowPredictor:
         self._model = model
         self._values = values
         self._build_tokenizer = build_tokenizer
-        # The form that predicts fastest; has the model's weights while it does.
+        # The inference form; gets the model's weights before each call.
         self._prepared: keras.Model | None = None
-        # By batch size, each with its compiled function.
+        # Batch size to predictor, each with its compiled function.
         self._predictors: dict[int, Predictor] = {}
 
     def __call__(
@@ -48,29 +48,31 @@ class RowPredictor:
         batch_size: int | None = None,
         show_progress: bool = False,
     ) -> list[dict[str, Any]]:
-        """Returns the object that run/predict.py would write for each row.
+        """Returns, for each row, the JSON object that run/predict.py writes.
 
         Args:
-          rows: What `Task.parse` takes: texts, pairs, dictionaries.
+          rows: The rows, as `Task.example_from_row` takes them: texts, pairs
+            or dictionaries.
           batch_size: Rows computed at once; by default 32.
           show_progress: Whether to show a progress bar.
 
         Raises:
-          UserError: If a row is none of the task, the model has no vocabulary,
-            or its task.json is not that of a task.
+          UserError: If a row does not fit the task, the model has no
+            vocabulary, or its task.json does not describe a task.
         """
         self._prepare()
-        made = self._predictor(batch_size or _BATCH_SIZE)
+        predictor = self._predictor(batch_size or _BATCH_SIZE)
         examples = [
-            _parse(made.task, number, row) for number, row in enumerate(rows)
+            _to_example(predictor.task, number, row)
+            for number, row in enumerate(rows)
         ]
         if not show_progress:
-            return _describe(made, examples)
+            return _describe(predictor, examples)
         with progress.bar(len(examples), "predicting", "example") as bar:
-            return _describe(made, examples, bar.update)
+            return _describe(predictor, examples, bar.update)
 
     def _prepare(self) -> None:
-        """Takes the weights that the model has now."""
+        """Copies the model's current weights to its inference form."""
         if self._prepared is None:
             self._prepared = inference.prepare(
                 self._model, self._model.compute_dtype
@@ -91,19 +93,19 @@ class RowPredictor:
         return self._predictors[batch_size]
 
 
-def _parse(task: Task, number: int, row: Any) -> Any:
+def _to_example(task: Task, number: int, row: Any) -> Any:
     try:
-        return task.parse(row)
+        return task.example_from_row(row)
     except UserError as error:
         raise UserError(f"Row {number} of the list: {error}") from error
 
 
 def _describe(
-    made: Predictor,
+    predictor: Predictor,
     examples: Sequence[Any],
     on_examples: Callable[[int], object] | None = None,
 ) -> list[dict[str, Any]]:
     described = []
-    for chunk in predictor.chunks(made.task, examples):
-        described += made.describe(chunk, on_examples)
+    for chunk in task_prediction.chunks(predictor.task, examples):
+        described += predictor.describe(chunk, on_examples)
     return described

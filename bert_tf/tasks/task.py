@@ -1,10 +1,10 @@
-"""What a task is: files, features, head, loss and score, in one class.
+"""The base class of tasks: files, features, head, loss, predictions, metrics.
 
-Training, evaluation and prediction know tasks by this class alone, so a new
-task is a new subclass (docs/adding_a_task.md).
+Training, evaluation and prediction use tasks through this class alone, so a
+new task is a new subclass (docs/adding_a_task.md).
 
 Shapes:
-  N: rows of features; an example has one or, where it is windowed, several.
+  N: rows of features; one per example, or several if it is cut into windows.
   B: batch size.
   T: length of a batch.
 """
@@ -27,72 +27,72 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The kinds of splits; a task may have several of a kind: dev_mismatched.
+# The kinds of splits; a task may have several of one kind, as dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
 NOT_FINITE = (
-    "The model computes numbers that are not finite, so it is damaged, its "
-    "training has failed, or it needs --mixed_precision=float32."
+    "The model computes numbers that are not finite. Its weights are damaged, "
+    "its training diverged, or it needs --mixed_precision=float32."
 )
 
 
 class Features(Protocol):
-    """What examples become: rows of unequal lengths, without padding."""
+    """Featurized examples: token rows of unequal lengths, without padding."""
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], pieces of each row, special ones included."""
+        """<int64>[N], tokens of each row, special ones included."""
 
     def __len__(self) -> int:
         """N."""
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns some rows, padded.
+        """Returns a batch of rows, padded.
 
         Args:
-          indices: <int64>[B], which rows.
-          length: T, at least the length of the longest of them.
+          indices: <int64>[B], the rows.
+          length: T, at least the length of the longest row.
 
         Returns:
           The model's inputs `input_ids`, `input_mask` and `segment_ids`
-          <int32>[B, ..., T], and, where the examples have labels, what
-          `Task.losses` reads, each [B, ...].
+          <int32>[B, ..., T] and, if the examples have labels, the tensors
+          [B, ...] that `Task.losses` reads.
         """
 
 
 class SoftTargets(NamedTuple):
-    """What a model says before anything is decided, for another to learn.
+    """Teacher logits for distillation, before argmax or thresholding.
 
     Attributes:
-      logits: <float32>[B, ..., K]; `NO_LOGIT` where there is no alternative.
-      form: "choice": one of the K, by a softmax; "yes_or_no": each of the K
-        for itself, by a sigmoid; "score": K numbers.
+      logits: <float32>[B, ..., K]; `NO_LOGIT` for classes that do not exist.
+      form: "choice": a softmax over the K classes; "yes_or_no": a sigmoid for
+        each class; "score": K numbers.
     """
 
     logits: tf.Tensor
     form: Literal["choice", "yes_or_no", "score"]
 
 
-# Far below every logit; divided by a temperature it is still a number.
+# Far below every logit, and still finite when divided by a temperature.
 NO_LOGIT = -1e30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """What is learnt, and how it is measured; immutable.
+    """A task: its data, model head, loss and metrics. Immutable.
 
-    Examples and predictions are whatever the subclass makes of them: others
-    only hand them on.
+    The subclass chooses the types of examples and predictions; all other code
+    only passes them on.
 
     Attributes:
       name: Its name in flags and results, such as "mrpc".
-      max_seq_length: The most pieces of a row.
+      max_seq_length: The maximum number of tokens in a row.
       files: Split to file; the splits are "train", "dev" and "test", or begin
         with one of them, as "dev_mismatched" does.
     """
 
-    # Which head: a key of `weight_map.HEADS`.
+    # The head: a key of `weight_map.HEADS`.
     kind: ClassVar[str]
-    # What `to_json` calls it under "variant" if another task has such a head.
+    # Stored as "variant" in task.json if another task has the same head.
     variant: ClassVar[str | None] = None
 
     name: str
@@ -102,11 +102,11 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def metric(self) -> str:
-        """The key of `score` that chooses the best of several models."""
+        """The metric in `score` that selects the best of several models."""
 
     @property
     def more_is_better(self) -> bool:
-        """Whether a greater `metric` is better."""
+        """True if a greater `metric` is better."""
         return True
 
     def splits(self, kind: str) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def read(self, split: str) -> Sequence[Any]:
-        """Reads the examples of a split, and logs what was left out.
+        """Reads the examples of a split, and logs how many it leaves out.
 
         Raises:
-          UserError: If the file is not what it should be.
+          UserError: If the file is not in the expected format.
         """
 
     @abc.abstractmethod
@@ -128,25 +128,25 @@ class Task(abc.ABC):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> Features:
-        """Makes rows of examples."""
+        """Converts examples to rows of token ids."""
 
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
-        """Returns how many rows a step of training takes.
+        """Returns the number of rows in a training step.
 
-        By default as many as --train_batch_size says, as in the original.
+        By default it is --train_batch_size, as in the original.
 
         Args:
           batch_size: --train_batch_size.
-          num_examples: How many examples there are to train on.
-          num_rows: How many rows they make.
+          num_examples: The number of training examples.
+          num_rows: The number of rows they are featurized to.
         """
         del num_examples, num_rows
         return batch_size
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns what the model's constructor needs beside the config."""
+        """Returns the model constructor's arguments besides the config."""
         return {}
 
     @abc.abstractmethod
@@ -155,12 +155,12 @@ class Task(abc.ABC):
     ) -> tf.Tensor:
         """Returns the losses, in graph.
 
-        The loss of a step is their mean over all of its examples, weighted
+        The loss of a step is their mean over the step's examples, weighted
         with `loss_weights`.
 
         Args:
-          outputs: What the model returns.
-          batch: What `Features.batch` returned.
+          outputs: The outputs of the model.
+          batch: A batch of `Features.batch`.
 
         Returns:
           <float32>[B] or [B, T].
@@ -170,24 +170,24 @@ class Task(abc.ABC):
         """Returns the weight of each loss, in graph; by default all are 1.
 
         Args:
-          batch: What `Features.batch` returned.
+          batch: A batch of `Features.batch`.
 
         Returns:
-          <float32>, of the shape of `losses`.
+          <float32>, in the shape of `losses`.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
 
     def soft_targets(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
     ) -> tuple[SoftTargets, ...]:
-        """Returns what a student learns from a teacher's outputs, in graph.
+        """Returns the soft targets of a teacher or student, in graph.
 
         Args:
-          outputs: What a model, teacher or student, returns.
-          batch: What `Features.batch` returned, maybe without labels.
+          outputs: The outputs of the teacher or the student.
+          batch: A batch of `Features.batch`, with or without labels.
 
         Raises:
-          UserError: If the task does not say what that is.
+          UserError: If the task does not support distillation.
         """
         del outputs, batch
         raise UserError(
@@ -196,13 +196,13 @@ class Task(abc.ABC):
         )
 
     def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns how much each of the soft targets counts; by default 1.
+        """Returns the weight of each soft target; by default all are 1.
 
         Args:
-          batch: What `Features.batch` returned, maybe without labels.
+          batch: A batch of `Features.batch`, with or without labels.
 
         Returns:
-          <float32>[B, ...], of the shape of the logits without their last
+          <float32>[B, ...], in the shape of the logits without their last
           axis.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
@@ -210,7 +210,9 @@ class Task(abc.ABC):
     def featurize_unlabeled(
         self, examples: Sequence[Any], tokenizer: BertTokenizer
     ) -> Features:
-        """Makes rows for a teacher to label: all that its weights read.
+        """Converts unlabeled examples to rows for a teacher to label.
+
+        The rows have everything that `soft_target_weights` reads.
 
         Args:
           examples: Examples without labels.
@@ -219,11 +221,13 @@ class Task(abc.ABC):
         return self.featurize(examples, tokenizer)
 
     @abc.abstractmethod
-    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Chooses what predictions are made of, in graph.
+    def select_outputs(
+        self, outputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Selects the tensors that `predict` reads, in graph.
 
         Args:
-          outputs: What the model returns.
+          outputs: The outputs of the model.
 
         Returns:
           Tensors [B, ...].
@@ -237,48 +241,50 @@ class Task(abc.ABC):
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Any]:
-        """Makes predictions.
+        """Returns predictions from the model's outputs.
 
         Args:
           examples: The examples.
           features: Their rows.
-          outputs: For each name of `outputs` N arrays, one a row; where they
-            have an axis of positions it may be longer than the row.
-          tokenizer: The one that made the features.
+          outputs: N arrays, one per row, for each name of `select_outputs`. An
+            axis of positions may be longer than the row.
+          tokenizer: The tokenizer of the features.
 
         Returns:
           One prediction for each example.
         """
 
     @abc.abstractmethod
-    def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
-        """Returns a prediction as the JSON object that users get."""
+    def prediction_to_json(
+        self, example: Any, prediction: Any
+    ) -> dict[str, Any]:
+        """Returns a prediction as the JSON object written for users."""
 
     @abc.abstractmethod
-    def is_labelled(self, examples: Sequence[Any]) -> bool:
-        """Returns whether `score` can be called."""
+    def is_labeled(self, examples: Sequence[Any]) -> bool:
+        """Returns True if the examples have the labels that `score` needs."""
 
     @abc.abstractmethod
     def score(
         self, examples: Sequence[Any], predictions: Sequence[Any]
     ) -> dict[str, float]:
-        """Returns the metrics, `metric` among them."""
+        """Returns the metrics, including `metric`."""
 
-    def tune(
+    def select_threshold(
         self, examples: Sequence[Any], predictions: Sequence[Any]
     ) -> "Task":
-        """Returns the task with what is chosen on labelled examples.
+        """Returns the task with a decision threshold chosen on dev.
 
-        For instance the threshold below which there is no answer.
+        SQuAD 2.0, for instance, chooses the threshold of "no answer".
         """
         del examples, predictions
         return self
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "Task":
-        """Returns the task with what `tune` has chosen for a model before.
+        """Returns the task with the threshold that a stored model has.
 
         Args:
-          stored: What its task.json holds.
+          stored: The contents of its task.json.
         """
         del stored
         return self
@@ -290,63 +296,65 @@ class Task(abc.ABC):
         examples: Sequence[Any],
         predictions: Sequence[Any],
     ) -> None:
-        """Writes files of the task's own: pictures, tables, official formats.
+        """Writes task-specific files: plots, tables, official formats.
 
         Args:
-          output_dir: Where to; it exists.
-          split: What was predicted; names of files begin with it unless it is
+          output_dir: An existing folder.
+          split: The predicted split; file names begin with it unless it is
             "dev".
-          examples: Its examples, maybe without labels.
+          examples: Its examples, with or without labels.
           predictions: Their predictions.
         """
         del output_dir, split, examples, predictions  # None by default.
 
     @abc.abstractmethod
     def read_inputs(self, path: str) -> Iterator[Any]:
-        """Yields the examples of a user's file; labels are not read.
+        """Yields the examples of a file to predict; labels are not read.
 
         Raises:
-          UserError: If the file is not what it should be.
+          UserError: If the file is not in the expected format.
         """
 
     def must_share_chunk(self, first: Any, second: Any) -> bool:
-        """Returns whether an example must be predicted with the one before.
+        """Returns True if two consecutive examples must be predicted together.
 
-        As where the model reads across them. Files are predicted some
-        thousand rows at a time, in which all that belong together are.
+        They must if a window of the model may span both. Files are predicted
+        in chunks of some thousand rows, and such examples share a chunk.
 
         Args:
           first: An example.
-          second: The one behind it.
+          second: The next example.
         """
         del first, second
         return False
 
     def num_rows(self, example: Any) -> int:
-        """Returns about how many rows an example makes; by default 1."""
+        """Returns the approximate number of rows per example; by default 1."""
         del example
         return 1
 
     @abc.abstractmethod
-    def parse(self, row: Any) -> Any:
-        """Returns the example that a value of a Python program means.
+    def example_from_row(self, row: Any) -> Any:
+        """Converts a raw Python value, such as a text, to an example.
 
         Raises:
-          UserError: If it is none.
+          UserError: If the value is not in a supported form.
         """
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns whether a model with such a head and labels learned the same.
+        """Returns True if a stored model was trained for an equivalent task.
+
+        Its head and labels are already known to be the same.
 
         Args:
-          stored: What its task.json holds.
+          stored: The contents of its task.json.
         """
         del stored
         return True
 
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Returns what `from_json` needs, for task.json."""
+        """Returns the contents of task.json, which `from_json` reads."""
 
     @classmethod
     @abc.abstractmethod
@@ -354,26 +362,26 @@ class Task(abc.ABC):
         """Returns the task of a model directory.
 
         Args:
-          values: What task.json holds; models that other programs trained
-            lack all but the labels.
+          values: The contents of task.json; models that other programs trained
+            have only labels.
         """
 
 
 def warn_of_settings(
     stored_task: Mapping[str, Any], used: Mapping[str, Any]
 ) -> None:
-    """Says which flags are not what a model was trained with.
+    """Logs a warning for each flag that differs from the model's training.
 
     Args:
-      stored_task: What its task.json holds.
-      used: The names of flags, which are the same there, and what they are.
+      stored_task: The contents of the model's task.json.
+      used: The flags and their values; task.json has the same names.
     """
     for name, value in used.items():
-        known = stored_task.get(name, value)
-        if known != value:
+        stored = stored_task.get(name, value)
+        if stored != value:
             logging.warning(
                 "The model was trained with --%s=%s and is used with %s.",
                 name,
-                known,
+                stored,
                 value,
             )

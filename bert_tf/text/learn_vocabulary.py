@@ -1,16 +1,17 @@
 """Learning a WordPiece vocabulary from word counts.
 
-tensorflow_text's learner finds the pieces for a given least frequency. What it
-does not do stands here: it gives every character two pieces whether it needs
-them or not and knows no rarer characters than the first 1,000, it is slow in
-looking for the frequency that gives the asked size, and it stops below that
-size.
+tensorflow_text's learner finds the wordpieces above a given minimum frequency.
+This module adds what the learner lacks: an alphabet without unused entries that
+may exceed 1,000 characters, a fast search for the frequency that gives the
+requested size, and filling the vocabulary up to exactly that size.
 """
 
 import collections
 import dataclasses
 import heapq
 import math
+from collections.abc import Iterable
+from collections.abc import Iterator
 
 from absl import logging
 from tensorflow_text.tools.wordpiece_vocab import (
@@ -20,28 +21,107 @@ from tensorflow_text.tools.wordpiece_vocab import (
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.text import vocabulary
-from bert_tf.text import word_statistics
-from bert_tf.text.word_statistics import WordStatistics
 
-_MAX_CHARS_PER_PIECE = 50
-# How often learning goes round; what the learner does by default.
+_MAX_CHARS_PER_TOKEN = 50
+# Iterations of the learner; its default.
 _NUM_ITERATIONS = 4
 # The search ends when the learner fills this much of the room.
 _FULL_ENOUGH = 0.95
-# After so many guesses the search halves, so that it ends.
+# After this many guesses the search bisects, so that it terminates.
 _MAX_GUESSES = 6
 # Lines 1 to 99 of bert-base-uncased are unused, [UNK] is on line 100.
 _UNUSED_IN_FRONT = 99
+# Longer words are always [UNK] (tokenization.py:303 of the original).
+_MAX_CHARS_PER_WORD = 200
+# The learner takes about 5 KB and 0.1 ms per word and iteration. Rare words
+# have little influence, so only this many are used, or this many per line.
+_MAX_WORDS = 120_000
+_MAX_WORDS_PER_LINE = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class WordStatistics:
+    """Word and character counts to learn a vocabulary from.
+
+    Attributes:
+      words: The most frequent words and their counts, most frequent first.
+      starts: Count of each character at the start of a word.
+      insides: Count of each character further inside a word.
+      num_words: Number of words.
+      num_distinct_words: Number of distinct words.
+      num_too_long: Words of more than 200 characters, which are always [UNK].
+    """
+
+    words: list[tuple[str, int]]
+    starts: dict[str, int]
+    insides: dict[str, int]
+    num_words: int
+    num_distinct_words: int
+    num_too_long: int
+
+    def coverage(self, tokens: Iterable[str]) -> float:
+        """Returns the share of characters that single-character tokens cover.
+
+        A character at the start of a word and one further inside need
+        different tokens.
+        """
+        present = set(tokens)
+        covered = sum(n for char, n in self.starts.items() if char in present)
+        covered += sum(
+            n
+            for char, n in self.insides.items()
+            if continuation(char) in present
+        )
+        total = sum(self.starts.values()) + sum(self.insides.values())
+        return covered / total if total else 1.0
+
+
+def gather_statistics(
+    counts: Iterable[tuple[str, int]], vocab_size: int, min_frequency: int
+) -> WordStatistics:
+    """Computes the statistics in one pass over word counts.
+
+    Args:
+      counts: Words and their counts, in any order.
+      vocab_size: Number of lines of the vocabulary.
+      min_frequency: Rarer words contribute to character counts only.
+    """
+    starts: dict[str, int] = collections.defaultdict(int)
+    insides: dict[str, int] = collections.defaultdict(int)
+    totals = collections.Counter()
+
+    def kept() -> Iterator[tuple[int, str]]:
+        for word, count in counts:
+            totals.update(words=count, distinct=1)
+            if len(word) > _MAX_CHARS_PER_WORD:
+                totals["too_long"] += count
+                continue
+            starts[word[0]] += count
+            for char in word[1:]:
+                insides[char] += count
+            if count >= min_frequency:
+                yield -count, word
+
+    most = max(_MAX_WORDS, _MAX_WORDS_PER_LINE * vocab_size)
+    frequent = heapq.nsmallest(most, kept())
+    return WordStatistics(
+        words=[(word, -count) for count, word in frequent],
+        starts=dict(starts),
+        insides=dict(insides),
+        num_words=totals["words"],
+        num_distinct_words=totals["distinct"],
+        num_too_long=totals["too_long"],
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnedVocabulary:
-    """A vocabulary and where its lines come from.
+    """A learned vocabulary and the origin of its lines.
 
     Attributes:
       tokens: All lines.
-      threshold: The least count of a piece that the learner was given.
-      counts: How many lines there are of each kind.
+      threshold: The minimum count that the learner used.
+      counts: Number of lines of each kind.
     """
 
     tokens: list[str]
@@ -58,24 +138,22 @@ def learn(
     """Learns a vocabulary of exactly `vocab_size` lines.
 
     The order is that of bert-base-uncased: special and unused tokens with
-    [UNK] on line 100 (counted from 0), single characters, then pieces from
-    the most frequent on. Where the text has too few pieces, more unused tokens
-    end the list.
+    [UNK] on line 100 (counted from 0), single characters, then wordpieces by
+    descending frequency. If the text gives too few wordpieces, more unused
+    tokens fill the end.
 
     Args:
       statistics: The words to learn from.
       vocab_size: Number of lines.
-      num_unused: Number of [unusedN] lines in front, at least 99.
-      character_coverage: Share of the text's characters to give pieces.
+      num_unused: Number of [unusedN] lines at the start, at least 99.
+      character_coverage: Share of the text's characters to cover.
 
     Raises:
-      UserError: If not even the characters fit in.
+      UserError: If the characters alone do not fit.
     """
     reserved = reserved_tokens(num_unused)
     room = vocab_size - len(reserved)
-    starts, insides = word_statistics.choose_alphabet(
-        statistics, character_coverage, room
-    )
+    starts, insides = choose_alphabet(statistics, character_coverage, room)
     room -= len(starts) + len(insides)
     if room < 0:
         raise UserError(
@@ -120,28 +198,77 @@ def reserved_tokens(num_unused: int) -> list[str]:
     ]
 
 
+def choose_alphabet(
+    statistics: WordStatistics, character_coverage: float, room: int
+) -> tuple[list[str], list[str]]:
+    """Returns the single-character tokens that cover the text.
+
+    First the most frequent characters that together make up
+    `character_coverage` of the text, at the start of words, further inside, or
+    both, as they occur: Chinese characters are words of their own and need no
+    continuation token. Then characters that are more frequent than the words
+    that will get a line, as long as they take less than half of the room.
+
+    Args:
+      statistics: The words.
+      character_coverage: Share of the characters that must be covered.
+      room: Number of lines that are left.
+
+    Returns:
+      The tokens that start words and those that continue them, both sorted.
+    """
+    totals = collections.Counter(statistics.starts)
+    totals.update(statistics.insides)
+    needed = character_coverage * sum(totals.values())
+    words = statistics.words[: max(room, 1)]
+    frequent = words[-1][1] if words else math.inf
+    covered = 0
+    starts, insides = [], []
+    for char, count in sorted(
+        totals.items(), key=lambda item: (-item[1], item)
+    ):
+        is_worthwhile = (
+            count >= frequent and len(starts) + len(insides) < room // 2
+        )
+        if covered >= needed and not is_worthwhile:
+            break
+        if char.isspace():  # U+2028: the original reads such a line as empty.
+            continue
+        covered += count
+        if char in statistics.starts:
+            starts.append(char)
+        if char in statistics.insides:
+            insides.append(continuation(char))
+    return sorted(starts), sorted(insides)
+
+
+def continuation(token: str) -> str:
+    """Returns the token for `token` inside a word."""
+    return vocabulary.CONTINUATION + token
+
+
 def _spellable(
     words: list[tuple[str, int]], starts: list[str], insides: list[str]
 ) -> list[tuple[str, int]]:
     """Returns the words of moderate length that the alphabet can spell."""
-    first, further = set(starts), {piece[-1] for piece in insides}
+    first, further = set(starts), {token[-1] for token in insides}
     return [
         (word, count)
         for word, count in words
-        if len(word) <= _MAX_CHARS_PER_PIECE
+        if len(word) <= _MAX_CHARS_PER_TOKEN
         and word[0] in first
         and further.issuperset(word[1:])
     ]
 
 
-def _learn_pieces(words: list[tuple[str, int]], threshold: int) -> list[str]:
-    """Returns pieces of at least two characters, most frequent first."""
+def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
+    """Returns wordpieces of at least two characters, most frequent first."""
     params = learner.Params(
         upper_thresh=None,
         lower_thresh=None,
         num_iterations=_NUM_ITERATIONS,
         max_input_tokens=-1,
-        max_token_length=_MAX_CHARS_PER_PIECE,
+        max_token_length=_MAX_CHARS_PER_TOKEN,
         max_unique_chars=None,
         vocab_size=None,
         slack_ratio=None,
@@ -149,50 +276,50 @@ def _learn_pieces(words: list[tuple[str, int]], threshold: int) -> list[str]:
         joiner=vocabulary.CONTINUATION,
         reserved_tokens=[],
     )
-    pieces = learner.learn_with_thresh(words, threshold, params)
-    return [piece for piece in pieces if _length(piece) > 1]
+    tokens = learner.learn_with_thresh(words, threshold, params)
+    return [token for token in tokens if _length(token) > 1]
 
 
-def _length(piece: str) -> int:
-    return len(piece.removeprefix(vocabulary.CONTINUATION))
+def _length(token: str) -> int:
+    return len(token.removeprefix(vocabulary.CONTINUATION))
 
 
 def _search(
     words: list[tuple[str, int]], room: int
 ) -> tuple[int, list[str], list[str]]:
-    """Finds the threshold whose pieces come closest to filling `room`.
+    """Finds the threshold whose wordpieces come closest to filling `room`.
 
-    The number of pieces falls with the threshold, about as one over it, so
-    each round guesses the next threshold from the last.
+    The number of wordpieces is about inversely proportional to the threshold,
+    so each round extrapolates the next threshold from the last.
 
     Returns:
-      The threshold, its pieces (at most `room`), and those of the nearest
-      lower threshold that was tried (more than `room`; none if all fit).
+      The threshold, its wordpieces (at most `room`), and those of the nearest
+      lower threshold that was tried (more than `room`; empty if all fit).
     """
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # No piece occurs so often, so its pieces fit.
+    # Nothing occurs this often, so no wordpiece results and all fit.
     above = sum(len(word) * count for word, count in words) + 1
-    below = 0  # Its pieces do not fit.
+    below = 0  # Gives too many wordpieces.
     fitting: list[str] = []
     spare: list[str] = []
     guess = frequencies[min(len(words) - 1, 3 * room // 4)]
-    with progress.bar(None, "learning pieces", "round") as rounds:
+    with progress.bar(None, "learning wordpieces", "round") as rounds:
         while above - below > 1:
             guess = min(max(guess, below + 1), above - 1)
-            pieces = _learn_pieces(words, guess)
+            tokens = _learn_tokens(words, guess)
             logging.info(
-                "%d pieces occur at least %d times; there is room for %d.",
-                len(pieces),
+                "%d wordpieces occur at least %d times; there is room for %d.",
+                len(tokens),
                 guess,
                 room,
             )
             rounds.update(1)
-            if len(pieces) <= room:
-                above, fitting = guess, pieces
+            if len(tokens) <= room:
+                above, fitting = guess, tokens
             else:
-                below, spare = guess, pieces
+                below, spare = guess, tokens
             if spare and len(fitting) >= _FULL_ENOUGH * room:
                 break
             guess = _guess(below, len(spare), above, len(fitting), room)
@@ -204,7 +331,7 @@ def _search(
 def _guess(
     below: int, num_below: int, above: int, num_above: int, room: int
 ) -> int:
-    """Returns a threshold between two, or a little beyond the only one."""
+    """Returns a threshold between two, or slightly beyond the only one."""
     # Just under the room, so that the next round is likely to be the last.
     target = (1 + _FULL_ENOUGH) / 2 * room
     if num_below and num_above:
@@ -213,7 +340,7 @@ def _guess(
     if num_below:
         return math.ceil(below * num_below / target)
     if num_above:
-        # A tenth lower, as the pieces of a lower threshold are asked for.
+        # At least a tenth lower, because a lower threshold must be tried.
         return math.floor(above * min(num_above / target, 0.9))
     return (below + above) // 2
 
@@ -224,24 +351,24 @@ def _fill(
     words: list[tuple[str, int]],
     number: int,
 ) -> list[str]:
-    """Returns up to `number` more pieces, the most frequent first.
+    """Returns up to `number` more wordpieces, most frequent first.
 
-    Those that the learner gives for a lower threshold, and where there is no
-    such, what words begin with or hold.
+    They come from the next lower threshold, or, if there is none, from all
+    substrings of the words.
     """
-    known = set(learned)
-    filling = [piece for piece in spare if piece not in known][:number]
+    present = set(learned)
+    filling = [token for token in spare if token not in present][:number]
     if spare or not number:
         return filling
     counts: dict[str, int] = collections.defaultdict(int)
     for word, count in words:
         for start in range(len(word)):
             for end in range(start + 2, len(word) + 1):
-                piece = word[start:end]
-                counts[
-                    word_statistics.continuation(piece) if start else piece
-                ] += count
+                part = word[start:end]
+                counts[continuation(part) if start else part] += count
     candidates = (
-        (-count, piece) for piece, count in counts.items() if piece not in known
+        (-count, token)
+        for token, count in counts.items()
+        if token not in present
     )
-    return [piece for _, piece in heapq.nsmallest(number, candidates)]
+    return [token for _, token in heapq.nsmallest(number, candidates)]

@@ -1,8 +1,8 @@
-"""Masks for the masked language model, drawn in the graph.
+"""Dynamic masking for the masked language model, in the graph.
 
-The masks of an example depend on (seed, example number) alone, where the
-example number counts on through the epochs: the same record gets other masks
-in each epoch, and a run that continues draws what it would have drawn.
+The masks of an example depend only on (seed, example number), where example
+numbers continue across epochs: a record gets new masks in each epoch, and a
+resumed run draws the same masks as an uninterrupted one.
 
 Shapes:
   B: batch size.
@@ -24,20 +24,20 @@ _WORD_SALT = 13
 
 @dataclasses.dataclass(frozen=True)
 class DynamicMasking:
-    """How masks are drawn; the rule is the original's.
+    """Settings for drawing masks by the rule of the original.
 
     Source: create_pretraining_data.py:340-415 of the original.
 
     Attributes:
-      vocab_size: Number of pieces; a random replacement may be any of them.
+      vocab_size: Number of tokens; a random replacement may be any of them.
       cls_id: Id of [CLS], which is never masked.
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].
-      masked_lm_prob: Share of a sequence's pieces to predict.
-      mask_rate: Share of the chosen pieces replaced by [MASK].
-      same_rate: Share of the chosen pieces that stay; the rest becomes random.
+      masked_lm_prob: Share of a sequence's tokens to predict.
+      mask_rate: Share of the chosen tokens replaced by [MASK].
+      same_rate: Share of the chosen tokens that stay; the rest becomes random.
       continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
-        for the pieces that continue a word ("##..."). None: single pieces.
+        for tokens that continue a word ("##..."). None masks single tokens.
     """
 
     vocab_size: int
@@ -77,7 +77,7 @@ class DynamicMasking:
         example_index: tf.Tensor,
         seed: int,
     ) -> dict[str, tf.Tensor]:
-        """Replaces the masks of a batch by new ones.
+        """Replaces the masks of a batch with new ones.
 
         Args:
           features: A batch of pretraining features.
@@ -105,19 +105,21 @@ class DynamicMasking:
 
     def _choose(self, ids, input_mask, example_index, seed, num_slots):
         """Returns the chosen positions and their weights, [B, P] each."""
-        length = tf.reduce_sum(input_mask, axis=1)  # [B], with [CLS] and [SEP]
+        length = tf.reduce_sum(
+            input_mask, axis=1
+        )  # [B], including [CLS] and [SEP].
         # tf.round rounds halves to even, as Python's round.
-        wanted = tf.round(tf.cast(length, tf.float64) * self.masked_lm_prob)
-        wanted = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, num_slots)
+        limit = tf.round(tf.cast(length, tf.float64) * self.masked_lm_prob)
+        limit = tf.clip_by_value(tf.cast(limit, tf.int32), 1, num_slots)
         candidates = (
             (input_mask > 0) & (ids != self.cls_id) & (ids != self.sep_id)
         )
         if self.continuations is None:
             rank = _random_rank(candidates, example_index, seed)
-            chosen = candidates & (rank < wanted[:, None])
+            chosen = candidates & (rank < limit[:, None])
         else:
             chosen = self._choose_words(
-                ids, candidates, wanted, example_index, seed
+                ids, candidates, limit, example_index, seed
             )
         # Chosen positions first, in their order; [B, S] -> [B, P].
         order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
@@ -125,15 +127,15 @@ class DynamicMasking:
         weights = tf.sequence_mask(count, num_slots, tf.float32)
         return _pad_to(order, num_slots), weights
 
-    def _choose_words(self, ids, candidates, wanted, example_index, seed):
-        """Takes words in random order, skipping those that would be too many.
+    def _choose_words(self, ids, candidates, limit, example_index, seed):
+        """Takes words in random order, skipping words that exceed the limit.
 
         Returns:
           <bool>[B, S].
         """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
-        # A sequence cut in the middle of a word may begin with its rest.
+        # A truncated sequence may begin with the rest of a word.
         is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
@@ -147,17 +149,17 @@ class DynamicMasking:
 
         def take(state, length):
             used, _ = state
-            fits = (length > 0) & (used + length <= wanted)
+            fits = (length > 0) & (used + length <= limit)
             return used + tf.where(fits, length, 0), fits
 
-        nobody = tf.zeros_like(wanted)
-        _, fits = tf.scan(take, tf.transpose(lengths), (nobody, nobody > 0))
+        zero = tf.zeros_like(limit)
+        _, fits = tf.scan(take, tf.transpose(lengths), (zero, zero > 0))
         # From the random order back to the order in the sequence.
         taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 
     def _replace(self, labels, positions, example_index, seed):
-        """Returns what stands in place of each chosen piece, [B, P]."""
+        """Returns the replacement of each chosen token, [B, P]."""
         keys = (seed, example_index[:, None], tf.cast(positions, tf.int64))
         kind = stateless_random.uniform(_KIND_SALT, *keys)
         words = stateless_random.below(self.vocab_size, _WORD_SALT, *keys)
@@ -168,7 +170,7 @@ class DynamicMasking:
 
 
 def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the ids as they were before masking, <int32>[B, S]."""
+    """Returns the ids before masking, <int32>[B, S]."""
     return _scatter(
         features["input_ids"],
         features["masked_lm_positions"],
@@ -182,7 +184,7 @@ def _random_rank(
 ) -> tf.Tensor:
     """Ranks the candidates of each row in random order, <int32>[B, n].
 
-    What is no candidate ranks behind all candidates.
+    Positions that are not candidates rank after all candidates.
     """
     columns = tf.range(candidates.shape[1], dtype=tf.int64)
     drawn = stateless_random.uniform(
@@ -196,7 +198,7 @@ def _scatter(ids, positions, values, chosen):
     """Writes the chosen values at their positions into [B, S]."""
     batch_size = tf.shape(ids)[0]
     width = ids.shape[1]
-    # What is not chosen goes to a column that is cut off again.
+    # Positions that are not chosen go to an extra column, which is cut off.
     columns = tf.where(chosen, positions, width)  # [B, P]
     rows = tf.broadcast_to(tf.range(batch_size)[:, None], tf.shape(columns))
     written = tf.tensor_scatter_nd_update(
@@ -208,6 +210,6 @@ def _scatter(ids, positions, values, chosen):
 
 
 def _pad_to(positions: tf.Tensor, num_slots: int) -> tf.Tensor:
-    """Cuts or pads [B, S] to [B, P]."""
+    """Truncates or pads [B, S] to [B, P]."""
     missing = max(0, num_slots - positions.shape[1])
     return tf.pad(positions, [[0, 0], [0, missing]])[:, :num_slots]

@@ -1,23 +1,23 @@
-"""Normalization in the graph, exactly as the original's BasicTokenizer.
+"""Text normalization in the graph, exactly like the original's BasicTokenizer.
 
-The operator FastBertNormalize of tensorflow_text replaces each character by
-what a table says. Its own table is close to the original; ours, built by
-tools/build_normalizer_tables.py, is the original: control characters vanish
-instead of becoming spaces, "ß" stays, lower-casing and stripping of accents
-are apart. Bytes that are not UTF-8 vanish as in
-`bytes.decode("utf-8", "ignore")`.
+The operator FastBertNormalize of tensorflow_text replaces each character by a
+table lookup. Its own table only approximates the original. Our tables, built by
+tools/build_normalizer_tables.py, equal it: control characters vanish instead of
+becoming spaces, "ß" stays, and lower-casing and accent stripping are separate.
+Bytes that are not UTF-8 vanish as in `bytes.decode("utf-8", "ignore")`.
 
-One rule looks at more than one character: a capital sigma at the end of a word
-becomes "ς". The table leaves it alone and `_lower_sigma` decides, on text that
-is already free of what the original drops before it lower-cases. TensorFlow
-Lite has no operators for that; for it the table itself may lower the sigma.
+One rule depends on context: a capital sigma at the end of a word becomes "ς".
+The table keeps it, and `_lower_sigma` replaces it in text from which everything
+that the original drops before lower-casing is already gone. TensorFlow Lite has
+no operators for that, so there the table itself can lower the sigma.
 
-A fifth table is that of `config.ASCII_LOWER`, the rules of MediaPipe and of the
+A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
 bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, and nothing is
-stripped or dropped. Only ASCII white space separates words there; what else the
-WordPiece operator takes for white space becomes NUL, which no piece has, so
-that the word is unknown as it is to them. Their texts end at a NUL.
+stripped or dropped. There, only ASCII white space separates words; other
+characters that the WordPiece operator treats as white space become NUL, which
+no token contains, so the word is unknown, as it is in MediaPipe. Texts end at a
+NUL.
 """
 
 import functools
@@ -38,7 +38,7 @@ from bert_tf.config import ORIGINAL
 CAPITAL_SIGMA = "\u03a3"
 
 # The original's blocks (tokenization.py:274-281), as in the WordPiece operator;
-# three that follow each other are one here.
+# three adjacent blocks are joined.
 CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -51,20 +51,21 @@ _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 
 
 def to_class(ranges: Iterable[tuple[int, int]]) -> str:
-    """Returns ranges of code points as the inside of an RE2 class."""
+    """Formats ranges of code points as the inside of an RE2 class."""
     return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
 
 
-# What is a word of its own. Other punctuation stands between line ends already.
+# Characters that are words of their own. Other punctuation is already between
+# line ends.
 SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
-# What normalized text has between words: a space where the text had white
+# Separators of words in normalized text: a space where the text had white
 # space, line ends around punctuation.
 SEPARATORS = r" \n"
 
 
-# Punctuation since Unicode 15, which WordPiece of tensorflow_text 2.20 splits
-# off. To the original, of Unicode 14, and to tensorflow_text 2.12 these are
+# Punctuation added since Unicode 15, which WordPiece of tensorflow_text 2.20
+# splits off. The original (Unicode 14) and tensorflow_text 2.12 treat these as
 # letters.
 _NEWER_PUNCTUATION = (
     (0x1B4E, 0x1B4F),
@@ -78,8 +79,8 @@ _NEWER_PUNCTUATION = (
     (0x16D6D, 0x16D6F),
     (0x1E5FF, 0x1E5FF),
 )
-# Normalized text has no control characters, so these are free. Like characters
-# that are not assigned yet they are not cased, ignored or white space.
+# Normalized text has no control characters, so these are free. Like unassigned
+# characters, they are neither cased nor ignorable nor white space.
 _FREE = ((0x80, 0x84), (0x86, 0x9F), (0x01, 0x05))
 
 
@@ -88,8 +89,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Characters that WordPiece must not see where the original's rules hold, and
-# what it sees in their place.
+# Characters that are hidden from WordPiece under the original's rules, and
+# their replacements.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -113,10 +114,10 @@ def read_table(name: str) -> bytes:
 
 
 def swap_stand_ins(token: str) -> str:
-    """Returns a piece as it is in normalized text.
+    """Returns a token as it appears in normalized text.
 
-    Stand-ins that somebody wrote into it become what they stand for, which
-    normalized text does not have: no text has had such a piece.
+    Stand-ins in the token itself become the characters that they stand for.
+    Normalized text has no such characters, so no text matches these tokens.
     """
     return token.translate(_swapped())
 
@@ -128,21 +129,21 @@ def _swapped() -> dict[int, str]:
 
 
 def lower_sigma_in_table(table: bytes) -> bytes:
-    """Returns a table that makes "σ" of every capital sigma.
+    """Returns a table that maps every capital sigma to "σ".
 
     Args:
-      table: One that keeps it: it says that it becomes itself.
+      table: A table that maps the capital sigma to itself.
     """
-    # What characters become stands at the end of a table, each string once.
+    # The replacements are at the end of a table, each string once.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
 
 def cpu_constant(buffer: bytes) -> tf.Tensor:
-    """Returns <uint8>[len(buffer)] beside the operators that read it.
+    """Returns <uint8>[len(buffer)] on the CPU, outside of any graph.
 
-    Made outside any graph, so that a SavedModel holds it once for all its
-    functions; on the CPU, where string operators live.
+    A SavedModel then stores it once for all functions, and it is on the device
+    of the string operators that read it.
     """
     with tf.init_scope(), tf.device("CPU:0"):
         return tf.constant(np.frombuffer(buffer, np.uint8))
@@ -155,7 +156,7 @@ def update_where(
 
     Args:
       text: <string>[n].
-      pattern: RE2; strings that match it as a whole are rewritten.
+      pattern: RE2 that must match the whole string.
       rewrites: RE2 and replacement (\1 for groups), applied in this order.
 
     Returns:
@@ -180,7 +181,7 @@ def _apply_where(
 
 
 def _restore(normalized: tf.Tensor) -> tf.Tensor:
-    """Puts back what the table has put stand-ins for, <string>[n]."""
+    """Replaces the stand-ins of the table by their characters, <string>[n]."""
     last = max(map(ord, STAND_INS.values()))
     originals = np.arange(last + 1, dtype=np.int32)
     for char, stand_in in STAND_INS.items():
@@ -198,10 +199,10 @@ def _restore(normalized: tf.Tensor) -> tf.Tensor:
 
 
 class Normalizer(tf.Module):
-    """Makes text what WordPiece reads: the original's BasicTokenizer.
+    """Normalizes text for WordPiece, like the original's BasicTokenizer.
 
-    Words are separated by white space in the result, except around CJK
-    characters and ASCII punctuation, which the WordPiece operator splits off.
+    The result has white space between words, except around CJK characters and
+    ASCII punctuation, which the WordPiece operator splits off.
 
     Args:
       lower_case: Whether to lower-case, by Python's rules.
@@ -209,8 +210,8 @@ class Normalizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
         `lower_case` without `strip_accents`.
       final_sigma: Whether a capital sigma at the end of a word becomes "ς".
-        Without this rule `normalize` and `normalize_with_offsets` are one
-        operator alone, which TensorFlow Lite has, too.
+        Without this rule, `normalize` and `normalize_with_offsets` are a
+        single operator that TensorFlow Lite supports.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class Normalizer(tf.Module):
         )
 
     def cut(self, text: tf.Tensor) -> tf.Tensor:
-        """Returns what of texts is read at all, <string>[n] for <string>[n]."""
+        """Cuts texts at a NUL where the rules end them there, <string>[n]."""
         if self._is_original:
             return text
         return tf.strings.regex_replace(text, r"\x00\C*", "")
@@ -249,18 +250,17 @@ class Normalizer(tf.Module):
     def normalize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.Tensor, tf.RaggedTensor]:
-        """Normalizes and says where each byte comes from.
+        """Normalizes text and maps each byte to its source.
 
         Args:
           text: <string>[n].
 
         Returns:
-          <string>[n] and <int64>[n, None]: for each byte of the result, and
-          for its end, the byte of the text that begins the character it was
-          made from.
+          The normalized text <string>[n], and <int64>[n, None]: for each of
+          its bytes and for its end, the first byte of the source character.
         """
         normalized, offsets = self._normalizer.normalize_with_offsets(text)
-        # Keeps the length of every string, so the offsets hold.
+        # Keeps the length of every string, so the offsets stay valid.
         return self._lower_sigma(normalized), offsets
 
     def split_words(self, normalized: tf.Tensor) -> tf.RaggedTensor:
@@ -284,14 +284,14 @@ class Normalizer(tf.Module):
 def _final_sigma_pattern() -> str:
     """Returns RE2 for a capital sigma that Python lower-cases to "ς".
 
-    In front of it stands a cased letter, behind it none, looking past
-    case-ignorable characters (Unicode, table 3-17, Final_Sigma). So it is the
-    last cased letter, and not the first, of a run of cased and ignorable ones;
-    taking the run as a whole spares RE2 the look-around it does not have.
+    It has a cased letter before it and none after it, skipping case-ignorable
+    characters (Unicode, table 3-17, Final_Sigma). So it is the last cased
+    letter, and not the first, of a run of cased and ignorable characters. RE2
+    has no look-around, so the pattern matches the whole run.
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Line ends stand around punctuation, where the original sees nothing yet.
+    # The line ends around punctuation are not there yet in the original.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

@@ -1,34 +1,74 @@
-"""From pieces to the model's input: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
+"""Packs token ids into model input: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+Built without intermediate ragged tensors: that takes a tenth of the operators,
+so an exported graph with several signatures stays small.
+
+Shapes:
+  P: number of tokens in all segments of a batch.
+  R: number of rows.
+  T: row length.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.features import SEGMENT_IDS
 from bert_tf.text.vocabulary import Vocabulary
 
 
-def truncate_pair(
-    tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor, max_length: int
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Drops pieces from the end of the longer segment until both fit.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Maps each position of the packed rows to a token.
 
-    Of two segments of one length B loses the piece. Source:
-    _truncate_seq_pair (run_classifier.py:557-571 of the original), without
-    its loop: a segment is either kept whole or ends at its half.
-
-    Args:
-      tokens_a: Ragged <int32>[n, None].
-      tokens_b: Ragged <int32>[n, None].
-      max_length: The most pieces the two may have together.
-
-    Returns:
-      The two, shortened.
+    Attributes:
+      index: <int32>[R, T], the number of the token among all P tokens; the
+        numbers P, P + 1 and P + 2 stand for [PAD], [CLS] and [SEP].
+      is_in_row: <bool>[R, T], false for padding.
+      is_second: <bool>[R, T], true for segment B and its [SEP].
     """
-    length_a = tokens_a.row_lengths()
-    length_b = tokens_b.row_lengths()
-    half = (max_length + 1) // 2
-    keep_a = tf.minimum(length_a, tf.maximum(max_length - length_b, half))
-    keep_b = tf.minimum(length_b, max_length - keep_a)
-    return _keep_first(tokens_a, keep_a), _keep_first(tokens_b, keep_b)
+
+    index: tf.Tensor
+    is_in_row: tf.Tensor
+    is_second: tf.Tensor
+
+    def place(
+        self, values: tf.Tensor, pad: int, cls: int, sep: int
+    ) -> tf.Tensor:
+        """Arranges one value per token in packed rows, <int32>[R, T].
+
+        Args:
+          values: <int32>[P], one for each token.
+          pad: Value for [PAD].
+          cls: Value for [CLS].
+          sep: Value for [SEP].
+        """
+        return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
+
+    def inputs(
+        self, ids: tf.Tensor, vocabulary: Vocabulary
+    ) -> dict[str, tf.Tensor]:
+        """Returns the model input.
+
+        Args:
+          ids: <int32>[P], the ids of all tokens.
+          vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
+        """
+        return {
+            INPUT_IDS.name: self.place(
+                ids, vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id
+            ),
+            INPUT_MASK.name: tf.cast(self.is_in_row, tf.int32),
+            SEGMENT_IDS.name: tf.cast(self.is_second, tf.int32),
+        }
 
 
 def pack(
@@ -37,76 +77,145 @@ def pack(
     max_seq_length: int,
     vocabulary: Vocabulary,
 ) -> dict[str, tf.Tensor]:
-    """Packs one or two segments a row into fixed length.
+    """Packs one or two segments per row, padded to a fixed length.
 
     Source: convert_single_example (run_classifier.py:377-453 of the
     original). As there, a row whose segment B is empty is a single segment: it
     gets one [SEP].
 
     Args:
-      tokens_a: Ragged <int32>[n, None].
-      tokens_b: Ragged <int32>[n, None], or None.
+      tokens_a: Ragged <int32>[R, None].
+      tokens_b: Ragged <int32>[R, None], or None.
       max_seq_length: The length of every row, at least 3 (pairs: 5).
-      vocabulary: Gives the ids of [CLS], [SEP] and [PAD].
+      vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
 
     Returns:
       `input_ids`, `input_mask` (1 for tokens) and `segment_ids` (1 for B and
-      its [SEP]), each <int32>[n, max_seq_length].
+      its [SEP]), each <int32>[R, max_seq_length].
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
-    least = 3 if tokens_b is None else 5
-    if max_seq_length < least:
+    return pack_to_bucket(tokens_a, tokens_b, [max_seq_length], vocabulary)
+
+
+def pack_to_bucket(
+    tokens_a: tf.RaggedTensor,
+    tokens_b: tf.RaggedTensor | None,
+    buckets: Sequence[int],
+    vocabulary: Vocabulary,
+) -> dict[str, tf.Tensor]:
+    """Packs segments like `pack`, padded to the shortest bucket that fits.
+
+    Args:
+      tokens_a: Ragged <int32>[R, None].
+      tokens_b: Ragged <int32>[R, None], or None.
+      buckets: Allowed row lengths, ascending; longer rows are truncated to the
+        last one.
+      vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
+
+    Returns:
+      `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
+
+    Raises:
+      UserError: If the last bucket leaves no room for a token.
+    """
+    tokens = [tokens_a] if tokens_b is None else [tokens_a, tokens_b]
+    segments, before = [], 0
+    for one in tokens:
+        starts = before + tf.cast(one.row_starts(), tf.int32)
+        segments.append((starts, tf.cast(one.row_lengths(), tf.int32)))
+        before += tf.size(one.flat_values)
+    layout = lay_out(segments, before, buckets)
+    ids = tf.concat([one.flat_values for one in tokens], 0)
+    return layout.inputs(ids, vocabulary)
+
+
+def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
+    """Returns the smallest bucket that holds the longest row, <int32>[].
+
+    Args:
+      longest: <int32>[], at most the last bucket.
+      buckets: Allowed row lengths, ascending.
+    """
+    if len(buckets) == 1:
+        return tf.constant(buckets[0])
+    index = tf.searchsorted(buckets, longest[tf.newaxis])[0]
+    return tf.gather(buckets, index)
+
+
+def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
+    """Returns how many tokens of each segment are kept, <int32>[R] each.
+
+    Tokens are dropped from the end of the longer segment until both fit; when
+    both are equally long, B loses the token. Source: _truncate_seq_pair
+    (run_classifier.py:557-571 of the original), without its loop: a segment is
+    either kept whole or cut to half of the room.
+
+    Args:
+      lengths: Tokens in each segment, <int32>[R] each.
+      room: The most tokens that all segments may have together.
+    """
+    if len(lengths) == 1:
+        return [tf.minimum(lengths[0], room)]
+    half = (room + 1) // 2
+    kept_a = tf.minimum(lengths[0], tf.maximum(room - lengths[1], half))
+    return [kept_a, tf.minimum(lengths[1], room - kept_a)]
+
+
+def lay_out(
+    segments: Sequence[tuple[tf.Tensor, tf.Tensor]],
+    num_tokens: tf.Tensor,
+    buckets: Sequence[int],
+    truncate: Callable[..., list[tf.Tensor]] = truncate,
+) -> Layout:
+    """Computes the positions of all tokens in the packed rows.
+
+    Args:
+      segments: One or two pairs of <int32>[R]: where the segment of each row
+        starts among all tokens, and how many tokens it has.
+      num_tokens: <int32>[], P.
+      buckets: Allowed row lengths, ascending.
+      truncate: Computes how many tokens are kept; see `truncate` above.
+
+    Raises:
+      UserError: If the last bucket leaves no room for a token.
+    """
+    least = 1 + 2 * len(segments)
+    if buckets[-1] < least:
         raise UserError(
-            f"`max_seq_length` must be at least {least}. Received: "
-            f"{max_seq_length}."
+            f"--max_seq_length must be at least {least}. Received: "
+            f"{buckets[-1]}."
         )
-    if tokens_b is None:
-        tokens_b = _rows_of(tokens_a, 0, 0)
-    is_pair = tf.cast(tokens_b.row_lengths() > 0, tf.int64)
-    short_a, short_b = truncate_pair(tokens_a, tokens_b, max_seq_length - 3)
-    single_a = _keep_first(tokens_a, max_seq_length - 2)
-    a_rows = tf.where(
-        is_pair > 0, short_a.row_lengths(), single_a.row_lengths()
-    )
-    first = tf.concat(
-        [
-            _rows_of(tokens_a, vocabulary.cls_id, 1),
-            _keep_first(tokens_a, a_rows),
-            _rows_of(tokens_a, vocabulary.sep_id, 1),
-        ],
-        axis=1,
-    )
-    second = tf.concat(
-        [short_b, _rows_of(tokens_a, vocabulary.sep_id, is_pair)], axis=1
-    )
-    packed = tf.concat([first, second], axis=1)
-    shape = [None, max_seq_length]
-    position = tf.range(max_seq_length, dtype=tf.int64)
-    length = packed.row_lengths()[:, tf.newaxis]
-    in_row = position < length
-    in_first = position < first.row_lengths()[:, tf.newaxis]
-    return {
-        "input_ids": packed.to_tensor(vocabulary.pad_id, shape=shape),
-        "input_mask": tf.cast(in_row, tf.int32),
-        "segment_ids": tf.cast(in_row & ~in_first, tf.int32),
-    }
-
-
-def _rows_of(like: tf.RaggedTensor, token_id: int, length: tf.Tensor):
-    """Returns rows of `token_id`, as many as `like` has, of given length(s)."""
-    lengths = tf.broadcast_to(tf.cast(length, tf.int64), [like.nrows()])
-    return tf.RaggedTensor.from_row_lengths(
-        tf.fill([tf.reduce_sum(lengths)], tf.cast(token_id, tf.int32)), lengths
+    lengths = [length for _, length in segments]
+    # A row whose segment B is empty is a single segment, with one [SEP].
+    is_pair = lengths[1] > 0 if len(segments) > 1 else False
+    room = buckets[-1] - 2 - tf.cast(is_pair, tf.int32)
+    kept = truncate(lengths, room)
+    total = buckets[-1] - room + sum(kept)
+    # The maximum of an empty batch is the smallest int32, which selects the
+    # first bucket.
+    length = choose_length(tf.reduce_max(total), buckets)
+    position = tf.range(length)[tf.newaxis]
+    pad, cls, sep = num_tokens, num_tokens + 1, num_tokens + 2
+    index = tf.where(position == 0, cls, pad)
+    first_token = 1
+    for (start, _), count in zip(segments, kept, strict=True):
+        place = position - _column(first_token)  # Position in the segment.
+        is_token = (place >= 0) & (place < _column(count))
+        index = tf.where(is_token, _column(start) + place, index)
+        index = tf.where(place == _column(count), sep, index)
+        first_token += count + 1
+    is_in_row = position < _column(total)
+    return Layout(
+        # Without a segment B its [SEP] lies beyond the end of the row.
+        tf.where(is_in_row, index, pad),
+        is_in_row,
+        is_in_row & (position > _column(kept[0]) + 1),
     )
 
 
-def _keep_first(
-    tokens: tf.RaggedTensor, length: tf.Tensor | int
-) -> tf.RaggedTensor:
-    """Returns the first `length` pieces of each row."""
-    position = tf.ragged.range(tokens.row_lengths()).flat_values
-    limit = tf.broadcast_to(tf.cast(length, tf.int64), [tokens.nrows()])
-    keep = position < tf.gather(limit, tokens.value_rowids())
-    return tf.ragged.boolean_mask(tokens, tokens.with_flat_values(keep))
+def _column(values: tf.Tensor | int) -> tf.Tensor:
+    """Returns <int32>[R, 1] for <int32>[R]; returns a number unchanged."""
+    values = tf.convert_to_tensor(values)
+    return values[:, tf.newaxis] if values.shape.rank == 1 else values

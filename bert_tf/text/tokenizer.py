@@ -1,8 +1,8 @@
-"""WordPiece inside the graph, token by token the original's.
+"""WordPiece tokenization in the graph, with exactly the original's tokens.
 
-Normalization and WordPiece are one operator each, of tensorflow_text 2.12 or
-later; what the two leave over of the original's rules is done by core
-TensorFlow operators between them. Nothing needs a lookup table or an asset.
+Normalization and WordPiece are one operator each, from tensorflow_text 2.12 or
+later; core TensorFlow operators between them implement the remaining rules of
+the original. No lookup table or asset is needed.
 """
 
 import functools
@@ -14,6 +14,7 @@ import tensorflow_text as tf_text
 
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
+from bert_tf.errors import UserError
 from bert_tf.text import normalizer
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
@@ -21,17 +22,17 @@ from bert_tf.text.vocabulary import Vocabulary
 # In characters (tokenization.py:303 of the original).
 MAX_CHARS_PER_WORD = 200
 _MAX_BYTES_PER_CHAR = 4
-# In bytes, where text is read as MediaPipe does (kDefaultMaxBytesPerToken of
-# its bert_tokenizer.h).
+# In bytes, by the rules of MediaPipe (kDefaultMaxBytesPerToken of its
+# bert_tokenizer.h).
 _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 
 # A character inside a word of normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
-# Special tokens typed in the text travel through the operators as characters
-# that no text has: reserved code points of a CJK block, so that they are words
-# of their own. [UNK] needs no id: as no piece has its character, it becomes
-# the unknown token by itself.
+# Special tokens in the text pass through the operators as characters that no
+# text has: reserved code points of a CJK block, so that each is a word of its
+# own. [UNK] needs no id: no token contains its character, so the result is the
+# unknown token anyway.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -42,34 +43,34 @@ _STAND_INS = {
 
 
 class BertTokenizer(tf.Module):
-    """Turns text into ids exactly as the original's FullTokenizer.
+    """Converts text to ids exactly like the original's FullTokenizer.
 
     Works eagerly, in `tf.data`, in a `tf.function` and in a SavedModel. Bytes
-    that are not UTF-8 count for nothing, as in the original, which decodes
-    with errors ignored. Characters follow Unicode 14, as in Python 3.11.
+    that are not UTF-8 are ignored, as in the original. Characters follow
+    Unicode 14, as in Python 3.11.
 
-    One thing differs: 25 combining marks that are no accents (category Mc;
-    Hangul tone marks, some viramas, parts of notes) stay in the order of the
-    text, where NFD would sort neighbours of different classes.
+    One difference: 25 combining marks that are not accents (category Mc;
+    Hangul tone marks, some viramas, parts of notes) keep the order of the
+    text, where NFD would sort neighbors of different classes.
 
     Source: tokenization.py:161-359 of the original.
 
     Attributes:
-      vocabulary: The pieces.
+      vocabulary: The vocabulary.
       lower_case: Whether text is lower-cased.
       strip_accents: Whether accents are stripped.
-      preserve_special_tokens: Whether [MASK] and its like stay whole.
-      normalization: By whose rules text is read.
+      preserve_special_tokens: Whether special tokens in the text are kept.
+      normalization: The rules of text normalization.
 
     Args:
-      vocabulary: The pieces.
+      vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents; by default as `lower_case` by
-        the original's rules, and not by the others.
-      preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK],
-        typed in the text, become their ids. The original splits them like
-        any other text. Leave it off for text of strangers, who could end a
-        segment with "[SEP]".
+      strip_accents: Whether to strip accents. None means as `lower_case` with
+        the original's normalization, and False with the others.
+      preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
+        the text become their ids. The original splits them like any other
+        text. Keep it off for untrusted text, which could end a segment with
+        "[SEP]".
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
@@ -116,7 +117,7 @@ class BertTokenizer(tf.Module):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Returns what, beside the vocabulary's file, makes the tokenizer."""
+        """Returns all settings of the tokenizer and the vocabulary's hash."""
         return {
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
@@ -126,7 +127,7 @@ class BertTokenizer(tf.Module):
         }
 
     def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> Any:
-        """Returns the ids of the text's pieces, without [CLS] and [SEP].
+        """Returns the ids of the text's tokens, without [CLS] and [SEP].
 
         Args:
           text: <string>[n], or one string.
@@ -142,13 +143,13 @@ class BertTokenizer(tf.Module):
     def tokenize_with_offsets(
         self, text: tf.Tensor | Sequence[str] | str
     ) -> tuple[Any, Any, Any]:
-        """Returns ids and where each piece stands in the text.
+        """Returns ids and the offsets of each token in the text.
 
-        The bytes of the text between a piece's start and end, normalized, are
-        the piece (without "##"), and the whole word for [UNK]. Where several
-        pieces share one character, as the parts of a Hangul syllable when
-        accents are stripped, each has all of it. Accents and dropped
-        characters belong to the piece they follow.
+        The bytes of the text between a token's start and end, normalized, are
+        the token (without "##"), or the whole word for [UNK]. If several
+        tokens share one character, like the parts of a Hangul syllable when
+        accents are stripped, each spans all of it. Accents and dropped
+        characters belong to the token they follow.
 
         Args:
           text: <string>[n], or one string.
@@ -170,7 +171,7 @@ class BertTokenizer(tf.Module):
         return ids, starts, ends
 
     def split_words(self, text: tf.Tensor | Sequence[str] | str) -> Any:
-        """Returns the normalized words that WordPiece would cut into pieces.
+        """Returns the normalized words that WordPiece splits into tokens.
 
         Args:
           text: <string>[n], or one string.
@@ -189,13 +190,13 @@ class BertTokenizer(tf.Module):
         return words[0] if is_scalar else words
 
     def tokens(self, ids: Any) -> Any:
-        """Returns the pieces of ids: <string> of the same shape."""
+        """Returns the tokens of ids, <string> of the same shape."""
         return tf.ragged.map_flat_values(
             lambda flat: tf.gather(self._tokens, flat), ids
         )
 
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Returns the text of pieces: words whole, one space between them.
+        """Returns the text of ids: whole words, separated by one space.
 
         Args:
           ids: <int32>[n, None], ragged or not.
@@ -219,20 +220,20 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _mark_long_words(self, normalized: tf.Tensor) -> tf.Tensor:
-        # In bytes the operator counts by itself.
+        # The operator itself limits the length in bytes.
         if self.normalization == ASCII_LOWER:
             return normalized
         return _mark_long_words(normalized)
 
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
-        """Puts stand-ins for special tokens, if asked to.
+        """Replaces special tokens by stand-ins, if they are to be preserved.
 
-        Each keeps its length in bytes (the NULs vanish in normalization), so
-        that offsets hold.
+        Each keeps its length in bytes (normalization drops the NULs), so
+        offsets stay valid.
         """
         if not self.preserve_special_tokens:
             return text
-        # Nobody gets a special token by typing its stand-in.
+        # A stand-in in the text itself must not become a special token.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -248,10 +249,61 @@ class BertTokenizer(tf.Module):
         return text
 
 
+class LiteTokenizer(BertTokenizer):
+    """A tokenizer of operators that TensorFlow Lite can run.
+
+    TensorFlow Lite has the operators of tensorflow_text, but none that rewrite
+    strings. So two rules differ from `BertTokenizer`:
+
+    * A capital sigma at the end of a word becomes "σ"; Python makes it "ς".
+    * Words of more than 200 characters are split into tokens; the original
+      makes them [UNK]. Words of more than 800 bytes become [UNK] here, too.
+
+    With the rules of MediaPipe (`config.ASCII_LOWER`) the only difference is
+    that a NUL does not end the text.
+
+    Only `tokenize` and `tokenize_with_offsets` can be converted.
+
+    Args:
+      tokenizer: The tokenizer that the model was trained with.
+
+    Raises:
+      UserError: If it preserves special tokens in the text.
+    """
+
+    def __init__(self, tokenizer: BertTokenizer) -> None:
+        if tokenizer.preserve_special_tokens:
+            raise UserError(
+                "The tokenizer of this model preserves special tokens such as "
+                "[MASK] in the text (preserve_special_tokens), but TensorFlow "
+                "Lite has no operator that finds them; build with --input=ids."
+            )
+        super().__init__(
+            tokenizer.vocabulary,
+            tokenizer.lower_case,
+            tokenizer.strip_accents,
+            normalization=tokenizer.normalization,
+        )
+
+    def _build_normalizer(self) -> normalizer.Normalizer:
+        return normalizer.Normalizer(
+            self.lower_case,
+            self.strip_accents,
+            self.normalization,
+            final_sigma=False,
+        )
+
+    def _prepare(self, text: tf.Tensor) -> tf.Tensor:
+        return text
+
+    def _mark_long_words(self, normalized: tf.Tensor) -> tf.Tensor:
+        return normalized
+
+
 def _to_vector(
     text: tf.Tensor | Sequence[str] | str,
 ) -> tuple[tf.Tensor, bool]:
-    """Returns <string>[n] and whether the text was one string."""
+    """Returns <string>[n] and true if the text was one string."""
     text = tf.convert_to_tensor(text, tf.string)
     if text.shape.rank not in (0, 1):
         raise ValueError(
@@ -285,8 +337,8 @@ def _build_wordpiece(
 def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
     """Makes words of more than 200 characters unknown.
 
-    One character of each becomes NULs of the same length, which no piece has,
-    so WordPiece finds the word unknown and offsets hold.
+    One character of each becomes NULs of the same length. No token contains a
+    NUL, so the word becomes [UNK], and offsets stay valid.
 
     Args:
       normalized: <string>[n].
@@ -309,7 +361,7 @@ def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
     """Returns RE2 classes of the characters of 1 to 4 bytes inside words."""
-    # Control characters are what the normalizer has put for others.
+    # Control characters are stand-ins of the normalizer.
     classes = {1: r"\x01-\x080-9A-Za-z"}
     classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):
@@ -329,9 +381,9 @@ def _map_offsets(
 
     Args:
       starts: Ragged <int64>[n, None], bytes of the normalized text.
-      ends: The like, exclusive.
-      sources: Ragged <int64>[n, None], one more than there are bytes: where
-        each byte comes from.
+      ends: Ragged <int64>[n, None], exclusive.
+      sources: Ragged <int64>[n, None], one more than there are bytes: the
+        byte of the original text that each byte comes from.
 
     Returns:
       starts and ends, ragged <int32>[n, None], bytes of the original text.
@@ -340,9 +392,9 @@ def _map_offsets(
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # All bytes made from one character have the same source. A piece ends
-    # where the next character begins that left a byte, so the positions where
-    # the source changes are numbered. The end of a text is such a position.
+    # All bytes made from one character have the same source. A token ends where
+    # the next character with any output begins, so the positions where the
+    # source changes are numbered. The end of a text is such a position.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

@@ -1,7 +1,7 @@
-"""The vocabulary: one piece a line, the line number is the id.
+"""The vocabulary: one token per line; the line number is the id.
 
-Nothing here imports TensorFlow before a file is written or read from other
-than a local disk, so worker processes start at once.
+TensorFlow is imported only to write files and to read remote ones, so worker
+processes start at once.
 """
 
 import functools
@@ -17,32 +17,31 @@ SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
-# What stands in front of a piece that continues a word.
+# Prefix of a token that continues a word.
 CONTINUATION = "##"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Vocabulary:
-    """The pieces a tokenizer knows, and their ids.
+    """The tokens of a vocabulary and their ids.
 
     Source: load_vocab (tokenization.py:121-133 of the original), which strips
-    each line, takes the last of two equal lines and complains about nothing.
-    Here a line must be what it will be read as.
+    each line, uses the last of two equal lines and reports no error. Here,
+    lines that the original would change are errors.
 
     Attributes:
-      tokens: The pieces; the position is the id.
-      source: Where they came from, for errors.
+      tokens: The tokens; the position is the id.
+      source: Origin of the tokens, for errors.
       pad_id: The id of [PAD]; `unk_id`, `cls_id`, `sep_id`, `mask_id` alike.
 
     Args:
-      tokens: The pieces in the order of their ids.
-      source: What errors call them: a path, or words like "the vocabulary".
+      tokens: The tokens in the order of their ids.
+      source: Origin for errors: a path, or words like "the vocabulary".
 
     Raises:
-      UserError: If a special token is missing, a token is there twice or is
-        empty, or has white space at its ends. Positions are counted as lines,
-        from 1.
+      UserError: If a special token is missing, or if a token is duplicate,
+        empty, or has white space at its ends. Lines count from 1.
     """
 
     def __init__(
@@ -55,16 +54,15 @@ class Vocabulary:
             _check_token(token, f"{source}, line {index + 1}")
             if token in self._ids:
                 raise UserError(
-                    f"{source}, line {index + 1}: {token!r} stands already on "
-                    f"line {self._ids[token] + 1}; every piece must be there "
-                    "once."
+                    f"{source}, line {index + 1}: {token!r} is already on "
+                    f"line {self._ids[token] + 1}; every token must be unique."
                 )
             self._ids[token] = index
         missing = [token for token in SPECIAL_TOKENS if token not in self._ids]
         if missing:
             raise UserError(
-                f"{source} lacks {', '.join(missing)}: none of its "
-                f"{len(self.tokens)} lines reads so. A BERT vocabulary holds "
+                f"{source} lacks {', '.join(missing)} in its "
+                f"{len(self.tokens)} lines. A BERT vocabulary contains "
                 f"{', '.join(SPECIAL_TOKENS)}."
             )
         self.pad_id = self._ids[PAD]
@@ -81,10 +79,10 @@ class Vocabulary:
 
         Raises:
           UserError: If the file is missing, empty, not UTF-8, begins with a
-            byte order mark, has \r\n line ends, or holds what `Vocabulary`
-            refuses; with the file and the line.
+            byte order mark, has \r\n line ends, or has tokens that
+            `Vocabulary` rejects. The message has the file and the line.
         """
-        lines = read_lines(path, "--vocab_file", "piece")
+        lines = read_lines(path, "--vocab_file", "token")
         return cls(lines, source=path)
 
     def __len__(self) -> int:
@@ -94,21 +92,21 @@ class Vocabulary:
         return token in self._ids
 
     def id(self, token: str) -> int:
-        """Returns the id of a piece.
+        """Returns the id of a token.
 
         Raises:
-          UserError: If the vocabulary does not have it.
+          UserError: If the vocabulary does not contain it.
         """
         try:
             return self._ids[token]
         except KeyError as error:
             raise UserError(
-                f"{self.source} does not hold {token!r}."
+                f"{self.source} does not contain {token!r}."
             ) from error
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256, in hexadecimal, of what `write` writes."""
+        """SHA-256 of the vocabulary file, in hexadecimal."""
         return hashlib.sha256(self.to_text().encode("utf-8")).hexdigest()
 
     def to_text(self) -> str:
@@ -116,33 +114,35 @@ class Vocabulary:
         return "\n".join(self.tokens) + "\n"
 
     def write(self, path: str) -> None:
-        """Writes the vocabulary file, whole or not at all."""
-        # Here, as it imports TensorFlow.
+        """Writes the vocabulary file atomically."""
+        # Imported here because it imports TensorFlow.
         from bert_tf.io import files
 
         files.write_text(path, self.to_text())
 
     def check_size(self, vocab_size: int) -> None:
-        """Raises `UserError` unless a model of `vocab_size` fits."""
+        """Raises `UserError` unless the size equals that of a model."""
         if len(self.tokens) != vocab_size:
             raise UserError(
                 f"{self.source} has {len(self.tokens)} lines, but `vocab_size` "
-                f"of the model is {vocab_size}; use the vocabulary and the "
+                f"of the model is {vocab_size}; use a vocabulary and a "
                 "bert_config.json that belong together."
             )
 
 
 def read_lines(path: str, flag: str, what: str) -> list[str]:
-    r"""Reads a text file; lines end at \n only, and the last may lack it.
+    r"""Reads the lines of a text file; only \n ends a line.
+
+    The last \n may be missing.
 
     Args:
       path: The file.
-      flag: The flag it came from, for errors.
-      what: What stands on a line, for errors.
+      flag: The flag that names the file, for errors.
+      what: A noun for the content of a line, for errors.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8 or begins with a byte
-        order mark; with the file and the line.
+        order mark. The message has the file and the line.
     """
     contents = _read_bytes(path, flag)
     if contents.startswith(_BYTE_ORDER_MARK):
@@ -163,31 +163,31 @@ def read_lines(path: str, flag: str, what: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     if not lines:
-        raise UserError(f"{path} is empty; one {what} a line is expected.")
+        raise UserError(f"{path} is empty; expected one {what} per line.")
     return lines
 
 
 def check_line(line: str, what: str, where: str) -> None:
-    """Raises `UserError` for an empty line and for one that ends in CR LF."""
+    """Raises `UserError` for empty lines and lines that end in CR LF."""
     if not line:
-        raise UserError(f"{where}: empty; every line must hold one {what}.")
+        raise UserError(f"{where}: empty; every line must have one {what}.")
     if line.endswith("\r"):
         raise UserError(
-            f"{where}: ends with \\r\\n as files from Windows do, and the \\r "
-            f"would become part of the {what}; convert the line ends to \\n."
+            f"{where}: ends with \\r\\n (Windows), and the \\r would become "
+            f"part of the {what}; convert the line ends to \\n."
         )
 
 
 def _check_token(token: str, where: str) -> None:
-    """Raises `UserError` for a line that would not be read as it stands."""
-    check_line(token, "piece", where)
+    """Raises `UserError` for a token that no text can match."""
+    check_line(token, "token", where)
     if "\n" in token:
-        raise UserError(f"{where}: {token!r} holds a line end.")
+        raise UserError(f"{where}: {token!r} contains a line end.")
     stripped = token.strip()
     if stripped == token:
         return
-    # White space beyond ASCII may stand alone: line 344 of bert-base-chinese
-    # is U+2028. No text ever matches it, but it keeps the ids in place.
+    # Non-ASCII white space may stand alone: line 344 of bert-base-chinese is
+    # U+2028. No text matches it, but it keeps the ids in place.
     visible = stripped.removeprefix(CONTINUATION)
     if visible or token.removeprefix(CONTINUATION).isascii():
         raise UserError(
@@ -198,7 +198,7 @@ def _check_token(token: str, where: str) -> None:
 
 def _read_bytes(path: str, flag: str) -> bytes:
     if "://" in path:
-        # Here, as it imports TensorFlow.
+        # Imported here because it imports TensorFlow.
         from bert_tf.io import files
 
         return files.read_bytes(files.require_file(path, flag))
@@ -207,5 +207,5 @@ def _read_bytes(path: str, flag: str) -> bytes:
             return file.read()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(
-            f"{flag} names a file that is not there: {path!r}."
+            f"{flag} names a file that does not exist: {path!r}."
         ) from error

@@ -1,4 +1,4 @@
-"""Windows of texts that are too long, all pieces at once.
+"""Sliding windows over texts that are too long for one row.
 
 Shapes:
   N: number of texts or pairs.
@@ -13,11 +13,11 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
-    """Which pieces each window shows.
+    """The tokens of each window.
 
     Attributes:
-      counts: <int64>[N], windows of each text.
-      num_truncated: How many pairs lost pieces that no window shows.
+      counts: <int64>[N], number of windows of each text.
+      num_truncated: Number of pairs with tokens that are in no window.
     """
 
     counts: np.ndarray
@@ -27,11 +27,11 @@ class Windows:
     def tokens(
         self, start: int, end: int
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-        """Returns the segments A and B of some windows.
+        """Returns the segments A and B of a range of windows.
 
         Args:
           start: The first window.
-          end: The one behind the last, maybe more than there are.
+          end: The window after the last; may exceed the number of windows.
         """
         tokens = [
             segment.tokens(slice(start, end)) for segment in self._segments
@@ -41,11 +41,11 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Segment:
-    """What windows show of one of the two texts.
+    """One of the two segments in all windows.
 
     Attributes:
-      values: <int32>[pieces of all texts].
-      begins: <int64>[W], where in it each window begins.
+      values: <int32>[tokens of all texts].
+      begins: <int64>[W], index of the first token of each window.
       lengths: <int64>[W].
     """
 
@@ -55,7 +55,7 @@ class _Segment:
 
     def tokens(self, windows: slice) -> tf.RaggedTensor:
         lengths = self.lengths[windows]
-        # 0, 1, 2 ... in each window, and where the window begins.
+        # 0, 1, 2 ... in each window, plus the start of the window.
         splits = np.cumsum(lengths) - lengths
         indices = np.arange(lengths.sum()) + np.repeat(
             self.begins[windows] - splits, lengths
@@ -71,35 +71,35 @@ def cut(
 ) -> Windows:
     """Cuts texts that are too long into windows, as run_squad.py does.
 
-    Of a pair the longer text (of two of one length B) is cut, and each of its
-    windows stands beside the whole of the other. Only where that other one has
-    more than half of the room itself, its end is lost, as in
-    `packing.truncate_pair`.
+    In a pair, the longer text is cut (B if both are equally long), and each of
+    its windows is paired with the whole other text. Only if the other text
+    takes more than half of the room, its end is lost, as in
+    `packing.truncate`.
 
     Args:
       tokens_a: Ragged <int32>[N, None].
       tokens_b: Ragged <int32>[N, None], or None.
-      max_seq_length: The most pieces of a window, with the special ones.
-      doc_stride: How far one window begins after the other. Where that would
-        skip pieces, the next window begins behind the last piece.
+      max_seq_length: The most tokens of a window, special tokens included.
+      doc_stride: Distance between the starts of windows. If that would skip
+        tokens, the next window starts right after the last token.
     """
     length_a = tokens_a.row_lengths().numpy()
     if tokens_b is None:
         length_b = np.zeros_like(length_a)
     else:
         length_b = tokens_b.row_lengths().numpy()
-    # [CLS] A [SEP], and where there is a B, its [SEP]. Too small ones are for
-    # `packing.pack` to refuse.
+    # [CLS] A [SEP], and with a B, another [SEP]. `packing.pack` rejects lengths
+    # that are too small.
     room = np.maximum(max_seq_length - 2 - (length_b > 0), 1)
     kept_a = np.minimum(length_a, np.maximum(room - length_b, (room + 1) // 2))
     kept_b = np.minimum(length_b, room - kept_a)
     cuts_b = length_b >= length_a
-    # Of the one that is cut it is the length of a window.
+    # The window length of the text that is cut.
     shown = np.where(cuts_b, kept_b, kept_a)
     whole = np.where(cuts_b, length_b, length_a)
     stride = np.maximum(np.minimum(shown, doc_stride), 1)
     counts = 1 + -(-(whole - shown) // stride)
-    # Of each window its text, and its number there.
+    # The text of each window, and the number of the window in it.
     texts = np.repeat(np.arange(len(counts)), counts)
     numbers = np.arange(len(texts)) - (np.cumsum(counts) - counts)[texts]
     offsets = numbers * stride[texts]

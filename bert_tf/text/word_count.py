@@ -1,4 +1,4 @@
-"""Counting words, exactly and in bounded memory."""
+"""Exact word counts of a text in bounded memory."""
 
 import heapq
 import itertools
@@ -14,31 +14,31 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.text.normalizer import Normalizer
 
-# About 150 MB in a dict. More are written to the disk, sorted.
+# About 150 MB in a dict. Beyond that, sorted counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
 def build_word_counter(
     lower_case: bool, strip_accents: bool
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a function that counts the words of a batch of text.
+    """Returns a function that counts the words of a batch of texts.
 
-    The words are those that `BertTokenizer.split_words` gives. The function
-    may be called from several threads at once: it runs outside of Python.
+    Words are those of `BertTokenizer.split_words`. The function is thread-safe
+    and runs outside of Python's lock.
 
     Args:
-      lower_case: Whether text is lower-cased.
-      strip_accents: Whether accents are stripped.
+      lower_case: Whether to lower-case the text.
+      strip_accents: Whether to strip accents.
 
     Returns:
-      A function from <string>[n] to the distinct words <string>[k] and how
-      often each occurs, <int64>[k].
+      A function from <string>[n] to the distinct words <string>[k] and their
+      counts <int64>[k].
     """
     normalizer = Normalizer(lower_case, strip_accents)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def count(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # Taking punctuation apart is slow, so it is done once for each
+        # Splitting off punctuation is slow, so it is done once for each
         # distinct run of characters between spaces.
         runs = tf.strings.split(normalizer.normalize(text)).flat_values
         runs, _, run_counts = tf.unique_with_counts(runs, tf.int64)
@@ -54,13 +54,13 @@ def build_word_counter(
 
 
 class WordCounts:
-    """How often each word occurs; what does not fit in memory is on disk.
+    """Word counts that spill to disk when they do not fit in memory.
 
-    The result does not depend on the order or the portions in which words are
-    added. Use it as a context manager, which removes the files.
+    The result does not depend on the order or the batches in which words are
+    added. Use it as a context manager, which removes the temporary files.
 
     Args:
-      max_words_in_memory: Distinct words at which they go to the disk.
+      max_words_in_memory: Number of distinct words above which they spill.
     """
 
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
@@ -82,7 +82,7 @@ class WordCounts:
             self._folder.cleanup()
 
     def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
-        """Adds counts; words are UTF-8 and hold no space or line end.
+        """Adds counts; words are UTF-8 without spaces and line ends.
 
         Raises:
           UserError: If the disk for temporary files is full.
@@ -94,7 +94,7 @@ class WordCounts:
             self._spill()
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yields each word and its count, in the order of their bytes."""
+        """Yields each word and its count, ordered by the bytes of the words."""
         runs = [self._read_run(path) for path in self._runs]
         merged = heapq.merge(sorted(self._counts.items()), *runs)
         for word, group in itertools.groupby(merged, key=lambda item: item[0]):

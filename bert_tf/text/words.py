@@ -1,21 +1,44 @@
-"""Words of raw text, cut as those of tagged corpora are, and where they are."""
+"""Word splitting of raw text with offsets, in Python and in the graph.
 
+Words are cut as in tagged corpora. `split_words` defines the rules;
+`split_words_in_graph` is the same function as TensorFlow operators.
+
+Shapes:
+  B: number of texts.
+  N: characters of all texts, without white space.
+  C: chunks of all texts. A chunk is a run of characters between white space,
+    or a single Chinese character.
+  W: number of strings.
+"""
+
+import dataclasses
+import functools
 import itertools
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
 
 from bert_tf.text import normalizer
 
 # The inside of a class of regular expressions.
-CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
-LETTER = r"[^\W\d_]"
-_CHUNKS = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
+_CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
+_LETTER = r"[^\W\d_]"
+_CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
 # "U.S." and the "W." of a name keep their full stops.
-_ABBREVIATION = re.compile(rf"(?:{LETTER}\.){{2,}}|[A-Z]\.")
+_ABBREVIATION = re.compile(rf"(?:{_LETTER}\.){{2,}}|[A-Z]\.")
 # "@name" and "#topic" are words in corpora of social media.
 _HANDLE = re.compile(r"[@#]\w")
+
+_NUM_CODE_POINTS = sys.maxunicode + 1
+# The prefix bits of the first byte of a UTF-8 sequence, by its length.
+_UTF8_PREFIXES = (0, 0x00, 0xC0, 0xE0, 0xF0)
+_BYTES = tuple(bytes([value]) for value in range(256))
 
 
 class Word(NamedTuple):
@@ -23,8 +46,8 @@ class Word(NamedTuple):
 
     Attributes:
       text: The word.
-      start: Its first character in the text.
-      end: The character behind its last.
+      start: Index of its first character in the text.
+      end: Index of the character after its last.
     """
 
     text: str
@@ -33,40 +56,40 @@ class Word(NamedTuple):
 
 
 def split_words(text: str) -> list[Word]:
-    """Returns the words of a text, in their order.
+    """Returns the words of a text, in order.
 
-    White space separates words; punctuation at either end of what is between
-    is words of its own, each character one, as is each character of Chinese.
-    Inside words punctuation stays, as in "Coca-Cola" and "3.5".
+    White space separates words. Each punctuation character at either end of a
+    run between spaces is a word of its own, and so is each Chinese character.
+    Punctuation inside words stays, as in "Coca-Cola" and "3.5".
     """
     words = []
     for match in _CHUNKS.finditer(text):
-        words += _peel(text, *match.span())
+        words += _split_chunk(text, *match.span())
     return words
 
 
 def to_byte_offsets(
     text: str, offsets: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Returns starts and ends in UTF-8 for those in characters."""
+    """Converts starts and ends in characters to offsets in UTF-8 bytes."""
     sizes = [len(character.encode("utf-8")) for character in text]
     places = list(itertools.accumulate(sizes, initial=0))
     return [(places[start], places[end]) for start, end in offsets]
 
 
-def _peel(text: str, start: int, end: int) -> list[Word]:
-    """Splits what stands between spaces into words."""
+def _split_chunk(text: str, start: int, end: int) -> list[Word]:
+    """Splits a run without white space into words."""
     before, after = [], []
     while (
         start < end
-        and is_punctuation(text[start])
+        and _is_punctuation(text[start])
         and not _HANDLE.match(text, start, end)
     ):
         before.append(Word(text[start], start, start + 1))
         start += 1
     while (
         start < end
-        and is_punctuation(text[end - 1])
+        and _is_punctuation(text[end - 1])
         and not _ABBREVIATION.fullmatch(text, start, end)
     ):
         after.append(Word(text[end - 1], end - 1, end))
@@ -75,10 +98,245 @@ def _peel(text: str, start: int, end: int) -> list[Word]:
     return [*before, *middle, *reversed(after)]
 
 
-def is_punctuation(character: str) -> bool:
-    """Returns what tokenization.py:386-399 of the original does."""
+def _is_punctuation(character: str) -> bool:
+    """Classifies a character like tokenization.py:386-399 of the original."""
     if character.isascii():
         return character.isprintable() and not (
             character.isalnum() or character == " "
         )
     return unicodedata.category(character).startswith("P")
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """The words of a batch of texts.
+
+    Attributes:
+      texts: Ragged <string>[B, None].
+      starts: Ragged <int32>[B, None], index of the first character of each
+        word, counted as in Python.
+      ends: Ragged <int32>[B, None], index of the character after its last.
+    """
+
+    texts: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+@dataclasses.dataclass(frozen=True)
+class _Characters:
+    """All characters but white space.
+
+    Attributes:
+      codes: <int32>[N], code points.
+      rows: <int64>[N], the text that each character is in.
+      places: <int32>[N], its index in that text.
+      is_cjk: <bool>[N], like the next three.
+      is_punctuation: Characters that are split off at the ends of chunks.
+      is_word: Characters that make "@" and "#" before them a handle.
+      is_letter: Characters that a full stop can abbreviate.
+    """
+
+    codes: tf.Tensor
+    rows: tf.Tensor
+    places: tf.Tensor
+    is_cjk: tf.Tensor
+    is_punctuation: tf.Tensor
+    is_word: tf.Tensor
+    is_letter: tf.Tensor
+
+
+def split_words_in_graph(text: tf.Tensor) -> Words:
+    """Splits a batch of texts like `split_words`.
+
+    Bytes that are not UTF-8 are dropped, as in
+    `bytes.decode("utf-8", "ignore")`. Characters are classified by a table made
+    with Python, so both functions agree on every character, whichever version
+    of Unicode the operators of TensorFlow follow.
+
+    Args:
+      text: <string>[B].
+    """
+    characters = _read_characters(text)
+    chunks, is_first = _find_chunks(characters)
+    starts, ends = _trim_chunks(characters, chunks, is_first)
+    # The characters of a trimmed chunk form one word; every other character is
+    # a word of its own.
+    index = tf.range(tf.size(chunks))
+    start, end = tf.gather(starts, chunks), tf.gather(ends, chunks)
+    begins_word = (index <= start) | (index >= end)
+    first = tf.where(begins_word)[:, 0]
+    last = tf.where((index < start) | (index >= end - 1))[:, 0]
+    rows = tf.gather(characters.rows, first)
+    letters = tf.RaggedTensor.from_value_rowids(
+        characters.codes,
+        tf.cumsum(tf.cast(begins_word, tf.int64)) - 1,
+        tf.size(rows, tf.int64),
+        validate=False,
+    )
+    words = tf.RaggedTensor.from_value_rowids(
+        encode_utf8(letters),
+        rows,
+        tf.size(text, tf.int64),
+        validate=False,
+    )
+    return Words(
+        words,
+        words.with_flat_values(tf.gather(characters.places, first)),
+        words.with_flat_values(tf.gather(characters.places, last) + 1),
+    )
+
+
+def _read_characters(text: tf.Tensor) -> _Characters:
+    decoded = tf.strings.unicode_decode(text, "UTF-8", errors="ignore")
+    codes = decoded.flat_values
+    first_codes, classes = _character_classes()
+    index = tf.searchsorted(first_codes, codes, side="right") - 1
+    is_space, *others = tf.unstack(tf.gather(classes, index), axis=1)
+    rows = decoded.value_rowids()
+    starts = tf.gather(decoded.row_starts(), rows)
+    places = tf.range(tf.size(codes, tf.int64)) - starts
+    fields = (codes, rows, tf.cast(places, tf.int32), *others)
+    kept = tf.where(~is_space)[:, 0]
+    return _Characters(*(tf.gather(x, kept) for x in fields))
+
+
+def _find_chunks(characters: _Characters) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns each character's chunk <int32>[N] and chunk starts <bool>[N]."""
+    is_first = (
+        (_previous(characters.places, -1) + 1 != characters.places)
+        | (_previous(characters.rows, -1) != characters.rows)
+        | _previous(characters.is_cjk, True)
+        | characters.is_cjk
+    )
+    return tf.cumsum(tf.cast(is_first, tf.int32)) - 1, is_first
+
+
+def _trim_chunks(
+    characters: _Characters, chunks: tf.Tensor, is_first: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Strips punctuation off both ends of each chunk.
+
+    Args:
+      characters: All characters.
+      chunks: <int32>[N], ascending.
+      is_first: <bool>[N], true for the first character of a chunk.
+
+    Returns:
+      starts and ends <int32>[C], indices of characters; they are equal where
+      nothing remains.
+    """
+    count = tf.reduce_sum(tf.cast(is_first, tf.int32))
+    index = tf.range(tf.size(chunks))
+    codes, is_solid = characters.codes, ~characters.is_punctuation
+    # The sign of "@name" and "#topic"; "@" at the end of a chunk is not one.
+    is_handle = (
+        ((codes == ord("@")) | (codes == ord("#")))
+        & _next(characters.is_word, False)
+        & ~_next(is_first, True)
+    )
+    chunk_ends = 1 + tf.math.unsorted_segment_max(index, chunks, count)
+    starts = tf.math.unsorted_segment_min(
+        tf.where(is_solid | is_handle, index, tf.int32.max), chunks, count
+    )
+    starts = tf.minimum(starts, chunk_ends)
+    last_solid = tf.math.unsorted_segment_max(
+        tf.where(is_solid, index, -1), chunks, count
+    )
+    ends = tf.maximum(last_solid + 1, starts)
+    # Letters are not punctuation, so after the last solid character an
+    # abbreviation has nothing but its full stop.
+    place = index - tf.gather(starts, chunks)
+    is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
+    fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))
+    all_fit = tf.math.unsorted_segment_min(
+        tf.cast(fits | ~is_candidate, tf.int32), chunks, count
+    )
+    length = ends + 1 - starts
+    is_capital = (codes >= ord("A")) & (codes <= ord("Z"))
+    has_capital = tf.math.unsorted_segment_max(
+        tf.cast(is_capital & (place == 0), tf.int32), chunks, count
+    )
+    is_abbreviation = (
+        (ends < chunk_ends)
+        & (all_fit > 0)
+        & (length % 2 == 0)
+        & ((length >= 4) | ((length == 2) & (has_capital > 0)))
+    )
+    return starts, tf.where(is_abbreviation, ends + 1, ends)
+
+
+def _previous(x: tf.Tensor, first: object) -> tf.Tensor:
+    """Shifts [N] by one: each element becomes the one before it."""
+    first = tf.cast(tf.fill([1], first), x.dtype)
+    return tf.concat([first, x], 0)[: tf.size(x)]
+
+
+def _next(x: tf.Tensor, last: object) -> tf.Tensor:
+    """Shifts [N] by one: each element becomes the one after it."""
+    last = tf.cast(tf.fill([1], last), x.dtype)
+    return tf.concat([x, last], 0)[1:]
+
+
+@functools.cache
+def _character_classes() -> tuple[np.ndarray, np.ndarray]:
+    """Classifies all code points with Python, as runs of equal classes.
+
+    Returns:
+      <int32>[runs], ascending, the first code point of each run; and
+      <bool>[runs, 5], its classes: white space, Chinese, punctuation, word
+      characters, letters.
+    """
+    everything = "".join(map(chr, range(_NUM_CODE_POINTS)))
+    table = np.zeros([_NUM_CODE_POINTS, 5], bool)
+    for column, pattern in (
+        (0, r"\s"),
+        (1, f"[{_CJK}]"),
+        (3, r"\w"),
+        (4, _LETTER),
+    ):
+        for start, end in _spans(pattern, everything):
+            table[start:end, column] = True
+    table[:, 2] = [_is_punctuation(x) for x in everything]
+    changes = np.any(table[1:] != table[:-1], axis=1)
+    starts = np.concatenate([[0], 1 + np.flatnonzero(changes)])
+    return starts.astype(np.int32), table[starts]
+
+
+def _spans(pattern: str, text: str) -> Iterator[tuple[int, int]]:
+    for match in re.finditer(f"(?:{pattern})+", text):
+        yield match.span()
+
+
+def encode_utf8(letters: tf.RaggedTensor) -> tf.Tensor:
+    """Encodes code points as UTF-8 strings.
+
+    Replaces `tf.strings.unicode_encode`, which in TensorFlow 2.12 (used by
+    stock images of TensorFlow Serving) turns the 66 noncharacters of Unicode,
+    such as U+FFFF, into U+FFFD.
+
+    Args:
+      letters: Ragged <int32>[W, None], code points other than surrogates.
+
+    Returns:
+      <string>[W].
+    """
+    codes = letters.flat_values
+    lengths = 1 + sum(
+        tf.cast(codes >= first, tf.int32) for first in (0x80, 0x800, 0x10000)
+    )
+    places = tf.ragged.range(lengths)
+    letter = places.value_rowids()
+    length, place = tf.gather(lengths, letter), places.flat_values
+    # Each byte but the first has six bits of the code point.
+    bits = tf.bitwise.right_shift(
+        tf.gather(codes, letter), 6 * (length - 1 - place)
+    )
+    values = tf.where(
+        place == 0, tf.gather(_UTF8_PREFIXES, length) + bits, 0x80 + bits % 64
+    )
+    return tf.strings.unsorted_segment_join(
+        tf.gather(_BYTES, values),
+        tf.gather(letters.value_rowids(), letter),
+        letters.nrows(),
+    )

@@ -1,1 +1,1 @@
-"""The training engine: step, loop, optimizer, checkpoints."""
+"""The training engine: step, trainer, losses, optimizer, checkpoints."""

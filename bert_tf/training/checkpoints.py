@@ -1,19 +1,24 @@
-"""Checkpoints in the original's format, and which of them to go on from.
+"""Writes, restores and removes training checkpoints, synchronously or not.
 
-A checkpoint is `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written
-last, `.json`: the run's identity, the little state that is no tensor, and the
-hashes of the other two. The file `checkpoint` names the newest for other
-programs.
+A checkpoint is a TF1 checkpoint, as in the original, and a JSON file:
+`model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last, `.json`
+with the run's identity, state that is no tensor, and the hashes of the other
+two files. The file `checkpoint` names the newest one for other programs.
 """
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import json
 import os
 import re
+import threading
+import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -28,19 +33,28 @@ _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
+# Niceness of the thread that writes: next to a busy thread it gets a tenth of a
+# core. With the maximum, 19, it would get a hundredth, and take far too long
+# for a large model.
+_NICENESS = 10
+# Shorter waits are not logged, in seconds.
+_SHORT_WAIT = 1.0
+
+# Tensors by name, and metadata; see `CheckpointStore.save`.
+State = tuple[Mapping[str, tf.Tensor], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read.
+    """The contents of a checkpoint.
 
     Attributes:
       step: Steps done.
       prefix: Its path without the suffixes.
       tensors: Name to value, in the original's names.
-      metadata: What `save` was given; empty for a checkpoint of another
-        program, about which nothing can be checked.
-      sha256: The hashes of its files; empty as well then.
+      metadata: The JSON values passed to `save`; empty if another program
+        wrote the checkpoint.
+      sha256: The hashes of its files; empty if another program wrote it.
     """
 
     step: int
@@ -50,19 +64,19 @@ class Checkpoint:
     sha256: Mapping[str, str]
 
     def describe(self) -> str:
-        """Returns what tells it from others, in a few letters."""
+        """Returns its step and a short hash of its files."""
         hashes = json.dumps(dict(self.sha256), sort_keys=True)
         digest = hashlib.sha256(hashes.encode()).hexdigest()
-        return f"that of step {self.step} ({digest[:8]})"
+        return f"the one of step {self.step} ({digest[:8]})"
 
 
 class CheckpointStore:
-    """The checkpoints of one output directory.
+    """The checkpoints in an output directory.
 
     Args:
       folder: The output directory.
-      keep_max: How many checkpoints to keep.
-      writable: Whether this process writes there; if not, it only reads.
+      keep_max: The number of checkpoints to keep.
+      writable: Whether this process may write there, or only reads.
     """
 
     def __init__(self, folder: str, keep_max: int = 5, writable: bool = True):
@@ -76,15 +90,15 @@ class CheckpointStore:
         tensors: Mapping[str, np.ndarray | tf.Tensor],
         metadata: Mapping[str, Any],
     ) -> bool:
-        """Writes a checkpoint and removes those that are too old.
+        """Writes a checkpoint and removes the oldest ones.
 
-        If it cannot be written, for instance because the disk is full, that
-        is said in the log, and the earlier checkpoints stay.
+        If it cannot be written, for instance because the disk is full, an
+        error is logged and the earlier checkpoints stay.
 
         Args:
           step: Steps done.
           tensors: Name to value.
-          metadata: What to keep besides; JSON values.
+          metadata: JSON values to store with the tensors.
 
         Returns:
           Whether the checkpoint was written, or is another worker's to write.
@@ -100,19 +114,19 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # A step may be written again; what was there is as good.
+            # An earlier checkpoint of this step is as good, so it stays.
             if earlier is not None and step not in earlier:
-                with _going_on("What was written of it could not be removed"):
+                with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
             logging.error(
                 "The checkpoint of step %d could not be written (%s). "
-                "Training goes on; the last checkpoint is %s.",
+                "Training continues; the last checkpoint is %s.",
                 step,
                 _first_line(error),
-                f"that of step {earlier[0]}" if earlier else "none",
+                f"the one of step {earlier[0]}" if earlier else "none",
             )
             return False
-        with _going_on("Old checkpoints could not be removed"):
+        with _log_failure("Old checkpoints could not be removed"):
             for old in self.steps()[self._keep_max :]:
                 self._remove(old)
         return True
@@ -124,13 +138,13 @@ class CheckpointStore:
         return ours or [step for step in steps if self._is_named(step)]
 
     def restore_latest(self) -> Checkpoint | None:
-        """Reads the newest checkpoint that is whole.
+        """Reads the newest undamaged checkpoint.
 
         Returns:
-          It, or None if there is no checkpoint at all.
+          The checkpoint, or None if there are none at all.
 
         Raises:
-          UserError: If there are checkpoints but each is damaged.
+          UserError: If there are checkpoints but all are damaged.
         """
         steps = self.steps()
         for step in steps:
@@ -146,12 +160,13 @@ class CheckpointStore:
         if steps:
             raise UserError(
                 f"All {len(steps)} checkpoints in {self.folder} are damaged; "
-                "move them away to start anew, or give another --output_dir."
+                "move them away to train from scratch, or give another "
+                "--output_dir."
             )
         return None
 
     def clean(self) -> None:
-        """Removes what a process that was killed left half-written."""
+        """Removes half-written files of a process that was killed."""
         if not self.writable:
             return
         for name in self._list():
@@ -185,7 +200,7 @@ class CheckpointStore:
         return tf.io.gfile.exists(_sidecar(self._prefix(step)))
 
     def _is_named(self, step: int) -> bool:
-        """Whether the file `checkpoint` of another program names it."""
+        """Returns whether the file `checkpoint` names the step."""
         try:
             state = tf.train.get_checkpoint_state(self.folder)
         except (tf.errors.OpError, ValueError):
@@ -201,12 +216,14 @@ class CheckpointStore:
             written = files.read_json(_sidecar(prefix))
             hashes = _hashes(prefix)
             if written.get("sha256") != hashes:
-                raise UserError("its files are not what was written")
+                raise UserError(
+                    "its files have changed since they were written"
+                )
             metadata = written["metadata"]
         else:
             logging.warning(
                 "%s was written by another program, so nothing about its data "
-                "and options could be checked.",
+                "and options can be checked.",
                 prefix,
             )
         tensors = tf1_checkpoint.read(prefix)
@@ -221,7 +238,7 @@ class CheckpointStore:
             os.path.join(self.folder, "checkpoint"),
             "".join(
                 [f'model_checkpoint_path: "{names[0]}"\n']
-                # The oldest first, as TensorFlow writes it.
+                # The oldest first, as TensorFlow writes them.
                 + [
                     f'all_model_checkpoint_paths: "{name}"\n'
                     for name in reversed(names)
@@ -230,16 +247,92 @@ class CheckpointStore:
         )
 
     def _remove(self, step: int) -> None:
-        """Removes a checkpoint; first what makes it count as one."""
+        """Removes a checkpoint, starting with the file that makes it count."""
         prefix = self._prefix(step)
         for path in [_sidecar(prefix), *_parts(prefix)]:
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
 
 
+class AsyncCheckpoints:
+    """Writes checkpoints in a background thread, one at a time.
+
+    It calls `CheckpointStore.save`, only later, so a process that is killed in
+    the meantime leaves the same files.
+
+    Args:
+      store: The checkpoints. If it is not writable, as on workers other than
+        the chief, nothing is written.
+      read_state: Returns the current state, as tensors that do not change
+        when training continues (`training_state.snapshot`).
+      step: The step of the checkpoint that the run resumed from.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        read_state: Callable[[], State],
+        step: int | None = None,
+    ) -> None:
+        self._store = store
+        self._read_state = read_state
+        # Python waits for the thread before the process ends.
+        self._thread = futures.ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="checkpoints",
+            initializer=_lower_priority,
+        )
+        self._writing: futures.Future[bool] | None = None
+        self._step = step
+
+    @property
+    def step(self) -> int | None:
+        """The step of the last checkpoint; None if there is none."""
+        return self._step
+
+    def save(self, step: int) -> None:
+        """Takes a snapshot of the state and writes it in the background.
+
+        Waits until the checkpoint before it is written, so that there is never
+        more than one copy of the state.
+
+        Args:
+          step: Steps done.
+        """
+        self._step = step
+        if not self._store.writable:
+            return
+        begin = time.monotonic()
+        self.wait()
+        waited = time.monotonic() - begin
+        if waited > _SHORT_WAIT:
+            logging.warning(
+                "Training waited %.0f s for the checkpoint before the one of "
+                "step %d to be written; raise --save_checkpoints_steps to "
+                "avoid this.",
+                waited,
+                step,
+            )
+        tensors, metadata = self._read_state()
+        self._writing = self._thread.submit(
+            self._store.save, step, tensors, copy.deepcopy(metadata)
+        )
+
+    def wait(self) -> bool:
+        """Waits until nothing is being written.
+
+        Returns:
+          Whether the last checkpoint was written, or there was none to write.
+
+        Raises:
+          Exception: An error in writing other than of the file system.
+        """
+        return True if self._writing is None else self._writing.result()
+
+
 @contextlib.contextmanager
-def _going_on(failure: str) -> Iterator[None]:
-    """Says in the log what could not be done; training goes on without it."""
+def _log_failure(failure: str) -> Iterator[None]:
+    """Logs a warning if the file system fails, and continues."""
     try:
         yield
     except _WRITE_ERRORS as error:
@@ -262,3 +355,13 @@ def _hashes(prefix: str) -> dict[str, str]:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0].rstrip(".")
+
+
+def _lower_priority() -> None:
+    """Lowers the priority of the calling thread below that of training."""
+    if hasattr(os, "setpriority"):
+        # On Linux a thread has a priority of its own.
+        thread = threading.get_native_id()
+        # A process may not lower its niceness again.
+        niceness = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,4 +1,4 @@
-"""Draws the learning curves of a run as one PNG."""
+"""Draws the learning curves of a run as a PNG."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from bert_tf.io import files
 
-# Blue for training and orange for evaluation: apart also for the colour-blind.
+# Blue for training and orange for evaluation, distinct for color-blind readers.
 _TRAIN_COLOR = "#1f6fb4"
 _EVAL_COLOR = "#d95f02"
 
-# More points than this are drawn pale, under their moving average.
+# With more points they are drawn pale, under their moving average.
 _SMOOTHED_FROM = 40
 
 _PRETRAINING = (
@@ -34,13 +34,13 @@ _FINETUNING = (
     ("tokens_per_second", "Tokens per second", 1),
 )
 
-# Averages of their values would show what never was.
+# Not averaged: these values are exact, without noise.
 _WITHOUT_NOISE = ("learning_rate",)
 
 _COLUMNS = 3
 
 Rows = Sequence[Mapping[str, Any]]
-# The name of the values, the title, and what the values are multiplied by.
+# The name of the values, the title, and the factor of the values.
 Panel = tuple[str, str, float]
 
 
@@ -53,7 +53,7 @@ def draw_pretraining(
       path: The PNG.
       train: Lines of `train_metrics.jsonl`; each has a `step`.
       evaluation: Results of evaluations; each has a `global_step`.
-      title: What stands above the panels.
+      title: The title above the panels.
     """
     _draw(path, _PRETRAINING, train, evaluation, title)
 
@@ -63,15 +63,15 @@ def draw_finetuning(
 ) -> None:
     """Writes the learning curves of fine-tuning, atomically.
 
-    What was not measured has no panel, and a task's metrics have one each if
-    they were measured more than once.
+    Values that were not measured have no panel; each metric of the task has
+    one if it was measured more than once.
 
     Args:
       path: The PNG.
       train: Lines of `train_metrics.jsonl`; each has a `step`.
-      evaluation: Results of evaluations: a `global_step`, maybe a `loss`, and
-        the task's metrics.
-      title: What stands above the panels.
+      evaluation: Results of evaluations: a `global_step`, an optional `loss`,
+        and the task's metrics.
+      title: The title above the panels.
     """
     panels = [
         panel
@@ -86,10 +86,10 @@ def draw_finetuning(
 
 
 def _varying_metrics(evaluation: Rows) -> list[str]:
-    """Returns the task's metrics; without those that are the same always.
+    """Returns the names of the task's metrics that vary.
 
-    These are counts, such as SQuAD's `total`. Where no metric ever changed,
-    that is what the picture has to show, so all are returned.
+    Constant ones are counts, such as SQuAD's `total`. If no metric varies, the
+    plot should show that, so all are returned.
     """
     if len(evaluation) < 2:
         return []
@@ -161,7 +161,7 @@ def _draw_training(
             values,
             color=_TRAIN_COLOR,
             marker="o" if len(steps) < 3 else None,
-            # The legend has no use for a line that needs no telling apart.
+            # Next to smoothed panels the learning rate needs no legend entry.
             label="training" if len(steps) < _SMOOTHED_FROM else None,
         )
         return
@@ -184,8 +184,8 @@ def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
-    # At the left end, where the curve is steep, as many on one side as on the
-    # other; at the right end, where it is flat, as many as there are.
+    # At the left end, where the curve is steep, the window stays symmetric; at
+    # the right end, where it is flat, it is cut off.
     low = index - np.minimum(half, index)
     high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
     return (sums[high] - sums[low]) / (high - low)
@@ -212,7 +212,7 @@ def _draw_evaluation(axes, steps: np.ndarray, values: np.ndarray) -> None:
 
 
 def _finish(axes) -> None:
-    """Sets grid, limits and labels; says so where there is nothing."""
+    """Sets grid, limits and labels; marks an empty panel "not measured"."""
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("step", fontsize=9)
@@ -237,10 +237,10 @@ def _finish(axes) -> None:
 
 def _legend(figure: Figure) -> tuple[list, list[str]]:
     """Returns one handle for each label that occurs in any panel."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(
             *axes.get_legend_handles_labels(), strict=True
         ):
-            found.setdefault(label, handle)
-    return list(found.values()), list(found)
+            handles.setdefault(label, handle)
+    return list(handles.values()), list(handles)

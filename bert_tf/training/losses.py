@@ -1,9 +1,9 @@
-"""The losses of pretraining and tasks, as sums: normalising is another step.
+"""The losses of pretraining and of tasks, as sums and their normalization.
 
-A step may be spread over replicas and micro-batches with different numbers of
-masked pieces, so no part of it can divide by its own count. Every part adds
-up sums, and all divide by the counts of the whole step. Blank rows, which only
-fill up a share (bert_tf/distribute/batches.py), count nowhere.
+A step may be split over replicas and micro-batches with different numbers of
+masked tokens, so no part of it can divide by its own count. Every part computes
+sums, and all divide by the counts of the whole step. Blank rows, which only
+fill up a share (bert_tf/distribute/batches.py), do not count.
 
 Shapes:
   B: batch size.
@@ -19,20 +19,20 @@ import tensorflow as tf
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.tasks.task import Task
 
-# Keeps a step without any masked piece from dividing by zero
+# Keeps a step without any masked token from dividing by zero
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
 
 def overwrites_logits() -> bool:
-    """Tells whether the masked-LM loss needs no memory beside the logits'."""
-    # The kernel of a GPU adds up in any order, so it is refused where runs are
-    # to repeat; what TensorFlow computes instead takes several arrays.
+    """Returns whether the masked-LM loss reuses the memory of the logits."""
+    # A GPU's kernel sums in any order, so TensorFlow refuses it where runs must
+    # be repeatable; the replacement takes several arrays.
     return not tf.config.list_logical_devices("GPU")
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the loss of each label, of its shape."""
+    """Returns the loss of each label, in the shape of the labels."""
     if not overwrites_logits():
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
@@ -45,21 +45,21 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def masked_lm_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Adds up the masked-LM loss and the right guesses.
+    """Sums the masked-LM loss and the correct predictions.
 
     Args:
       logits: <float32>[B, P, V].
-      labels: <int32>[B, P], the pieces that were masked.
+      labels: <int32>[B, P], the ids of the masked tokens.
       weights: <float32>[B, P], 0 where there is no prediction.
 
     Returns:
       `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
     """
-    guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    # Nothing else reads the logits then, so that the loss may overwrite them.
-    with tf.control_dependencies([guesses]):
+    predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    # After this nothing else reads the logits, so the loss may overwrite them.
+    with tf.control_dependencies([predictions]):
         losses = _cross_entropy(logits, labels)
-    correct = tf.cast(guesses == labels, tf.float32)
+    correct = tf.cast(predictions == labels, tf.float32)
     return {
         "masked_lm_sum": tf.reduce_sum(losses * weights),
         "masked_lm_correct": tf.reduce_sum(correct * weights),
@@ -69,7 +69,7 @@ def masked_lm_sums(
 def next_sentence_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Adds up the next-sentence loss and the right guesses.
+    """Sums the next-sentence loss and the correct predictions.
 
     Args:
       logits: <float32>[B, 2].
@@ -81,8 +81,8 @@ def next_sentence_sums(
     """
     labels = tf.reshape(labels, [-1])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    correct = tf.cast(guesses == labels, tf.float32)
+    predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    correct = tf.cast(predictions == labels, tf.float32)
     return {
         "next_sentence_sum": tf.reduce_sum(losses * weights),
         "next_sentence_correct": tf.reduce_sum(correct * weights),
@@ -94,15 +94,15 @@ def pretraining_sums(
     batch: dict[str, tf.Tensor],
     use_next_sentence: bool = True,
 ) -> dict[str, tf.Tensor]:
-    """Adds up both losses of a batch.
+    """Sums both losses of a batch.
 
     Args:
-      outputs: What `BertForPretraining` returns.
+      outputs: The outputs of `BertForPretraining`.
       batch: The pretraining features.
-      use_next_sentence: Whether the next-sentence loss takes part.
+      use_next_sentence: Whether to include the next-sentence loss.
 
     Returns:
-      What `masked_lm_sums` and `next_sentence_sums` return.
+      The results of `masked_lm_sums` and `next_sentence_sums`.
     """
     sums = masked_lm_sums(
         outputs["masked_lm_logits"],
@@ -135,16 +135,16 @@ def pretraining_counts(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def normalize(
     sums: dict[str, tf.Tensor], counts: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Divides sums by the counts of the step that they are a part of.
+    """Divides sums by the counts of the whole step.
 
     Args:
-      sums: What `pretraining_sums` returns, of a part or of the whole.
-      counts: What `pretraining_counts` returns, added up over the whole step.
+      sums: The result of `pretraining_sums`, for a part or the whole step.
+      counts: The result of `pretraining_counts`, summed over the whole step.
 
     Returns:
       <float32>[] each: `loss`, `masked_lm_loss`, `masked_lm_accuracy` and, if
-      it takes part, `next_sentence_loss` and `next_sentence_accuracy`. What
-      the parts give adds up to what the whole gives.
+      included, `next_sentence_loss` and `next_sentence_accuracy`. The values
+      of the parts add up to the values of the whole.
     """
     weight_total, num_examples = tf.unstack(counts)
     masked_lm_loss = sums["masked_lm_sum"] / (weight_total + _NO_WEIGHT)
@@ -170,10 +170,10 @@ def normalize(
 
 
 class PretrainingObjective:
-    """Both losses as what the training loop minimises.
+    """The `Objective` of pretraining: masked-LM and next-sentence loss.
 
     Args:
-      use_next_sentence: Whether the next-sentence loss takes part.
+      use_next_sentence: Whether to include the next-sentence loss.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
@@ -187,23 +187,23 @@ class PretrainingObjective:
             self.metrics += ("next_sentence_loss", "next_sentence_accuracy")
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows as they are: they have their labels."""
+        """Returns the rows unchanged, as they have labels."""
         return rows
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns what `pretraining_counts` does."""
+        """Calls `pretraining_counts`."""
         return pretraining_counts(rows)
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns what `pretraining_sums` does."""
+        """Calls `pretraining_sums`."""
         return pretraining_sums(outputs, rows, self._use_next_sentence)
 
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns what the function `normalize` does."""
+        """Calls the function `normalize`."""
         return normalize(sums, count)
 
 
@@ -212,19 +212,19 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
     Args:
       task: The task.
-      rows: What `Features.batch` returned.
+      rows: The result of `Features.batch`.
     """
     return weigh(task.loss_weights(rows), batches_lib.example_weights(rows))
 
 
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Multiplies weights <float32>[B, ...] by those of rows <float32>[B]."""
+    """Multiplies weights <float32>[B, ...] by row weights <float32>[B]."""
     rank = weights.shape.rank
     return weights * tf.reshape(rows, [-1] + [1] * (rank - 1))
 
 
 class TaskObjective:
-    """The loss of a task as what the training loop minimises.
+    """The `Objective` of a fine-tuning task.
 
     Args:
       task: A `tasks.task.Task`.
@@ -233,14 +233,14 @@ class TaskObjective:
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)
     metrics = ("loss",)
-    # By name; none, as for all that has no weights of its own.
+    # By name; an objective may have weights of its own, this one has none.
     variables: Mapping[str, keras.Variable] = {}
 
     def __init__(self, task: Task):
         self._task = task
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows as they are: they have their labels."""
+        """Returns the rows unchanged, as they have labels."""
         return rows
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:

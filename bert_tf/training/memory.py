@@ -1,7 +1,8 @@
-"""Estimates the memory of a training step, and what there is.
+"""Estimates the memory of a training step; measures free and peak memory.
 
-The estimate counts the tensors that the backward pass needs, and adds what the
-runtime was measured to take; docs/results.md compares it with measured peaks.
+The estimate counts the tensors that the backward pass needs, and adds a
+measured constant for the runtime; docs/results.md compares it with measured
+peaks.
 
 Shapes:
   B: examples computed at once.
@@ -24,17 +25,17 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 
-# Of what is free now, the share to plan with; the rest is for the input
-# pipeline, the allocator's gaps and other programs.
+# The usable share of free memory; the rest is for the input pipeline, gaps of
+# the allocator and other programs.
 _USABLE_SHARE = 0.8
-# float32: the weight and the optimizer's two slots, which stay; and its
-# gradient.
+# float32: the weight and the optimizer's two slots, which are always allocated;
+# and the gradient.
 HELD_BYTES = 4 * 3
 _GRADIENT_BYTES = 4
 # The logits without and with the bias, their softmax and gradient.
 LOGITS_COPIES = 4
-# What the process takes for each device beside tensors: programs, threads,
-# gaps between tensors. With the whole step compiled, the compiler's memory.
+# The memory of a device that is not tensors: programs, threads, gaps between
+# tensors; and the compiler's memory if XLA compiles the whole step.
 _RUNTIME_BYTES = 270_000_000
 _STEP_COMPILER_BYTES = 300_000_000
 _CGROUP_LIMITS = (
@@ -44,23 +45,21 @@ _CGROUP_LIMITS = (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-
-
-# Tokens at once beyond which a CPU gets no faster, only fuller.
+# With more tokens at once a CPU gets no faster, but needs more memory.
 _CPU_TOKENS_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a step takes where devices share one memory.
+    """Bytes that a step takes in one memory, which devices may share.
 
     Attributes:
       fixed: Weights, gradients and optimizer state of a device.
-      per_example: What each example computed at once adds on a device.
-      summed: What a device takes to add up gradients, of micro-batches or of
+      per_example: Bytes per example that a device computes at once.
+      summed: Bytes that a device needs to sum gradients over micro-batches or
         devices.
-      runtime: What is no tensor, for each device.
-      num_devices: Devices that share the memory: those of a CPU.
+      runtime: Bytes of a device that are not tensors.
+      num_devices: Devices that share the memory, as on a CPU.
     """
 
     fixed: int
@@ -74,7 +73,7 @@ class MemoryEstimate:
 
         Args:
           micro_batch_size: Examples that a device computes at once.
-          num_micro_batches: How often it does so in a step.
+          num_micro_batches: Micro-batches of a step.
         """
         device = self.fixed + self.per_example * micro_batch_size + self.runtime
         if num_micro_batches > 1 or self.num_devices > 1:
@@ -89,7 +88,7 @@ class MemoryEstimate:
         Args:
           num_examples: Examples of a replica and step.
           available: Bytes.
-          most: The largest that is of use; None means any.
+          most: The largest useful size; None means any.
         """
         usable = available * _USABLE_SHARE
         fitting = [
@@ -102,7 +101,7 @@ class MemoryEstimate:
 
 
 def largest_useful_micro_batch(device: str, max_seq_length: int) -> int | None:
-    """Returns the examples that keep a device busy, or None for all it can.
+    """Returns the examples that keep a device busy; None means no limit.
 
     Args:
       device: "CPU", "GPU" or "TPU".
@@ -127,21 +126,21 @@ def estimate(
     """Estimates the memory of a training step.
 
     Args:
-      config: The shape of the model.
-      num_weights: Its parameters.
+      config: The model configuration.
+      num_weights: The number of parameters.
       max_seq_length: S.
       max_predictions_per_seq: P.
       activation_bytes: Bytes of a number in the encoder: 4, or 2 in half
         precision.
-      remat: Whether layers are computed again in the backward pass.
+      remat: Whether layers are recomputed in the backward pass.
       compiles_step: Whether XLA compiles the whole step.
       num_devices: Devices that share the memory.
-      logits_copies: Arrays of the size of the logits that are there at once.
+      logits_copies: Arrays of the size of the logits that exist at once.
     """
     tokens = max_seq_length
     hidden, inner = config.hidden_size, config.intermediate_size
-    # What the fused chains keep for the backward pass, in which they compute
-    # the rest again: query, key, value, context, three products and sums.
+    # The fused chains keep query, key, value, context, three products and sums
+    # for the backward pass, and recompute the rest.
     rows = tokens * (7 * hidden + 2 * inner)
     # Scores, and probabilities after dropout.
     squares = 2 * config.num_attention_heads * tokens * tokens
@@ -149,8 +148,8 @@ def estimate(
     layers = config.num_hidden_layers * kept * activation_bytes
     # Always float32.
     logits = 4 * logits_copies * max_predictions_per_seq * config.vocab_size
-    # The widest gradient of a layer, before it is added up; and the one layer
-    # that is computed again.
+    # The gradients of the widest layer, before they are summed; and the one
+    # layer that is being recomputed.
     transient = (rows + squares) * activation_bytes * (2 if remat else 1)
     return MemoryEstimate(
         fixed=num_weights * (HELD_BYTES + _GRADIENT_BYTES),
@@ -162,10 +161,10 @@ def estimate(
 
 
 def available_bytes(device_type: str) -> int | None:
-    """Returns the bytes that a device has free now, or None if unknown.
+    """Returns the free bytes of a device, or None if unknown.
 
     Args:
-      device_type: "CPU" or "GPU"; nothing is known of a TPU.
+      device_type: "CPU" or "GPU"; for a TPU the result is None.
     """
     if device_type == "GPU":
         return _free_gpu_bytes()
@@ -185,24 +184,24 @@ def _free_ram_bytes() -> int | None:
         try:
             limit, usage = _read_number(limit_file), _read_number(usage_file)
         except (OSError, ValueError):
-            continue  # No such limit: "max", or another kind of cgroup.
+            continue  # No limit ("max"), or another version of cgroups.
         free.append(limit - usage + _reclaimable(usage_file))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     used = _read_status("VmSize")
     if limit != resource.RLIM_INFINITY and used is not None:
-        free.append(limit - used)  # Of `ulimit -v`.
+        free.append(limit - used)  # `ulimit -v`.
     return max(min(free), 0) if free else None
 
 
 def _reclaimable(usage_file: str) -> int:
-    """Returns the bytes of files read lately, which are given up if need be."""
+    """Returns the bytes of cached files, which the kernel frees on demand."""
     statistics = os.path.join(os.path.dirname(usage_file), "memory.stat")
     try:
         with open(statistics, encoding="utf-8") as file:
             values = dict(line.split() for line in file)
     except (OSError, ValueError):
         return 0
-    # Of the first kind of cgroups it counts those below as well.
+    # In version 1 of cgroups the total includes the groups below.
     name = "total_inactive_file"
     return int(values.get(name, values.get("inactive_file", 0)))
 
@@ -213,7 +212,7 @@ def _read_number(path: str) -> int:
 
 
 def _free_gpu_bytes() -> int | None:
-    """Asks the driver, as TensorFlow does not tell."""
+    """Queries the driver, as TensorFlow does not report free memory."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -230,18 +229,18 @@ def _free_gpu_bytes() -> int | None:
         check=False,
     )
     free = answer.stdout.split()
-    # Of a GPU that shares its memory with the machine there is no number.
+    # A GPU that shares the memory of the machine reports no number.
     if answer.returncode or not free or not all(map(str.isdecimal, free)):
         return None
     return min(map(int, free)) << 20
 
 
 class PeakMeter:
-    """Measures the most memory that training takes, once it has begun.
+    """Measures the peak memory of training from its construction on.
 
     Args:
       device_type: "CPU", "GPU" or "TPU".
-      held: Bytes of weights and slots, which are there before it begins.
+      held: Bytes of weights and slots, which are allocated already.
     """
 
     def __init__(self, device_type: str, held: int) -> None:
@@ -249,14 +248,14 @@ class PeakMeter:
         self._held = held
         self._before = 0
         if device_type == "CPU":
-            # Else a peak of before would count; not everywhere allowed.
+            # Resets the peak of the process, where that is allowed.
             with contextlib.suppress(OSError):
                 with open("/proc/self/clear_refs", "w", encoding="utf-8") as f:
                     f.write("5")
             self._before = _read_status("VmRSS") or 0
 
     def peak(self) -> int | None:
-        """Returns the bytes at most, or None if unknown."""
+        """Returns the peak in bytes, or None if unknown."""
         if self._device_type == "GPU":
             return max(
                 tf.config.experimental.get_memory_info(device.name)["peak"]
@@ -269,7 +268,7 @@ class PeakMeter:
 
 
 def _read_status(name: str) -> int | None:
-    """Returns a number of bytes that Linux keeps of this process."""
+    """Returns a field of /proc/self/status, in bytes."""
     try:
         with open("/proc/self/status", encoding="utf-8") as file:
             lines = dict(line.split(":", 1) for line in file)

@@ -1,8 +1,10 @@
-"""Says what memory training will take, what it takes, and what to change."""
+"""Logs estimated and peak training memory; explains out-of-memory errors."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
+import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
@@ -10,26 +12,28 @@ from bert_tf.distribute import precision as precisions
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
-from bert_tf.training import failures
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import xla
 
-# Steps until the peak is taken as that of all of them.
+# Steps after which the peak is logged.
 _FIRST_STEPS = 10
 
 _ACTIVATION_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+# Errors of allocators; TensorFlow raises the same class for a full disk.
+_OUT_OF_MEMORY = re.compile("oom when allocating|out of memory", re.IGNORECASE)
+
 
 @dataclasses.dataclass(frozen=True)
 class StepSizes:
-    """What the memory of a step depends on, but for the micro-batch.
+    """The settings that determine the memory of a step, but the micro-batch.
 
     Attributes:
-      config: The shape of the model.
-      num_weights: Its parameters.
-      max_seq_length: Pieces of an example, the choices of one together.
-      max_predictions_per_seq: Masked pieces of an example, if any.
+      config: The model configuration.
+      num_weights: The number of parameters.
+      max_seq_length: Tokens of an example, all choices together.
+      max_predictions_per_seq: Masked tokens of an example, if any.
       precision: "float32", "bfloat16" or "float16".
       kind: "CPU", "GPU" or "TPU".
       num_devices: Devices of this process.
@@ -59,13 +63,13 @@ class StepSizes:
 
     @property
     def saving(self) -> int:
-        """Bytes that a checkpoint takes while training goes on beside it."""
-        # Other devices' values are copied to the memory of their host.
+        """Bytes that writing a checkpoint takes while training continues."""
+        # Accelerators copy the values to the memory of their host.
         is_shared = self.kind == "CPU"
         return memory.HELD_BYTES * self.num_weights if is_shared else 0
 
     def estimate(self) -> memory.MemoryEstimate:
-        """Returns the memory of a step."""
+        """Estimates the memory of a step."""
         return memory.estimate(
             self.config,
             self.num_weights,
@@ -81,11 +85,11 @@ class StepSizes:
     def _logits_copies(self) -> int:
         if not losses.overwrites_logits():
             return memory.LOGITS_COPIES
-        # Their gradient in half precision, and that transposed.
+        # The gradient in half precision, and its transpose.
         return 2 if self.precision == "bfloat16" else 1
 
     def available(self) -> int | None:
-        """Returns the bytes free for a step, weights and slots included."""
+        """Returns the bytes for a step, weights and slots included."""
         free = memory.available_bytes(self.kind)
         return None if free is None else free + self.held
 
@@ -98,12 +102,12 @@ def sizes_of(
     max_predictions_per_seq: int,
     remat: bool,
 ) -> StepSizes:
-    """Returns the sizes of a step on the devices of a run.
+    """Returns the `StepSizes` on the devices of a run.
 
     Args:
-      devices: The devices that compute.
-      config: The shape of the model.
-      num_weights: Its parameters.
+      devices: The devices of the run.
+      config: The model configuration.
+      num_weights: The number of parameters.
       max_seq_length: See `StepSizes`.
       max_predictions_per_seq: See `StepSizes`.
       remat: `--remat`.
@@ -122,13 +126,13 @@ def sizes_of(
 
 
 class MemoryWatch:
-    """Logs the memory of training before its first step and after some.
+    """Logs the estimated memory before training and the peak after 10 steps.
 
-    Make it when model and optimizer are there.
+    Create it after model and optimizer are built.
 
     Args:
-      sizes: What it depends on.
-      plan: How a step is spread.
+      sizes: The settings that determine the memory.
+      plan: How a step is split.
     """
 
     def __init__(self, sizes: StepSizes, plan: StepPlan) -> None:
@@ -140,8 +144,8 @@ class MemoryWatch:
         self._steps_left = _FIRST_STEPS
         logging.info(
             "Memory of a step: about %s with %d sequences at once on a "
-            "device, %d times; %s more while a checkpoint is written; free: "
-            "%s.",
+            "device, %d times; %s more while a checkpoint is written; "
+            "available: %s.",
             _gigabytes(self._estimated),
             plan.micro_batch_size,
             plan.num_micro_batches,
@@ -152,18 +156,18 @@ class MemoryWatch:
         )
         needed = self._estimated + sizes.saving
         if self._available is not None and needed > self._available:
-            logging.warning("That does not fit; %s", self._advice())
+            logging.warning("It does not fit; %s", self._advice())
 
     def before_step(self) -> None:
-        """Takes note of what there is before the first step."""
+        """Starts the measurement before the first step."""
         if self._meter is None:
             self._meter = memory.PeakMeter(self._sizes.kind, self._sizes.held)
 
     def after_steps(self, count: int) -> None:
-        """Logs the peak once, when some steps are done.
+        """Logs the peak once, after the first steps.
 
         Args:
-          count: How many were done since the last call.
+          count: Steps done since the last call.
         """
         if self._steps_left <= 0 or self._meter is None:
             return
@@ -177,14 +181,27 @@ class MemoryWatch:
             )
 
     def explain(self, error: Exception) -> UserError | None:
-        """Returns what to say if an error means that memory did not suffice."""
+        """Returns the error to raise if memory is exhausted, else None.
+
+        Args:
+          error: The exception that training raised.
+        """
+        text = str(error)
+        match = _OUT_OF_MEMORY.search(text)
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            if match is None:
+                return None
+        elif not isinstance(error, MemoryError):
+            return None
+        start = match.start() if match else 0
+        reason = text[start:].strip().split("\n")[0].strip().rstrip(".")
         free = self._sizes.available()
-        there = "" if free is None else f", {_gigabytes(free)} free"
-        return failures.out_of_memory(
-            error,
-            f"a step of {self._plan.micro_batch_size} sequences at once on a "
-            f"device was estimated to take {_gigabytes(self._estimated)}"
-            f"{there}; {self._advice()}",
+        available = "" if free is None else f", {_gigabytes(free)} available"
+        return UserError(
+            f"Out of memory ({reason or 'no memory left'}): a step of "
+            f"{self._plan.micro_batch_size} sequences at once on a device was "
+            f"estimated to take {_gigabytes(self._estimated)}{available}; "
+            f"{self._advice()}"
         )
 
     def _total(self, sizes: StepSizes, micro_batch_size: int) -> int:
@@ -192,15 +209,15 @@ class MemoryWatch:
         return sizes.estimate().total(micro_batch_size, parts)
 
     def _advice(self) -> str:
-        """Returns flags, each with what a step would take with it."""
+        """Returns flags that save memory, each with the estimate for it."""
         options = [
             f"{flag} ({_gigabytes(total)})"
             for flag, total in self._options()
             if total < self._estimated
         ]
         if not options:
-            return "only a smaller model or shorter sequences take less."
-        return f"less take: {', '.join(options)}."
+            return "only a smaller model or shorter sequences need less."
+        return f"to reduce it: {', '.join(options)}."
 
     def _options(self) -> Iterator[tuple[str, int]]:
         sizes, size = self._sizes, self._plan.micro_batch_size

@@ -1,4 +1,4 @@
-"""What training says of itself: JSON lines, TensorBoard and one short line."""
+"""Writes training metrics to JSON lines, TensorBoard and the progress bar."""
 
 import json
 import math
@@ -18,13 +18,12 @@ SUMMARY_FOLDER = "summaries"
 class MetricsLog:
     """Appends metrics to `train_metrics.jsonl` and to TensorBoard's files.
 
-    A line is on the disk when `write` returns, so that whoever watches or
-    kills the run finds it.
+    A line is on disk when `write` returns, even if the process is killed.
 
     Args:
       output_dir: The folder of the run.
-      start_step: Steps done before; lines of later steps, which a killed run
-        may have left and which will be written again, are removed.
+      start_step: Steps done before. Lines of later steps, which a killed run
+        may have written and which will be written again, are removed.
     """
 
     def __init__(self, output_dir: str, start_step: int = 0) -> None:
@@ -41,7 +40,7 @@ class MetricsLog:
 
         Args:
           step: The number of steps done.
-          values: Name to value; one that is not finite becomes null.
+          values: Name to value; values that are not finite become null.
         """
         line = {"step": step}
         for name, value in values.items():
@@ -54,7 +53,7 @@ class MetricsLog:
     def write_summaries(
         self, group: str, step: int, values: Mapping[str, float]
     ) -> None:
-        """Writes TensorBoard summaries `<group>/<name>`, and no line."""
+        """Writes TensorBoard summaries `<group>/<name>` only."""
         with self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{group}/{name}", value)
@@ -72,17 +71,17 @@ class MetricsLog:
 
 
 def read(path: str) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics file, without one that is cut short.
+    """Reads the complete lines of a metrics file.
 
     Raises:
-      UserError: If a line is not what `MetricsLog` writes.
+      UserError: If a line is no JSON object with a `step`.
     """
     if not tf.io.gfile.exists(path):
         return []
     lines = files.read_bytes(path).split(b"\n")
-    # A killed run may leave the last line without its end.
+    # A killed run may have written part of the last line.
     lines.pop()
-    found = []
+    rows = []
     for number, line in enumerate(lines, start=1):
         try:
             values = json.loads(line)
@@ -90,24 +89,24 @@ def read(path: str) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number}: expected a JSON object with a `step`. "
-                f"Received: {line[:80]!r}; move the file away to go on."
+                f"Received: {line[:80]!r}; move the file away to resume."
             ) from error
-        found.append(values)
-    return found
+        rows.append(values)
+    return rows
 
 
 def truncate_after(path: str, step: int) -> None:
     """Removes the lines of steps after `step`, atomically."""
     if not tf.io.gfile.exists(path):
         return
-    kept = [line for line in read(path) if line["step"] <= step]
-    text = "".join(json.dumps(line) + "\n" for line in kept)
+    rows = [row for row in read(path) if row["step"] <= step]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
     if text.encode() != files.read_bytes(path):
         files.write_text(path, text)
 
 
 def describe(values: Mapping[str, float]) -> str:
-    """Returns the metrics in one short line for the progress bar."""
+    """Formats the metrics as a short line for the progress bar."""
     parts = []
     if "loss" in values:
         parts.append(f"loss {values['loss']:.3f}")

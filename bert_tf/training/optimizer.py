@@ -1,6 +1,20 @@
-"""The original's optimizer, AdamW and LAMB: one rule with three presets."""
+"""BERT's Adam, AdamW and LAMB: one update rule with three presets.
+
+Per weight, with gradient g after t updates (optimization.py:87-175 of the
+original; Loshchilov and Hutter 2019; You et al. 2020, Algorithm 2):
+
+    m = beta_1 m + (1 - beta_1) g
+    v = beta_2 v + (1 - beta_2) g^2
+    u = (m / c1) / (sqrt(v / c2) + epsilon) + decay * weight
+    weight -= learning_rate * trust * u
+
+The original has c1 = c2 = 1; AdamW and LAMB have c = 1 - beta^(t + 1). trust is
+1, or |weight| / |u| for LAMB.
+"""
 
 import dataclasses
+import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +23,12 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.training.update_rule import UpdateRule
-from bert_tf.training.update_rule import guarded_update
-from bert_tf.training.update_rule import update
 
 # Variables whose name contains one of these are not decayed, and LAMB takes
 # their update as it is (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
+# In the name of the function that `guarded_update` returns.
+COMPILED_NAME = "update_of_weight"
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -26,12 +39,11 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     as the decay has been running all along (optimization.py:29-54).
 
     Args:
-      learning_rate: The rate that the warm-up aims at.
-      num_train_steps: The step at which the rate gets 0.
+      learning_rate: The rate at which the warm-up ends.
+      num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
-      first_step: The step at which the schedule begins, as for the second
-        phase of a run that counts on from the first; all of the above count
-        from there.
+      first_step: The step at which the schedule begins, for the second phase
+        of a run whose step count continues; the other steps count from there.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -73,12 +85,124 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class UpdateRule:
+    """The constants of the update rule at the top of this file.
+
+    Attributes:
+      beta_1: Decay rate of m.
+      beta_2: Decay rate of v.
+      epsilon: Added to the square root.
+      weight_decay_rate: The factor of the weight in its own update.
+      bias_correction: Whether c1 and c2 correct m and v for starting at 0.
+      trust_ratio: Whether the update is scaled to the norm of the weight.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay_rate: float = 0.01
+    bias_correction: bool = False
+    trust_ratio: bool = False
+
+    def without_decay(self) -> "UpdateRule":
+        """Returns the rule for biases and layer normalization."""
+        return dataclasses.replace(
+            self, weight_decay_rate=0.0, trust_ratio=False
+        )
+
+
+def update(
+    rule: UpdateRule,
+    weight: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    gradient: tf.Tensor,
+    learning_rate: tf.Tensor,
+    step: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Computes one update of one weight; pure.
+
+    Args:
+      rule: The constants.
+      weight: <float32>[...].
+      m: <float32>[...], the running mean of the gradients.
+      v: <float32>[...], the running mean of their squares.
+      gradient: <float32>[...].
+      learning_rate: <float32>[].
+      step: <int64>[], updates done before this one.
+
+    Returns:
+      The new weight, m and v.
+    """
+    m = rule.beta_1 * m + (1.0 - rule.beta_1) * gradient
+    v = rule.beta_2 * v + (1.0 - rule.beta_2) * tf.square(gradient)
+    mean, mean_square = m, v
+    if rule.bias_correction:
+        count = tf.cast(step, tf.float32) + 1.0
+        # expm1, because 1 - 0.999 has only four good digits in float32.
+        mean = m / -tf.math.expm1(count * math.log(rule.beta_1))
+        mean_square = v / -tf.math.expm1(count * math.log(rule.beta_2))
+    change = mean / (tf.sqrt(mean_square) + rule.epsilon)
+    if rule.weight_decay_rate:
+        change += rule.weight_decay_rate * weight
+    if rule.trust_ratio:
+        weight_norm = tf.norm(weight)
+        change_norm = tf.norm(change)
+        is_defined = (weight_norm > 0) & (change_norm > 0)
+        ratio = tf.math.divide_no_nan(weight_norm, change_norm)
+        change *= tf.where(is_defined, ratio, 1.0)
+    return weight - learning_rate * change, m, v
+
+
+@functools.cache
+def guarded_update(rule: UpdateRule, jit: bool = True):
+    """Returns a function that clips, unscales and applies a gradient.
+
+    Clipping, unscaling and skipping a step with an infinite gradient would each
+    cost a pass over all gradients if they were separate operations.
+
+    Args:
+      rule: The constants.
+      jit: Whether XLA fuses it into one pass over memory.
+    """
+
+    # Weights of many shapes share it, so TensorFlow must not generalize shapes.
+    @tf.function(
+        jit_compile=jit or None, autograph=False, reduce_retracing=False
+    )
+    def update_of_weight(
+        weight, m, v, gradient, scale, learning_rate, step, apply
+    ):
+        old = (weight, m, v)
+        new = update(rule, *old, gradient * scale, learning_rate, step)
+        return [
+            tf.where(apply, after, before)
+            for after, before in zip(new, old, strict=True)
+        ]
+
+    return update_of_weight
+
+
+def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
+    """Returns the factor that clips gradients to a global norm.
+
+    Args:
+      norm: <float32>[], the global norm of the gradients.
+      clip_norm: The maximum norm; None clips nothing.
+    """
+    if clip_norm is None:
+        return tf.ones_like(norm)
+    # The same arithmetic as tf.clip_by_global_norm.
+    return clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertOptimizer(keras.optimizers.Optimizer):
-    """An optimizer of the family that `UpdateRule` describes.
+    """An optimizer with the `UpdateRule` at the top of this file.
 
-    It serves `compile` and `fit` like any other of Keras. The training loop
-    calls `update_weight` instead, which does the same in one pass.
+    It works with `compile` and `fit` like any Keras optimizer. The training
+    step calls `update_weight` instead, which does the same in one pass.
 
     Args:
       learning_rate: A number or a schedule of the updates done so far.
@@ -89,12 +213,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
       bias_correction: See `UpdateRule`.
       trust_ratio: See `UpdateRule`.
       exclude_from_decay: Patterns of the names that are not decayed.
-      global_clipnorm: Most that the norm of all gradients may be, or None.
+      global_clipnorm: Maximum global norm of the gradients, or None.
       name: The optimizer's name.
       **kwargs: As for `keras.optimizers.Optimizer`.
 
     Attributes:
-      trained_variables: What it was built with.
+      rule: The `UpdateRule`.
+      exclude_from_decay: Patterns of the names that are not decayed.
+      trained_variables: The variables that the optimizer was built with.
     """
 
     def __init__(
@@ -151,15 +277,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._adam_m[index], self._adam_v[index]
 
     def rule_for(self, variable) -> UpdateRule:
-        """Returns the rule that a variable's name asks for."""
+        """Returns the rule for a variable, chosen by its name."""
         return self._rules[self._get_variable_index(variable)]
 
     def set_rate_factors(self, factor_of: Callable[[str], float]) -> None:
-        """Lets variables learn at rates of their own.
+        """Sets the learning rate factor of each variable.
 
         Args:
-          factor_of: Returns what the rate of a variable is multiplied with,
-            given its path.
+          factor_of: Returns the factor of a variable, given its path.
         """
         self._rate_factors = [
             factor_of(variable.path) for variable in self.trained_variables
@@ -169,7 +294,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._rate_factors[self._get_variable_index(variable)]
 
     def learning_rate_at(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns <float32>[], the rate after `step` updates."""
+        """Returns the learning rate, <float32>[], after `step` updates."""
         schedule = self._learning_rate
         if isinstance(
             schedule, keras.optimizers.schedules.LearningRateSchedule
@@ -194,24 +319,24 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def update_weight(
         self, strategy, variable, gradient, *, jit=True, **scalars
     ) -> None:
-        """Updates one variable on every device, for the training loop.
+        """Updates one variable on every device, for the training step.
 
-        To be called in cross-replica context.
+        Call it in cross-replica context.
 
         Args:
           strategy: The `tf.distribute.Strategy`.
           variable: One that the optimizer was built with.
-          gradient: <float32>[...], added up over the replicas; with several
+          gradient: <float32>[...], summed over the replicas; with several
             replicas a distributed value.
           jit: Whether to compile the update.
-          **scalars: `scale` <float32>[], to multiply the gradient with;
+          **scalars: `scale` <float32>[], the factor of the gradient;
             `learning_rate` <float32>[]; `step` <int64>[], updates done before;
-            `apply` <bool>[], false to leave everything as it is.
+            `apply` <bool>[], false to change nothing.
         """
         update_one = guarded_update(self.rule_for(variable), jit)
         m, v = self.slots(variable)
         factor = self._rate_factor(variable)
-        # Not where it is 1: a product would be one more operation a weight.
+        # Skipped where it is 1, to save an operation per weight.
         if factor != 1.0:
             scalars["learning_rate"] *= factor
 
@@ -234,7 +359,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "bert_adam": {},
-    # PyTorch's and optax' epsilon.
+    # The epsilon of PyTorch and Optax.
     "adamw": {"bias_correction": True, "epsilon": 1e-8},
     "lamb": {"bias_correction": True, "trust_ratio": True},
 }
@@ -249,10 +374,10 @@ def build_optimizer(
     schedule_start_step: int = 0,
     **kwargs: Any,
 ) -> BertOptimizer:
-    """Returns an optimizer for `compile` and `fit`, or for the training loop.
+    """Returns an optimizer for `compile` and `fit`, or for the training step.
 
     Args:
-      name: "bert_adam", the original's; "adamw", with bias correction; "lamb".
+      name: "bert_adam", BERT's own; "adamw", with bias correction; or "lamb".
       learning_rate: The peak rate.
       num_train_steps: The step at which the schedule ends; None keeps the rate
         constant.

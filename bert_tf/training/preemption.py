@@ -1,4 +1,4 @@
-"""SIGTERM, with which a machine is taken away: what is done is kept."""
+"""Handles SIGTERM, so that a preempted run ends with its work saved."""
 
 import contextlib
 import signal
@@ -9,17 +9,17 @@ from bert_tf.errors import Preempted
 
 
 class Preemption:
-    """Heeds SIGTERM for as long as the context lasts.
+    """A context that handles SIGTERM.
 
-    The first one raises `Preempted` wherever the process is just then, as
-    Control-C does; whoever writes files leaves them whole. Within `deferred`
-    it is only noted. The second one ends the process at once.
+    The first SIGTERM raises `Preempted` wherever the process is, as Control-C
+    does; files are written atomically, so they stay whole. Within `deferred`
+    the signal only sets `requested`. A second SIGTERM ends the process at once.
 
-    Python lets the main thread alone heed signals; in another one the context
-    does nothing.
+    Python handles signals in the main thread only; in another thread the
+    context does nothing.
 
     Attributes:
-      requested: Whether there was a SIGTERM.
+      requested: Whether SIGTERM was received.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Preemption:
 
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._heed)
+            self._before = signal.signal(signal.SIGTERM, self._handle)
         return self
 
     def __exit__(self, *error) -> None:
@@ -38,7 +38,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Lets a stretch of the work see to `requested` itself."""
+        """Delays `Preempted` until the block ends; it may check `requested`."""
         self._is_deferred = True
         try:
             yield
@@ -47,10 +47,10 @@ class Preemption:
         if self.requested:
             raise _stopped()
 
-    def _heed(self, number, frame) -> None:
+    def _handle(self, number, frame) -> None:
         """Handles the signal."""
         del number, frame
-        # No log here: the signal may have come while a line was written.
+        # No logging here: the signal may interrupt the logging of a line.
         self.requested = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if not self._is_deferred:
@@ -58,6 +58,4 @@ class Preemption:
 
 
 def _stopped() -> Preempted:
-    return Preempted(
-        "Stopped as asked (SIGTERM); start the same command again to go on."
-    )
+    return Preempted("Stopped on SIGTERM; rerun the same command to resume.")

@@ -1,13 +1,13 @@
-"""What must stay the same when a run goes on, and what may change by name.
+"""Checks which settings may change when a pretraining run resumes.
 
-A run goes on where its last checkpoint is. Then
+A run resumes from its last checkpoint. Then
 
-- another vocabulary, model, seed, optimizer or task, or other records behind
-  the same --input_file, are refused: they are more likely a mistake than meant;
-  --allow_changed_data lifts that;
-- other records named by another --input_file, or of another length, are a new
-  phase of the run (base_phase2.flags), which the log names;
-- every other option may change, and the log names it.
+- a change of vocabulary, model, seed, optimizer or task, or of the records
+  behind the same --input_file, is refused, as it is probably a mistake;
+  --allow_changed_data allows it;
+- other records under another --input_file, or with another sequence length,
+  start a new phase of the run (base_phase2.flags), which is logged;
+- every other option may change, and the change is logged.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
+from bert_tf.config import fields_affecting
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
@@ -34,52 +35,17 @@ _FIXED = (
     "optimizer",
     "use_next_sentence",
 )
-# Of bert_config, what no evaluation depends on.
-_ONLY_OF_TRAINING = (
+# Keys of bert_config that do not affect an evaluation.
+_TRAINING_ONLY = (
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
 )
-# Bytes at either end of a record file that tell it from others of its size.
+# Bytes at either end of a record file that are hashed.
 _END_BYTES = 1 << 16
-# Most files that a message names.
-_MOST_NAMED = 20
+# Maximum number of files that a message names.
+_MAX_NAMED = 20
 _PHASE_FLAGS = ("input_file", "max_seq_length", "max_predictions_per_seq")
-# Options on which no weight depends.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "allow_changed_data",
-        "bert_config_file",
-        "distribution_strategy",
-        "do_eval",
-        "do_train",
-        "eval_batch_size",
-        "eval_input_file",
-        "gcp_project",
-        "init_checkpoint",
-        "init_optimizer_state",
-        "iterations_per_loop",
-        "keep_checkpoint_max",
-        "master",
-        "max_corrupt_records",
-        "max_eval_steps",
-        "num_gpus",
-        "num_tpu_cores",
-        "output_dir",
-        "remat",
-        "save_checkpoints_steps",
-        "stop_at_step",
-        "task_index",
-        "tf_data_service",
-        "tpu",
-        "tpu_name",
-        "tpu_zone",
-        "use_tpu",
-        "vocab_file",
-        "worker_hosts",
-        "xla",
-    }
-)
 
 
 def describe(
@@ -89,14 +55,14 @@ def describe(
     manifest: Manifest | None,
     vocabulary_hash: str | None,
 ) -> dict[str, Any]:
-    """Returns what a checkpoint keeps of the run it belongs to; JSON values.
+    """Returns the identity of a run, which its checkpoints store; JSON values.
 
     Args:
       config: The flags.
-      bert_config: The model, after the flags that override its file.
+      bert_config: The model configuration, with the flags that override it.
       record_files: The records to train on.
-      manifest: What is known of them.
-      vocabulary_hash: Hash of the vocabulary, or None if nobody knows it.
+      manifest: The manifest of the records, if there is one.
+      vocabulary_hash: Hash of the vocabulary, or None if it is unknown.
     """
     return {
         "flags": dataclasses.asdict(config),
@@ -115,12 +81,11 @@ def describe(
 
 
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
-    """Returns what a checkpoint keeps of where it was made; JSON values.
+    """Describes the devices of a run for its checkpoints; JSON values.
 
     Args:
-      devices: The devices that compute.
-      compiled: What XLA has compiled (`TrainingLoop.compiled`), if there was a
-        step already.
+      devices: The devices of the run.
+      compiled: `TrainingStep.compiled`, once a step was run.
     """
     described = {
         "the strategy": type(devices.strategy).__name__,
@@ -134,12 +99,11 @@ def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
 def log_devices(
     before: Mapping[str, Any], now: Mapping[str, Any], step: int
 ) -> None:
-    """Says where a run goes on, if that is not where it was.
+    """Logs the devices that differ from those of the checkpoint.
 
     Args:
-      before: What `describe_devices` returned for the checkpoint; empty if
-        nobody knows.
-      now: What it returns for this process.
+      before: `describe_devices` of the checkpoint; empty if unknown.
+      now: `describe_devices` of this process.
       step: The checkpoint's step.
     """
     changes = [
@@ -152,26 +116,27 @@ def log_devices(
 
 
 def log_start(config: PretrainConfig, checkpoint: Checkpoint | None) -> None:
-    """Says where a run starts: anew, or at its last checkpoint."""
+    """Logs whether a run starts from scratch or from a checkpoint."""
     if checkpoint is not None:
         logging.info(
             "Resumed at step %d: %s.", checkpoint.step, checkpoint.prefix
         )
         if config.init_checkpoint:
             logging.info(
-                "--init_checkpoint=%s was for the start of this run and is "
+                "--init_checkpoint=%s was used at the start of this run and is "
                 "not read again.",
                 config.init_checkpoint,
             )
     elif config.init_checkpoint:
         logging.info(
-            "Initialised from the checkpoint %s; %s holds none.",
+            "Initialized from the checkpoint %s; %s contains none.",
             config.init_checkpoint,
             config.output_dir,
         )
     else:
         logging.info(
-            "A fresh start: %s holds no checkpoint.", config.output_dir
+            "Training from scratch: %s contains no checkpoint.",
+            config.output_dir,
         )
 
 
@@ -180,12 +145,12 @@ def describe_for_workers(
     identity: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> dict[str, Any]:
-    """Returns what all workers of a run must have alike; JSON values.
+    """Returns the values that all workers of a run must agree on; JSON values.
 
     Args:
       config: The flags.
-      identity: What `describe` returned.
-      checkpoint: The last one, if there is one.
+      identity: The result of `describe`.
+      checkpoint: The last checkpoint, if there is one.
     """
     last = "none" if checkpoint is None else checkpoint.describe()
     return (
@@ -197,7 +162,7 @@ def describe_for_workers(
         | {
             "the vocabulary": identity["vocabulary_hash"],
             "the model": identity["bert_config"],
-            "the last checkpoint in --output_dir, which all share,": last,
+            "the last checkpoint in the shared --output_dir": last,
         }
     )
 
@@ -208,17 +173,17 @@ def check_continuation(
     step: int,
     allow_changes: bool,
 ) -> None:
-    """Compares a run with its checkpoint and says what has changed.
+    """Compares a run with its checkpoint and logs the changes.
 
     Args:
-      before: What `describe` returned for the checkpoint; empty if another
-        program wrote it.
-      now: What it returns for this process.
+      before: `describe` of the checkpoint's run; empty if another program
+        wrote the checkpoint.
+      now: `describe` of this process.
       step: The checkpoint's step.
       allow_changes: Whether --allow_changed_data is set.
 
     Raises:
-      UserError: Naming everything that must not change but did.
+      UserError: If settings changed that must not; it names all of them.
     """
     if not before:
         return
@@ -231,22 +196,22 @@ def check_continuation(
     data_changes = _data_changes(before, now)
     if data_changes and not phase:
         changed.append(
-            "the records behind --input_file are others than before: "
+            "the records behind --input_file have changed: "
             f"{', '.join(data_changes)}"
         )
     if changed and not allow_changes:
         raise UserError(
-            f"The run in --output_dir at step {step} cannot go on like this: "
-            f"{'; '.join(changed)}. Use what it was begun with, another "
-            "--output_dir, or --allow_changed_data."
+            f"The run in --output_dir at step {step} cannot resume with these "
+            f"changes: {'; '.join(changed)}. Use the settings that it started "
+            "with, another --output_dir, or --allow_changed_data."
         )
     for change in changed:
         logging.warning("Changed at step %d, as allowed: %s.", step, change)
-    # Other spellings of the same records are no new phase.
+    # Another pattern for the same records is no new phase.
     if data_changes and phase:
         logging.warning(
             "New phase from step %d on: %s. Step, optimizer slots and "
-            "learning rate schedule go on.",
+            "learning rate schedule continue.",
             step,
             "; ".join(phase),
         )
@@ -256,33 +221,33 @@ def check_continuation(
 def check_model(
     before: Mapping[str, Any], now: Mapping[str, Any], allow_changes: bool
 ) -> None:
-    """Compares the model of a checkpoint with that of an evaluation.
+    """Compares the model of a checkpoint with the model to evaluate.
 
-    Its shapes alone would not tell of an activation or direction.
+    Shapes alone would not reveal another activation or direction.
 
     Args:
-      before: What `describe` returned for the checkpoint; empty if another
-        program wrote it.
-      now: What it returns for this process.
+      before: `describe` of the checkpoint's run; empty if another program
+        wrote the checkpoint.
+      now: `describe` of this process.
       allow_changes: Whether --allow_changed_data is set.
 
     Raises:
-      UserError: Naming what scores depend on and is not the same.
+      UserError: If settings differ that affect the scores; it names them.
     """
     old, new = before.get("bert_config", {}), now["bert_config"]
     changes = [
         _change(f"bert_config.{key}", value, new.get(key))
         for key, value in old.items()
-        if value != new.get(key) and key not in _ONLY_OF_TRAINING
+        if value != new.get(key) and key not in _TRAINING_ONLY
     ]
     if changes and not allow_changes:
         raise UserError(
             "The checkpoint in --output_dir is of another model: "
-            f"{'; '.join(changes)}. Use what it was trained with, or "
-            "--allow_changed_data."
+            f"{'; '.join(changes)}. Use the settings that it was trained with, "
+            "or --allow_changed_data."
         )
     for change in changes:
-        logging.warning("Evaluated otherwise, as allowed: %s.", change)
+        logging.warning("Evaluated with a change, as allowed: %s.", change)
 
 
 def _fixed_changes(before, now) -> list[str]:
@@ -303,36 +268,36 @@ def _fixed_changes(before, now) -> list[str]:
 
 
 def _data_changes(before, now) -> list[str]:
-    """Returns how the record files are others than before, one by one."""
+    """Lists how the record files differ from before."""
     old, new = before.get("record_files", {}), now["record_files"]
     changes = [f"{name} is gone" for name in old if name not in new]
     for name, entry in new.items():
         if name not in old:
             changes.append(f"{name} is new")
             continue
-        # Older checkpoints know the size alone.
-        known = old[name] if isinstance(old[name], dict) else {}
-        num_bytes = known.get("bytes", old[name])
+        # Older checkpoints store only the size.
+        stored = old[name] if isinstance(old[name], dict) else {}
+        num_bytes = stored.get("bytes", old[name])
         if num_bytes != entry["bytes"]:
             changes.append(
                 f"{name} had {num_bytes} bytes and has {entry['bytes']} now"
             )
-        elif known and known != entry:
+        elif stored and stored != entry:
             changes.append(f"{name} has other contents")
     fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]
-    # As JSON keeps it; what a step reads depends on the order, too.
+    # JSON keeps the order, on which the examples of a step depend, too.
     if not changes and [*old] != [*new]:
         changes.append("they come in another order")
     if not changes and None not in fingerprints and len({*fingerprints}) > 1:
-        changes.append("their manifest tells of other data")
-    if len(changes) > _MOST_NAMED:
-        left = len(changes) - _MOST_NAMED
-        changes[_MOST_NAMED:] = [f"and {left} further files"]
+        changes.append("their manifest describes other data")
+    if len(changes) > _MAX_NAMED:
+        others = len(changes) - _MAX_NAMED
+        changes[_MAX_NAMED:] = [f"and {others} further files"]
     return changes
 
 
 def _name_files(paths: Iterable[str]) -> dict[str, str]:
-    """Returns name to path, in order; where names are alike, numbered."""
+    """Returns name to path, in order; numbers equal names."""
     named: dict[str, str] = {}
     for path in paths:
         name, number = os.path.basename(path), 1
@@ -344,7 +309,7 @@ def _name_files(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _describe_file(path: str) -> dict[str, Any]:
-    """Returns the size of a file, and a hash of its beginning and end."""
+    """Returns the size of a file and a hash of its first and last bytes."""
     num_bytes = int(tf.io.gfile.stat(path).length)
     with tf.io.gfile.GFile(path, "rb") as file:
         ends = file.read(_END_BYTES)
@@ -355,12 +320,13 @@ def _describe_file(path: str) -> dict[str, Any]:
 
 
 def _log_options(before, now, step: int) -> None:
-    """Says which other options of influence have changed."""
-    silent = {*_WITHOUT_EFFECT, *_PHASE_FLAGS, *_FIXED}
+    """Logs the other options with an effect that have changed."""
+    without_effect = fields_affecting(PretrainConfig, "place", "nothing")
+    not_logged = {*without_effect, *_PHASE_FLAGS, *_FIXED}
     changes = [
         _change(f"--{name}", before.get(name), value)
         for name, value in now.items()
-        if name not in silent and before.get(name) != value
+        if name not in not_logged and before.get(name) != value
     ]
     if changes:
         logging.warning("Changed at step %d: %s.", step, "; ".join(changes))

@@ -1,4 +1,4 @@
-"""Weights, slots and step of a model in training, as named tensors."""
+"""Reads and restores the training state: weights, optimizer slots and step."""
 
 import re
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from bert_tf.errors import UserError
 
 
 def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
-    """Returns the tensors of a checkpoint: weights, slots and step, as of now.
+    """Returns the tensors of a checkpoint: current weights, slots and step.
 
-    They stay as they are when training goes on, and on a CPU nothing is
-    copied: an update gives a variable whose value somebody holds new memory.
+    They do not change when training continues, and on a CPU nothing is copied:
+    an update allocates new memory for a variable whose value is still in use.
 
     Args:
-      model_variables: What `named_variables` returns.
+      model_variables: The result of `named_variables`.
       optimizer: A built `BertOptimizer`.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
-    # Off the accelerator, which has better uses for its memory.
+    # On the host, to save the memory of the accelerator.
     with tf.device("CPU:0"):
         tensors = {name: tf.identity(v.value) for name, v in variables.items()}
         step = tf.cast(tf.identity(optimizer.iterations.value), tf.int64)
@@ -32,10 +32,10 @@ def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
 
 
 def read(model_variables, optimizer) -> dict[str, np.ndarray]:
-    """Returns the same as copies.
+    """Returns the tensors of a checkpoint as NumPy copies.
 
     Args:
-      model_variables: What `named_variables` returns.
+      model_variables: The result of `named_variables`.
       optimizer: A built `BertOptimizer`.
     """
     tensors = snapshot(model_variables, optimizer)
@@ -48,17 +48,17 @@ def assign(
     tensors: Mapping[str, np.ndarray],
     source: str,
 ) -> None:
-    """Sets weights, slots and step to those of a checkpoint, and all of them.
+    """Restores all weights, slots and the step from a checkpoint.
 
     Args:
-      model_variables: What `named_variables` returns.
+      model_variables: The result of `named_variables`.
       optimizer: A built `BertOptimizer`.
-      tensors: What `read` returned.
-      source: What to call the checkpoint in an error.
+      tensors: The result of `read`.
+      source: The name of the checkpoint for messages.
 
     Raises:
       UserError: If a tensor is missing, unknown or of another shape; then
-        nothing is changed.
+        nothing changes.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
@@ -69,7 +69,7 @@ def assign(
         expected,
         received,
         source,
-        "continue with the options it was made with, or give another "
+        "resume with the options it was written with, or give another "
         "--output_dir",
     )
     for name, variable in variables.items():
@@ -83,19 +83,19 @@ def assign_optimizer(
     state: Mapping[str, np.ndarray],
     source: str,
 ) -> None:
-    """Sets slots and step to those of whatever trained the model before.
+    """Restores slots and step from the optimizer state of a stored model.
 
-    Slots of weights that are not trained here are left, and named in the log.
+    Slots of weights that are not trained here are ignored and logged.
 
     Args:
-      model_variables: What `named_variables` returns.
+      model_variables: The result of `named_variables`.
       optimizer: A built `BertOptimizer`.
       state: `StoredModel.optimizer_state`.
-      source: What to call the checkpoint in an error.
+      source: The name of the checkpoint for messages.
 
     Raises:
-      UserError: If there is none, or it is not that of the trained weights;
-        then nothing is changed.
+      UserError: If the state is empty or does not fit the trained weights;
+        then nothing changes.
     """
     slots = _slot_variables(model_variables, optimizer)
     expected = {name: tuple(v.shape) for name, v in slots.items()}
@@ -105,9 +105,9 @@ def assign_optimizer(
         raise UserError(
             f"{source} holds no optimizer state: Adam's moments "
             "(<weight>/adam_m, <weight>/adam_v) and global_step; drop "
-            "--init_optimizer_state to begin with new moments at step 0."
+            "--init_optimizer_state to start with new moments at step 0."
         )
-    left = {
+    ignored = {
         name: received.pop(name)
         for name in sorted(received.keys() - expected.keys())
         if _is_of_untrained(name, model_variables)
@@ -116,13 +116,13 @@ def assign_optimizer(
         expected,
         received,
         f"The optimizer state of {source}",
-        "drop --init_optimizer_state, or train what it was made with",
+        "drop --init_optimizer_state, or train the weights it was made with",
     )
-    if left:
+    if ignored:
         logging.info(
             "%s: moments of weights not trained here: %s.",
             source,
-            ", ".join(left),
+            ", ".join(ignored),
         )
     for name, variable in slots.items():
         variable.assign(state[name])
@@ -130,7 +130,7 @@ def assign_optimizer(
 
 
 def _is_of_untrained(name: str, model_variables) -> bool:
-    """Whether a slot is that of a weight or head that is not trained."""
+    """Returns whether a slot belongs to a weight that is not trained here."""
     weight = re.sub("/adam_[mv]$", "", name)
     if weight in model_variables:
         return True
@@ -144,7 +144,7 @@ def _check_same(
     source: str,
     remedy: str,
 ) -> None:
-    """Compares names and shapes."""
+    """Refuses names and shapes that differ from the expected ones."""
     if expected == received:
         return
     differing = sorted(

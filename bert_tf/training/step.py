@@ -1,9 +1,9 @@
-"""The training step and the loop around it, inside one graph.
+"""The training step, its loss scaling, and the loop over steps in one graph.
 
-A step is spread over replicas and, within a replica, over micro-batches. The
-counts of the whole step are added up first, so that the losses of all parts
-add up to that of the whole; then gradients are added up, clipped once and
-applied once (design: losses are normalised globally).
+A step is split over replicas and, within a replica, over micro-batches. The
+counts of the whole step are summed first, so that the losses of all parts add
+up to the loss of the whole; then gradients are summed, clipped once and applied
+once.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -11,48 +11,31 @@ Shapes:
 """
 
 from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 from typing import Protocol
 
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import stateless_random
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.training import optimizer as optimizers
-from bert_tf.training import update_rule
-from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.memory_watch import MemoryWatch
 from bert_tf.training.xla import Compilation
 
-_DROPOUT_SALT = 21
-
 _STEP_METRICS = ("learning_rate", "grad_norm")
 
-
-def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Gives each example the seed of its dropout, `dropout_seeds` <int32>[B].
-
-    It depends on the run's seed and the example's number in the stream, thus
-    on step and position, but not on who computes it together with what.
-    """
-
-    def add(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        batch = dict(batch)
-        index = batch.pop("example_index")
-        bits = stateless_random.random_bits(seed, _DROPOUT_SALT, index)
-        low = tf.bitwise.bitwise_and(bits, tf.constant(2**31 - 1, tf.uint64))
-        return batch | {"dropout_seeds": tf.cast(low, tf.int32)}
-
-    return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
+_FIRST_SCALE = 2.0**15
+_STEPS_UNTIL_LARGER = 2000
 
 
 class Objective(Protocol):
-    """What is minimised, in a form that parts of a step add up to.
+    """A loss as sums over rows, so that parts of a step can be added up.
 
     Attributes:
       inputs: Names of the features that the model reads.
-      sums: Names of what `compute_sums` returns.
-      metrics: Names of what `normalize` returns; `loss` is one of them.
+      sums: Names of the values that `compute_sums` returns.
+      metrics: Names of the values that `normalize` returns, `loss` included.
     """
 
     inputs: tuple[str, ...]
@@ -60,43 +43,93 @@ class Objective(Protocol):
     metrics: tuple[str, ...]
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows with what is computed for them without gradient."""
+        """Returns the rows with targets added, computed without gradients."""
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[...], by which sums of these rows are divided.
+        """Returns <float32>[...], the divisors for the sums of these rows.
 
-        Blank rows (bert_tf/distribute/batches.py) add nothing to it.
+        Blank rows (bert_tf/distribute/batches.py) do not count.
         """
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns <float32>[] each, from what the model returned."""
+        """Returns the sums, <float32>[] each, from the outputs of the model."""
 
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Divides sums, of a part or the whole, by the count of the whole."""
+        """Divides sums of a part or the whole by the count of the whole."""
 
 
-class TrainingLoop:
-    """Runs training steps.
+class LossScale:
+    """Dynamic loss scaling: halves on overflow, doubles after 2,000 good steps.
+
+    Without it float16 loses small gradients (Micikevicius et al. 2018, "Mixed
+    precision training", section 3.2). Create it in the strategy's scope.
+    """
+
+    def __init__(self):
+        self._scale = tf.Variable(_FIRST_SCALE, trainable=False)
+        self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def value(self) -> tf.Tensor:
+        """Returns the current scale, <float32>[]."""
+        return tf.convert_to_tensor(self._scale)
+
+    def adapt(self, is_finite: tf.Tensor) -> tf.Tensor:
+        """Adapts the scale after a step.
+
+        Args:
+          is_finite: <bool>[], whether the gradients were finite.
+
+        Returns:
+          <bool>[], false if they were not and the scale cannot be halved again.
+        """
+        scale = self.value()
+        good_steps = tf.where(
+            is_finite, tf.convert_to_tensor(self._good_steps) + 1, 0
+        )
+        is_due = good_steps >= _STEPS_UNTIL_LARGER
+        grown = tf.where(is_due, scale * 2.0, scale)
+        self._scale.assign(tf.where(is_finite, grown, scale / 2.0))
+        self._good_steps.assign(
+            tf.where(is_due, tf.zeros_like(good_steps), good_steps)
+        )
+        return is_finite | (scale > 1.0)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the JSON values that a checkpoint stores."""
+        return {
+            "loss_scale": float(self._scale.numpy()),
+            "calm_steps": int(self._good_steps.numpy()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of `state`; does nothing if none was stored."""
+        if "loss_scale" in state:
+            self._scale.assign(state["loss_scale"])
+            self._good_steps.assign(state["calm_steps"])
+
+
+class TrainingStep:
+    """Computes gradients and updates the weights, one or more steps per call.
 
     Args:
-      strategy: Where model and optimizer were made.
-      model: A model of ours, with whatever head.
-      objective: What to minimise.
+      strategy: The strategy in whose scope model and optimizer were built.
+      model: A model of `bert_tf.modeling`, with any head.
+      objective: The loss to minimize.
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
-      plan: How a step is spread.
+      plan: How a step is split.
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
-      memory_watch: Says what memory the steps take, if given.
+      memory_watch: Logs the memory of the steps, if given.
 
     Attributes:
       loss_scale: The `LossScale`, or None.
-      compiled: What XLA has compiled, to read; empty before the first step.
+      compiled: A description of what XLA compiled; empty before the first step.
     """
 
     def __init__(
@@ -129,7 +162,7 @@ class TrainingLoop:
                 self.loss_scale = LossScale()
 
     @property
-    def step(self) -> int:
+    def global_step(self) -> int:
         """The number of steps done."""
         return int(self._optimizer.iterations.numpy())
 
@@ -139,23 +172,23 @@ class TrainingLoop:
         """Runs some steps in one call into the graph.
 
         Args:
-          iterator: Gives each replica its rows of the batch of a step.
-          num_steps: How many steps.
+          iterator: Yields each replica's rows of the batch of a step.
+          num_steps: The number of steps.
 
         Returns:
-          Whether all went well, and the metrics of the last step, taken
-          before its update. If a loss or a gradient was not finite, the steps
-          end before that one, and the metrics are those of that one.
+          Whether loss and gradients were finite, and the metrics of the last
+          step, computed before its update. If a step is not finite, the loop
+          stops before its update and the metrics are those of that step.
 
         Raises:
-          UserError: If memory did not suffice.
+          UserError: If memory is exhausted.
         """
         watch = self._memory_watch
         if watch is None:
-            return self._run_some(iterator, num_steps)
+            return self._run_steps(iterator, num_steps)
         watch.before_step()
         try:
-            results = self._run_some(iterator, num_steps)
+            results = self._run_steps(iterator, num_steps)
         except (tf.errors.ResourceExhaustedError, MemoryError) as error:
             explanation = watch.explain(error)
             if explanation is None:
@@ -164,7 +197,7 @@ class TrainingLoop:
         watch.after_steps(num_steps)
         return results
 
-    def _run_some(self, iterator, num_steps):
+    def _run_steps(self, iterator, num_steps):
         if not self.compiled:
             traced = self._run.get_concrete_function(
                 iterator, tf.TensorSpec([], tf.int32)
@@ -177,25 +210,25 @@ class TrainingLoop:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _run(self, iterator, num_steps):
-        def unfinished(done, is_finite, metrics):
+        def is_unfinished(done, is_finite, metrics):
             del metrics
             return (done < num_steps) & is_finite
 
-        def run_step(done, is_finite, metrics):
+        def run_next(done, is_finite, metrics):
             del is_finite, metrics
-            is_finite, metrics = self._step(next(iterator))
+            is_finite, metrics = self._run_step(next(iterator))
             return done + 1, is_finite, metrics
 
         nothing = dict.fromkeys(self._metric_names, tf.constant(0.0))
         _, is_finite, metrics = tf.while_loop(
-            unfinished,
-            run_step,
+            is_unfinished,
+            run_next,
             (tf.constant(0), tf.constant(True), nothing),
             parallel_iterations=1,
         )
         return is_finite, metrics
 
-    def _step(self, batch):
+    def _run_step(self, batch):
         """Runs one step, in cross-replica context."""
         strategy = self._strategy
         count = self._add_up(strategy.run(self._objective.count, (batch,)))
@@ -245,7 +278,7 @@ class TrainingLoop:
             lambda index, _: index < parts,
             add_part,
             (tf.constant(0), self._zeros()),
-            parallel_iterations=1,  # More would need memory for more.
+            parallel_iterations=1,  # More would need more memory.
         )
         return total
 
@@ -270,14 +303,14 @@ class TrainingLoop:
         return [tf.convert_to_tensor(g) for g in gradients], sums
 
     def _apply(self, gradients, loss):
-        """Clips and applies; returns whether to go on, and more metrics."""
+        """Clips and applies gradients; returns is_finite and more metrics."""
         optimizer = self._optimizer
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
         scale = self._scale()
         norm = self._global_norm(gradients) / scale
         rate = optimizer.learning_rate_at(step)
         apply = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        factor = update_rule.clip_factor(norm, optimizer.global_clipnorm)
+        factor = optimizers.clip_factor(norm, optimizer.global_clipnorm)
         for variable, gradient in zip(self._variables, gradients, strict=True):
             optimizer.update_weight(
                 self._strategy,
@@ -293,7 +326,7 @@ class TrainingLoop:
         is_finite = apply
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
-            # A smaller scale helps an infinite gradient, not an infinite loss.
+            # A smaller scale can fix infinite gradients, but no infinite loss.
             can_recover = self.loss_scale.adapt(apply)
             is_finite = can_recover & tf.math.is_finite(loss)
         optimizer.iterations.value.assign_add(
@@ -302,7 +335,7 @@ class TrainingLoop:
         return is_finite, metrics
 
     def _global_norm(self, gradients):
-        """Returns <float32>[], of gradients that are equal on all devices."""
+        """Returns the norm, <float32>[], of gradients equal on all devices."""
         first = [
             self._strategy.experimental_local_results(gradient)[0]
             for gradient in gradients
@@ -311,8 +344,8 @@ class TrainingLoop:
 
 
 def _slice(value, start, size):
-    """Returns `size` rows, their number known to the graph."""
-    # Written as value[start : start + size] it has no size for XLA.
+    """Returns `size` rows with a static size."""
+    # For value[start : start + size] XLA would not know the size.
     shape = tf.shape(value)
     rest = tf.zeros_like(shape[1:])
     part = tf.slice(

@@ -1,8 +1,9 @@
-"""The course of a run: steps, metrics, checkpoints, and what can go wrong."""
+"""Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
 
 import dataclasses
 import io
 import os
+import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -18,26 +19,25 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.training import metrics as training_metrics
-from bert_tf.training.async_checkpoints import AsyncCheckpoints
-from bert_tf.training.pacing import Pacer
+from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.preemption import Preemption
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerConfig:
-    """Where a run goes.
+    """Length, intervals and throughput units of a run.
 
     Attributes:
       last_step: The step to stop at.
       metrics_every: Steps between metrics lines.
       save_every: Steps between checkpoints.
       examples_per_step: Examples of a step.
-      tokens_per_example: Length of a sequence: with padding where all are
-        padded alike, else the mean without.
-      doing: What the progress bar says is being done.
+      tokens_per_example: Length of a sequence, with padding if all have the
+        same padded length, else the mean without padding.
+      description: The label of the progress bar.
     """
 
     last_step: int
@@ -45,40 +45,87 @@ class TrainerConfig:
     save_every: int
     examples_per_step: int
     tokens_per_example: float
-    doing: str = "pretraining"
+    description: str = "pretraining"
+
+
+class Pacer:
+    """Decides how many steps one call into the graph runs.
+
+    A call ends where a metrics line or checkpoint is due, and after at most
+    `seconds`, so that the progress bar moves.
+
+    Args:
+      last_step: The step at which training ends.
+      intervals: Numbers of steps whose multiples end a call.
+      seconds: Maximum duration of a call.
+    """
+
+    # A step may be slower than the ones before it.
+    _MARGIN = 0.7
+    _GROWTH = 4
+
+    def __init__(
+        self, last_step: int, intervals: tuple[int, ...], seconds: float = 10.0
+    ):
+        self._last_step = last_step
+        self._intervals = intervals
+        self._budget = seconds * self._MARGIN
+        self._max_steps = 1
+        self._begin = 0.0
+
+    def next_call(self, step: int) -> int:
+        """Returns the number of steps of the next call; 0 at the end."""
+        if step == 0:
+            # The first step gets its own metrics line.
+            return min(1, self._last_step)
+        ends = [(step // every + 1) * every for every in self._intervals]
+        return min(self._max_steps, min(ends) - step, self._last_step - step)
+
+    def start(self) -> None:
+        """Starts the clock."""
+        self._begin = time.monotonic()
+
+    def stop(self, num_steps: int) -> float:
+        """Records and returns the seconds that a call of `num_steps` took."""
+        seconds = max(time.monotonic() - self._begin, 1e-6)
+        affordable = int(self._budget * num_steps / seconds)
+        self._max_steps = max(
+            1, min(affordable, self._max_steps * self._GROWTH)
+        )
+        return seconds
 
 
 class Trainer:
     """Trains until the last step.
 
-    All workers train; the chief alone says so, and writes.
+    All workers train; only the chief logs and writes.
 
     Args:
-      loop: The steps.
-      course: Where to.
-      output_dir: Where metrics and dumped batches go.
-      checkpoints: Where checkpoints go.
-      coordinator: What all workers do together.
-      preemption: Whether to stop early.
+      training_step: Runs the steps.
+      config: Length and intervals of the run.
+      output_dir: The folder for metrics and dumped batches.
+      checkpoints: Writes checkpoints.
+      coordinator: Synchronizes the workers.
+      preemption: Tells whether to stop early.
     """
 
     def __init__(
         self,
-        loop: TrainingLoop,
-        course: TrainerConfig,
+        training_step: TrainingStep,
+        config: TrainerConfig,
         output_dir: str,
         checkpoints: AsyncCheckpoints,
         coordinator: Coordinator,
         preemption: Preemption,
     ):
-        self._loop = loop
-        self._course = course
+        self._training_step = training_step
+        self._config = config
         self._output_dir = output_dir
         self._checkpoints = checkpoints
         self._coordinator = coordinator
         self._preemption = preemption
         self._log: training_metrics.MetricsLog | None = None
-        self._logged_step = loop.step
+        self._logged_step = training_step.global_step
         self._compiles = True
         # Since the last metrics line.
         self._seconds = 0.0
@@ -90,20 +137,20 @@ class Trainer:
         read_batch: Callable[[int], Mapping[str, np.ndarray]],
         stop_at: int | None = None,
     ) -> None:
-        """Trains, to the end or for a part of the way.
+        """Trains until the last step or until an earlier one.
 
         Args:
           iterator: The batches from the current step on, for
-            `TrainingLoop.run`.
-          read_batch: Returns the batch that a step, counted from 0, trains on.
+            `TrainingStep.run`.
+          read_batch: Returns the batch of a step, counted from 0.
           stop_at: Step to stop at; by default the last one.
 
         Raises:
-          Preempted: If it was asked to stop; a checkpoint of the step it came
-            to is written then.
+          Preempted: On SIGTERM, after a checkpoint of the current step was
+            written.
           NotFiniteError: If a loss or gradient is not finite.
         """
-        end = self._course.last_step if stop_at is None else stop_at
+        end = self._config.last_step if stop_at is None else stop_at
         self._open_log()
         try:
             with self._preemption.deferred():
@@ -116,19 +163,19 @@ class Trainer:
     def _run_until(
         self, end: int, iterator, read_batch: Callable[[int], Any]
     ) -> None:
-        """Trains, call after call into the graph, until a step."""
-        course = self._course
-        step = self._loop.step
-        pacer = Pacer(end, (course.metrics_every, course.save_every))
+        """Calls the graph until the step `end` is done."""
+        config = self._config
+        step = self._training_step.global_step
+        pacer = Pacer(end, (config.metrics_every, config.save_every))
         with progress.bar(
-            course.last_step,
-            course.doing,
+            config.last_step,
+            config.description,
             "step",
             initial=step,
             hidden=not self._coordinator.is_chief,
         ) as bar:
             while True:
-                # Workers must call the graph with the same number of steps.
+                # All workers must call the graph with the same number of steps.
                 count, stop = self._coordinator.next_call(
                     pacer.next_call(step), self._preemption.requested
                 )
@@ -137,7 +184,7 @@ class Trainer:
                 if not count:
                     return
                 pacer.start()
-                is_finite, metrics = self._loop.run(iterator, count)
+                is_finite, metrics = self._training_step.run(iterator, count)
                 seconds = pacer.stop(count)
                 if not is_finite:
                     self._give_up(metrics, read_batch)
@@ -146,60 +193,60 @@ class Trainer:
                 self._steps += count
                 bar.set_postfix_str(training_metrics.describe(metrics), False)
                 bar.update(count)
-                if step == 1 or step % course.metrics_every == 0:
+                if step == 1 or step % config.metrics_every == 0:
                     self._write_metrics(step, metrics)
-                if step % course.save_every == 0 or step == course.last_step:
+                if step % config.save_every == 0 or step == config.last_step:
                     self._checkpoints.save(step)
 
     def _stop(self, step: int) -> None:
-        """Keeps what is done, and ends the run."""
+        """Writes a checkpoint and ends the run."""
         if self._checkpoints.step != step:
             self._checkpoints.save(step)
-        # No worker ends before the chief has written.
+        # No worker exits before the chief has written the checkpoint.
         written = self._coordinator.from_chief(self._checkpoints.wait())
         self._close_log()
         if not written:
             raise UserError(
-                f"Stopped at step {step} as asked (SIGTERM), but its "
-                "checkpoint could not be written; the same command goes on "
-                "from the one before it."
+                f"Stopped at step {step} on SIGTERM, but its checkpoint could "
+                "not be written; rerun the same command to resume from the "
+                "checkpoint before it."
             )
         raise Preempted(
-            f"Stopped at step {step} as asked (SIGTERM); its checkpoint is "
-            "written, and the same command goes on from there."
+            f"Stopped at step {step} on SIGTERM; its checkpoint is written. "
+            "Rerun the same command to resume."
         )
 
     def is_saved(self) -> bool:
-        """Returns whether the last checkpoint was written, if one was due."""
+        """Waits, and returns whether the last checkpoint due was written."""
         return self._checkpoints.wait()
 
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
-        """Writes further TensorBoard summaries at the current step."""
+        """Writes other TensorBoard summaries at the current step."""
         self._open_log()
         if self._log is not None:
             self._attempt(
                 lambda: self._log.write_summaries(
-                    group, self._loop.step, values
+                    group, self._training_step.global_step, values
                 )
             )
         self._close_log()
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes a metrics line, and the speed to the log."""
+        """Writes a metrics line and logs the throughput."""
         if not self._coordinator.is_chief:
             return
         steps_per_second = self._steps / self._seconds
         self._seconds, self._steps = 0.0, 0
-        examples = steps_per_second * self._course.examples_per_step
-        tokens = examples * self._course.tokens_per_example
-        left = self._course.last_step - step
+        examples = steps_per_second * self._config.examples_per_step
+        tokens = examples * self._config.tokens_per_example
+        remaining = self._config.last_step - step
         logging.info(
             "Step %d of %d: %.0f tokens/s, %s left%s.",
             step,
-            self._course.last_step,
+            self._config.last_step,
             tokens,
-            progress.duration(left / steps_per_second),
-            " (with the time of compilation)" if self._compiles else "",
+            progress.duration(remaining / steps_per_second),
+            " (compilation included)" if self._compiles else "",
         )
         self._compiles = False
         values = dict(metrics) | {
@@ -228,7 +275,7 @@ class Trainer:
         self._log = None
 
     def _attempt(self, write: Callable[[], None]) -> bool:
-        """Writes; if the disk is full, training goes on without the metrics."""
+        """Calls `write`; if the disk is full, logs that and returns false."""
         try:
             write()
         except _WRITE_ERRORS as error:
@@ -236,7 +283,7 @@ class Trainer:
                 "Metrics or a batch could not be written (%s).",
                 str(error).splitlines()[0],
             )
-            # Opened anew it loses a line that was cut short.
+            # Opening it again removes an incomplete line.
             self._log = None
             return False
         return True
@@ -244,8 +291,8 @@ class Trainer:
     def _give_up(
         self, metrics: Mapping[str, Any], read_batch: Callable[[int], Any]
     ) -> None:
-        """Keeps the batch behind a value that is not finite, and stops."""
-        step = self._loop.step
+        """Dumps the batch of a step that is not finite, and stops."""
+        step = self._training_step.global_step
         path = os.path.join(
             self._output_dir, f"not_finite_batch_{step + 1}.npz"
         )
@@ -260,7 +307,7 @@ class Trainer:
         self._coordinator.barrier("a step that is not finite")
         raise NotFiniteError(
             f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
-            f"norm {metrics['grad_norm']}), so training stops; its batch is in "
-            f"{path}, and the last checkpoint is as it was; try a smaller "
+            f"norm {metrics['grad_norm']}), so training stops. Its batch is in "
+            f"{path}; the last checkpoint is unchanged. Try a smaller "
             "--learning_rate, a longer warm-up or --mixed_precision=float32."
         )

@@ -1,11 +1,12 @@
-"""What of a training step XLA compiles: `--xla`.
+"""Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step`: one program for all that a device computes of a step, forward, backward
-and micro-batches, as a TPU wants it: of known shapes, without strings. What
-crosses devices stays outside, as do clipping and the loop over steps.
-`chains`: what stands between the matrix products (bert_tf/modeling/fused.py),
-which on CPUs is faster, as oneDNN's products are faster than XLA's.
-Either way each weight's update is a program. `off`: nothing is compiled.
+`step`: one program for everything that a device computes in a step: forward
+pass, backward pass and micro-batches, with known shapes and without strings, as
+a TPU requires. Collectives, clipping and the loop over steps stay outside.
+`chains`: the operations between the matrix products, see
+bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
+faster than XLA's.
+In both cases each weight's update is a program. `off`: nothing is compiled.
 
 Shapes:
   R: examples of a replica.
@@ -21,92 +22,93 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
-from bert_tf.training import update_rule
+from bert_tf.training import optimizer as optimizers
 
 OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# How many lengths a compiled step has programs for, where the user leaves it
-# open; each takes its time to compile.
+# The default number of lengths that get a program of the compiled step; each
+# takes time to compile.
 _DEFAULT_LENGTHS = 4
 
-# In the names of functions, by which the graph tells what is compiled.
+# In the names of functions, to recognize them in the graph.
 _STEP_NAME = "compiled_step"
 
 
-def choose(asked: str, kind: str) -> str:
-    """Returns what to compile: "off", "chains" or "step".
+def choose(flag: str, kind: str) -> str:
+    """Returns the part of the step to compile: "off", "chains" or "step".
 
     Args:
-      asked: `--xla`: "auto", "on" or "off".
+      flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
 
     Raises:
-      UserError: If nothing is to be compiled on a TPU.
+      UserError: For "off" on a TPU.
     """
     if kind == "TPU":
-        if asked == "off":
+        if flag == "off":
             raise UserError(
-                "A TPU runs only what XLA has compiled. Received: --xla=off; "
-                "drop the flag."
+                "A TPU only runs what XLA compiles. Received: --xla=off; drop "
+                "the flag."
             )
         return STEP
-    return {"off": OFF, "auto": CHAINS, "on": STEP}[asked]
+    return {"off": OFF, "auto": CHAINS, "on": STEP}[flag]
 
 
-def most_lengths(asked: str, kind: str, num_length_buckets: int) -> int:
-    """Returns how many lengths batches may have, 0 for any number.
+def max_lengths(flag: str, kind: str, num_length_buckets: int) -> int:
+    """Returns the maximum number of lengths of batches; 0 means any number.
 
     Args:
-      asked: `--xla`.
+      flag: `--xla`.
       kind: "CPU", "GPU" or "TPU".
-      num_length_buckets: `--num_length_buckets`, 0 if that leaves it open.
+      num_length_buckets: `--num_length_buckets`; 0 if not given.
     """
-    if num_length_buckets or choose(asked, kind) != STEP:
+    if num_length_buckets or choose(flag, kind) != STEP:
         return 0
     logging.info(
-        "Batches have at most %d lengths, as XLA compiles a step for each; "
-        "--num_length_buckets may say another number.",
+        "Batches have at most %d lengths, as XLA compiles the step for each; "
+        "--num_length_buckets sets another number.",
         _DEFAULT_LENGTHS,
     )
     return _DEFAULT_LENGTHS
 
 
 class Compilation:
-    """Compiles what a device computes of a step.
+    """Compiles the computations of a device in a step.
 
     Args:
-      asked: `--xla`.
+      flag: `--xla`.
       kind: "CPU", "GPU" or "TPU".
       row_shapes: Feature to the shape of its rows, for each length that
-        batches may have, rising; by default all batches have one shape.
+        batches may have, in ascending order; by default all batches have one
+        shape.
 
     Attributes:
-      mode: What is compiled: "off", "chains" or "step".
+      mode: The part that is compiled: "off", "chains" or "step".
     """
 
     def __init__(
         self,
-        asked: str = "auto",
+        flag: str = "auto",
         kind: str = "CPU",
         row_shapes: Sequence[Mapping[str, Sequence[int]]] = (),
     ) -> None:
-        self.mode = choose(asked, kind)
-        self._asked = f"--xla={asked}, {kind}"
+        self.mode = choose(flag, kind)
+        self._settings = f"--xla={flag}, {kind}"
         self._kind = kind
-        # A TPU's strategy compiles what it runs by itself.
+        # The TPU strategy compiles everything it runs.
         self._compiles_step = self.mode == STEP and kind != "TPU"
         self._row_shapes = row_shapes
 
     def check(self, num_local_devices: int) -> None:
-        """Makes sure that the devices of this process can run it.
+        """Checks that the devices of this process can run compiled steps.
 
         Args:
-          num_local_devices: How many they are.
+          num_local_devices: The number of these devices.
 
         Raises:
-          UserError: If they are parts of one CPU.
+          UserError: If they are logical devices of one CPU.
         """
         if (
             self._compiles_step
@@ -114,23 +116,23 @@ class Compilation:
             and (num_local_devices > 1)
         ):
             raise UserError(
-                "XLA knows a CPU as one device, so --xla=on cannot compile "
-                f"the step for {num_local_devices} parts of it. Drop "
-                "--xla=on or --num_gpus, or start a worker for each part "
+                "XLA treats a CPU as one device, so --xla=on cannot compile "
+                f"the step for {num_local_devices} logical devices. Drop "
+                "--xla=on or --num_gpus, or start a worker for each device "
                 "(--distribution_strategy=multi_worker_mirrored)."
             )
 
     @property
     def compiles_updates(self) -> bool:
-        """Whether the update of each weight is a program."""
+        """True if XLA compiles the update of each weight."""
         return self.mode != OFF
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of a replica's rows, compiled if it is to be.
+        """Returns the function of a replica's rows, compiled if necessary.
 
         Args:
-          function: Takes the features of rows, [R, ...], and further tensors;
-            what it returns has the same shapes whatever the length.
+          function: Takes the features of rows, [R, ...], and other tensors.
+            The shapes of its results do not depend on the length.
         """
         if self.mode != STEP:
             return function
@@ -148,7 +150,7 @@ class Compilation:
         return self._by_length(program)
 
     def _by_length(self, program):
-        """Returns a function that has a program for each length."""
+        """Returns a function with a program for each length of rows."""
         lengths = [shapes[INPUT_IDS.name][-1] for shapes in self._row_shapes]
 
         def run(shapes, rows, others):
@@ -175,16 +177,16 @@ class Compilation:
         return choose_program
 
     def describe(self, graph: tf.Graph) -> str:
-        """Returns what is compiled in the graph of a step, to read.
+        """Describes the compiled parts of the graph of a step.
 
         Args:
-          graph: Of the loop over steps.
+          graph: The graph of the loop over steps.
         """
         names = compiled_functions(graph)
         steps = [name for name in names if _STEP_NAME in name]
-        updates = [name for name in names if update_rule.COMPILED_NAME in name]
+        updates = [name for name in names if optimizers.COMPILED_NAME in name]
         if not names and not self._compiles_step and self.mode == STEP:
-            return f"XLA ({self._asked}): the whole step, by the device."
+            return f"XLA ({self._settings}): the whole step, by the device."
         parts = []
         if steps:
             number = (
@@ -198,11 +200,11 @@ class Compilation:
             parts.append("the chains between the matrix products")
         if updates:
             parts.append("the updates of the weights")
-        return f"XLA ({self._asked}): {'; '.join(parts) or 'nothing'}."
+        return f"XLA ({self._settings}): {'; '.join(parts) or 'nothing'}."
 
 
 def compiled_functions(graph: tf.Graph) -> list[str]:
-    """Returns the names of those functions of a graph that XLA compiles."""
+    """Returns the names of the functions of a graph that XLA compiles."""
     library = graph.as_graph_def().library
     return [
         function.signature.name

@@ -1,4 +1,4 @@
-"""Directories that cannot be converted: one sentence, and nothing written."""
+"""Tests for bad input of a conversion: one-line errors and no output."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ _WEIGHTS = {
 _WEIGHT_FILES = [
     (source, file) for source in FORMATS for file in _WEIGHTS[source]
 ]
-# What the key of the vocabulary's size is called.
+# The key of the vocabulary size in each format's config.
 _SIZE_KEYS = {
     "vocab_size": "vocabulary_size",
     "hidden_size": "hidden_dim",
@@ -98,7 +98,7 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(None, *FORMATS)
-    def test_nothing_of_any_format(self, source_format):
+    def test_no_format_fits(self, source_format):
         os.mkdir(os.path.join(self.folder, "empty"))
         os.mkdir(os.path.join(self.folder, "other"))
         for name in ("other/notes.txt", "model.onnx"):
@@ -170,12 +170,12 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
         if isinstance(kept, float):
             kept = int(len(contents) * kept)
         files.write_bytes(os.path.join(path, file), contents[:kept])
-        # Without an index nobody knows which kind of checkpoint it is.
-        message = "damaged|is not what was written|is no checkpoint|Expected"
+        # Without an index the kind of checkpoint is unknown.
+        message = "damaged|was changed|is no checkpoint|Expected"
         self._assert_refused(path, message, "tf1")
 
     @parameterized.parameters(*_WEIGHT_FILES)
-    def test_weights_that_are_something_else(self, source, file):
+    def test_weights_file_of_another_kind(self, source, file):
         path = self._copy(source)
         noise = np.random.default_rng(0).bytes(100_000)
         files.write_bytes(os.path.join(path, file), noise)
@@ -219,11 +219,11 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
             file = os.path.join(path, name)
             contents = files.read_bytes(file)
             files.write_bytes(file, contents + b" ")
-            self._assert_refused(path, f"{name} is not what was written")
+            self._assert_refused(path, f"{name} was changed")
             files.write_bytes(file, contents)
         self.assertEqual(formats.read(path).config.hidden_size, 16)
 
-    def test_a_file_that_was_changed_on_purpose(self):
+    def test_changed_file_with_new_checksum_is_read(self):
         path = self._copy("bert_tf")
         task_file = os.path.join(path, "task.json")
         files.write_json(
@@ -258,7 +258,7 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("generator/encoder/layer_0/output/dense/kernel", None),
-        # What ALBERT's one layer is called.
+        # The name of ALBERT's only layer.
         ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/kernel", None),
         (None, {"vocab_size": 16, "embedding_size": 128}),
     )

@@ -1,4 +1,4 @@
-"""Training that goes on from a checkpoint of the original, with its slots."""
+"""Tests for training continued from the original's checkpoint and slots."""
 
 import os
 import shutil
@@ -8,19 +8,19 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.tf1 import model as tf1_model
+from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.inference import load
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import state as training_state
-from bert_tf.training import step as training_loop
 from bert_tf.training.losses import PretrainingObjective
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from tests.support import golden_training
 from tests.support.shared_data import golden
 
 
-def _go_on(stored, num_steps):
-    """Trains on the golden's one batch; returns the losses and the state."""
+def _continue_training(stored, num_steps):
+    """Trains on the golden file's batch; returns the losses and the state."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         model = load.build_model(stored)
@@ -31,10 +31,10 @@ def _go_on(stored, num_steps):
     )
     batch = golden_training.read_batch()
     batch["example_index"] = np.arange(4, dtype=np.int64)
-    dataset = training_loop.add_dropout_seeds(
+    dataset = batches_lib.add_dropout_seeds(
         tf.data.Dataset.from_tensors(batch).repeat(), seed=5
     )
-    loop = TrainingLoop(
+    loop = TrainingStep(
         strategy, model, PretrainingObjective(), optimizer, StepPlan(4)
     )
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
@@ -54,22 +54,22 @@ class ContinuedTrainingTest(tf.test.TestCase):
         ):
             shutil.copy(golden(f"model/{name}"), self.folder)
 
-    def test_13_more_steps_are_those_of_the_original(self):
+    def test_13_more_steps_match_the_original(self):
         stored = tf1_model.read_model(self.folder)
-        losses, state = _go_on(stored, 13)
+        losses, state = _continue_training(stored, 13)
         expected = golden_training.read_trajectory()["losses_before_each_step"]
         self.assertAllClose(losses, expected[12:], rtol=1e-4, atol=0)
         golden_training.assert_same_state(
             self, state, golden_training.read_checkpoint("after_25_steps.ckpt")
         )
 
-    def test_a_model_directory_goes_on_with_the_same_bits(self):
+    def test_model_directory_resumes_bit_for_bit(self):
         stored = tf1_model.read_model(self.folder)
         path = os.path.join(self.folder, "directory")
         os.mkdir(path)
         model_directory.write_model(path, stored)
-        _, expected = _go_on(stored, 3)
-        _, state = _go_on(model_directory.read_model(path), 3)
+        _, expected = _continue_training(stored, 3)
+        _, state = _continue_training(model_directory.read_model(path), 3)
         self.assertEqual(state["global_step"], 15)
         self.assertEqual(set(state), set(expected))
         for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.convert: every format into every other."""
+"""Tests for bert_tf.checkpoints.convert: every format to every other."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import conversion_report
 from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import stored_model
@@ -23,12 +22,12 @@ from bert_tf.flags.convert import ConvertCheckpointConfig
 from tests.support import stored_models
 from tests.support.shared_data import golden
 
-# Hugging Face's classes for these have no pooler.
+# Kinds whose class in Hugging Face has no pooler.
 _WITHOUT_POOLER = ("masked_lm", "question_answering", "tagging")
 
 
 def _carried(parts, target):
-    """Returns which parts of a model a format has a place for."""
+    """Returns the parts of a model that a format can hold."""
     parts = set(parts)
     kind = _kind(parts)
     if target == "keras_hub":
@@ -59,7 +58,7 @@ class ConversionTestCase(tf.test.TestCase, parameterized.TestCase):
         return path
 
     def convert(self, source, target, name=None, **flags):
-        """Converts and returns the directory and what was printed."""
+        """Converts; returns the directory and the printed report."""
         path = os.path.join(self.folder, name or f"{target}_out")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -71,7 +70,7 @@ class ConversionTestCase(tf.test.TestCase, parameterized.TestCase):
         return path, printed.getvalue()
 
     def listing(self):
-        """Returns every path below the folder, with the sizes of files."""
+        """Returns all paths below the folder, with the sizes of files."""
         return {
             os.path.join(folder, name): os.stat(
                 os.path.join(folder, name)
@@ -91,7 +90,7 @@ class ConversionTestCase(tf.test.TestCase, parameterized.TestCase):
         return sentence
 
     def assert_same(self, path, stored, parts=None):
-        """Checks that a directory holds those parts of a model."""
+        """Checks that a directory holds the given parts of a model."""
         read = formats.read(path)
         expected = [
             name
@@ -145,7 +144,7 @@ class RoundTripTest(ConversionTestCase):
         "tagging",
         "multiple_choice",
     )
-    def test_other_kinds_go_around(self, kind):
+    def test_other_kinds_round_trip_through_all_formats(self, kind):
         stored = stored_models.build(kind)
         path = self.write(stored)
         parts = {"bert", "bert/pooler", *weight_map.HEADS[kind]}
@@ -171,7 +170,7 @@ class RoundTripTest(ConversionTestCase):
         read = formats.read(path)
         self.assertEqual(read.config.hidden_act, "gelu")
 
-    def test_rules_of_the_device_stay_in_model_directories(self):
+    def test_device_normalization_only_in_model_directories(self):
         stored = stored_models.build()
         settings = stored_model.tokenizer_settings(
             stored.vocabulary, True, normalization="ascii_lower"
@@ -191,10 +190,10 @@ class RoundTripTest(ConversionTestCase):
         model = self.write(stored)
         for target in FORMATS:
             path, printed = self.convert(model, target)
-            self.assertIn("text is read as it stands", printed)
+            self.assertIn("text is not lower-cased", printed)
             self.assert_same(path, stored)
 
-    def test_optimizer_state_comes_back(self):
+    def test_optimizer_state_round_trips(self):
         stored = stored_models.build("pretraining", optimizer=True)
         path = self.write(stored, target="tf1")
         for number, target in enumerate(("bert_tf", "tf1", "tf1", "bert_tf")):
@@ -217,7 +216,7 @@ class GoldenCheckpointTest(ConversionTestCase):
         name=("bert_model", "after_12_steps", "classifier", "squad"),
         way=("tf1", "bert_tf", "huggingface"),
     )
-    def test_comes_out_as_it_went_in(self, name, way):
+    def test_round_trip_keeps_bytes(self, name, way):
         source = os.path.join(self.folder, "in")
         os.mkdir(source)
         for suffix in ("index", "data-00000-of-00001"):
@@ -249,7 +248,7 @@ class GoldenCheckpointTest(ConversionTestCase):
 
 
 class ReportTest(ConversionTestCase):
-    def test_says_what_became_of_everything(self):
+    def test_report_lists_everything(self):
         stored = stored_models.build("classification")
         source = self.write(stored, target="huggingface")
         _, printed = self.convert(source, "tf1")
@@ -276,11 +275,11 @@ class ReportTest(ConversionTestCase):
             self.assertIn(line, printed)
         self.assertLess(len(printed.splitlines()), 50)
 
-    def test_shapes_of_split_heads(self):
+    def test_report_shows_shapes_of_split_heads(self):
         source = self.write(stored_models.build(), target="model_garden")
         _, printed = self.convert(source, "bert_tf")
         self.assertIn("query/kernel [16, 16] from encoder", printed)
-        self.assertIn("_query_dense/kernel, there [16, 2, 8]", printed)
+        self.assertIn("_query_dense/kernel, stored as [16, 2, 8]", printed)
         self.assertIn("_query_dense/bias, there [2, 8]", printed)
 
     @parameterized.parameters(
@@ -289,8 +288,8 @@ class ReportTest(ConversionTestCase):
         (["a/0", "a/1", "b/0", "a/2"], ["a/{0..2}", "b/0"]),
         (["a/3/x9", "a/0/x9", "a/1/x9"], ["a/{0..1,3}/x9"]),
     )
-    def test_names_that_differ_in_a_number_share_a_line(self, names, expected):
-        self.assertEqual(conversion_report.collapse(names), expected)
+    def test_names_that_differ_in_a_number_are_merged(self, names, expected):
+        self.assertEqual(conversion.collapse(names), expected)
 
 
 class FlagsTest(ConversionTestCase):
@@ -298,7 +297,7 @@ class FlagsTest(ConversionTestCase):
         super().setUp()
         self.stored = stored_models.build("encoder")
 
-    def test_model_card_says_where_the_model_comes_from(self):
+    def test_model_card_names_the_source(self):
         source = self.write(self.stored, target="tf1")
         path, _ = self.convert(source, "bert_tf", do_lower_case=True)
         with open(f"{path}/README.md", encoding="utf-8") as file:
@@ -308,18 +307,18 @@ class FlagsTest(ConversionTestCase):
         self.assertIn("| to | bert_tf |", card)
         self.assertIn("| tensorflow |", card)
 
-    def test_output_that_is_there(self):
+    def test_existing_output_is_refused(self):
         source = self.write(self.stored, target="tf1")
         empty = os.path.join(self.folder, "empty")
         os.mkdir(empty)
-        self.assert_refused("is there already", source, name="empty")
+        self.assert_refused("already exists", source, name="empty")
         self.convert(source, "bert_tf", "empty", overwrite=True)
-        self.assert_refused("is there already", source, name="empty")
+        self.assert_refused("already exists", source, name="empty")
         path, _ = self.convert(source, "huggingface", "empty", overwrite=True)
         self.assert_same(path, self.stored)
         self.assertCountEqual(os.listdir(self.folder), ["model", "empty"])
 
-    def test_what_a_link_points_to_is_replaced(self):
+    def test_target_of_a_link_is_replaced(self):
         source = self.write(self.stored, target="tf1")
         old = os.path.join(self.folder, "old")
         os.mkdir(old)
@@ -335,7 +334,7 @@ class FlagsTest(ConversionTestCase):
         ("file", "which is a file"),
         ("file/new", "could not be written"),
     )
-    def test_output_that_cannot_be(self, name, message):
+    def test_output_cannot_be_a_file(self, name, message):
         source = self.write(self.stored, target="tf1")
         with open(os.path.join(self.folder, "file"), "w") as file:
             file.write("precious")
@@ -374,7 +373,7 @@ class FlagsTest(ConversionTestCase):
         with self.assertRaisesRegex(UserError, "must be a local path"):
             conversion.run(ConvertCheckpointConfig(**flags))
 
-    def test_missing_weights_that_are_allowed(self):
+    def test_allowed_missing_weights(self):
         source = self.write(self.stored, target="tf1")
         prefix = os.path.join(source, "bert_model.ckpt")
         tensors = tf1_checkpoint.read(prefix)
@@ -385,7 +384,7 @@ class FlagsTest(ConversionTestCase):
         tf1_checkpoint.write(prefix, tensors)
         message = "lacks bert/encoder/layer_0/output/dense/bias,.*bert/extra"
         self.assert_refused(message, source)
-        message = "it has besides bert/extra"
+        message = "it also has bert/extra"
         self.assert_refused(message, source, allow_missing="output/dense/bias")
         path, printed = self.convert(
             source, "bert_tf", allow_missing="output/dense/bias|extra"
@@ -399,17 +398,17 @@ class FlagsTest(ConversionTestCase):
         for name in lost:
             self.assertAllEqual(read.weights[name], np.zeros(16))
 
-    def test_regular_expression_that_is_none(self):
+    def test_invalid_regular_expression(self):
         source = self.write(self.stored)
         message = r"--allow_missing must be a regular expression.*'\(\['"
         self.assert_refused(message, source, "tf1", allow_missing="([")
 
     @parameterized.parameters(*FORMATS)
-    def test_lower_case_is_asked_where_nobody_says_it(self, source_format):
+    def test_lower_case_flag_overrides_a_derived_setting(self, source_format):
         source = self.write(self.stored, target=source_format)
         if source_format in ("tf1", "model_garden"):
             path, printed = self.convert(source, "bert_tf", do_lower_case=False)
-            self.assertIn("--nodo_lower_case says otherwise", printed)
+            self.assertIn("--nodo_lower_case overrides", printed)
             settings = formats.read(path).tokenizer_settings
             self.assertFalse(settings["lower_case"])
             self.assertFalse(settings["strip_accents"])
@@ -453,7 +452,7 @@ class FlagsTest(ConversionTestCase):
 
 class InterruptedTest(ConversionTestCase):
     @parameterized.parameters(KeyboardInterrupt, MemoryError)
-    def test_leaves_nothing(self, error):
+    def test_failed_writing_leaves_no_files(self, error):
         source = self.write(stored_models.build())
         before = self.listing()
         with mock.patch.object(

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import assign
 from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
+from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -66,11 +66,11 @@ def _stored(
 
 
 def _expected_rows(table, tokens, words):
-    """Means of the rows, by the plain tokenizer, in float64."""
+    """Returns the mean rows, from the reference tokenizer, in float64."""
     pieces = {token: i for i, token in enumerate(tokens)}
     rows = []
     for word in words:
-        split = reference_tokenizer.split_pieces(word, pieces)
+        split = reference_tokenizer.split_tokens(word, pieces)
         rows.append(sum(np.float64(table[pieces[x]]) for x in split))
         rows[-1] /= len(split)
     return np.float32(rows)
@@ -81,7 +81,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(self.create_tempdir().full_path, "words.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(f"{word}\n" for word in words)
-        new = vocabulary_extender.read_new_pieces(path, "--words", source)
+        new = vocabulary_extender.read_new_tokens(path, "--words", source)
         return vocabulary_extender.extend(source, new, **options)
 
     def _assert_unchanged_but(self, source, model, names):
@@ -90,7 +90,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             if name not in names:
                 self.assertAllEqual(model.weights[name], value, name)
 
-    def test_unused_lines_first_then_behind_the_last(self):
+    def test_fills_unused_lines_first_then_appends(self):
         source = _stored()
         words = ["metho", "cats", "foo", "hotel", "teas"]
         extension = self._extend(source, words)
@@ -116,14 +116,14 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(model.task, source.task)
 
     @parameterized.parameters(1, 2, 3)
-    def test_fewer_words_than_unused_lines_grow_nothing(self, count):
+    def test_fewer_words_than_unused_lines_keep_the_size(self, count):
         source = _stored()
         extension = self._extend(source, ["metho", "cats", "foo"][:count])
         self.assertEqual(extension.model.config, source.config)
         self.assertEqual(extension.num_unused_left, 3 - count)
         self.assertEqual(extension.model.weights.shapes, source.weights.shapes)
 
-    def test_growing_only(self):
+    def test_without_unused_lines_words_are_appended(self):
         extension = self._extend(_stored(), ["metho", "cats"], use_unused=False)
         self.assertEqual(extension.ids, (39, 40))
         self.assertEqual(
@@ -134,9 +134,9 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(True, False)
-    def test_rows_and_biases_are_the_means_of_the_old_pieces(self, use_unused):
+    def test_rows_and_biases_are_means_of_the_old_tokens(self, use_unused):
         source = _stored()
-        # The last is unknown today, because of its z.
+        # The last is [UNK] for the old vocabulary, because of its z.
         words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
         extension = self._extend(source, words, use_unused=use_unused)
         self._assert_unchanged_but(
@@ -175,7 +175,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             tokenizer.tokenize("methotxa"), [_TOKENS.index("met"), 1]
         )
 
-    def test_score_of_a_new_word_is_the_mean_of_its_pieces_scores(self):
+    def test_logit_of_a_new_word_is_the_mean_of_its_tokens_logits(self):
         source = _stored()
         extension = self._extend(source, ["methotxa"], use_unused=False)
         inputs = {
@@ -217,7 +217,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
                 _stored(), max_position_embeddings=length
             )
 
-    def test_text_without_new_words_gives_the_same(self):
+    def test_outputs_without_new_words_do_not_change(self):
         source = _stored()
         extension = self._extend(
             source,
@@ -239,7 +239,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         for name in names:
             self.assertAllEqual(new[name], old[name], name)
         kept = [i for i in range(len(_TOKENS)) if i not in extension.ids]
-        # A product of other sizes may add up in another order.
+        # A product of other sizes may be summed in another order.
         self.assertAllClose(
             new["masked_lm_logits"].numpy()[..., kept],
             old["masked_lm_logits"].numpy()[..., kept],
@@ -268,7 +268,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
-    def test_only_words_that_begin_with_a_new_one_split_differently(self):
+    def test_only_words_that_start_with_a_new_word_split_differently(self):
         source = _stored()
         extension = self._extend(source, ["foo"])
         words = "foo foobar foofoo afoo fo of fxoo".split()
@@ -296,7 +296,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             [1, 2, _TOKENS.index("[UNK]")],
         )
 
-    def test_accents_that_a_lower_case_model_keeps(self):
+    def test_lower_case_model_that_keeps_accents(self):
         source = _stored(
             tokenizer_settings=stored_model.tokenizer_settings(
                 Vocabulary(_TOKENS), lower_case=True, strip_accents=False
@@ -306,12 +306,12 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(extension.model.vocabulary.tokens[1], "méthe")
         self.assertFalse(extension.model.tokenizer_settings["strip_accents"])
 
-    def test_model_that_keeps_special_tokens_whole(self):
+    def test_model_that_preserves_special_tokens(self):
         source = _stored(preserve=True)
-        # The second stands for [CLS] on its way through the tokenizer.
+        # The second replaces [CLS] within the tokenizer.
         extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
         self.assertEqual(extension.ids, (1,))
-        self.assertEqual(extension.new.known, ((1, "[MASK]"), (2, "[UNK]")))
+        self.assertEqual(extension.new.existing, ((1, "[MASK]"), (2, "[UNK]")))
         settings = extension.model.tokenizer_settings
         self.assertTrue(settings["preserve_special_tokens"])
         self.assertAllEqual(
@@ -319,7 +319,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             [1, _TOKENS.index("[MASK]")],
         )
 
-    def test_optimizer_state_is_left_behind(self):
+    def test_optimizer_state_is_dropped(self):
         state = {"global_step": np.int64(3)}
         source = _stored(optimizer_state=Tensors.from_arrays(state))
         extension = self._extend(source, ["foo"])
@@ -340,7 +340,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIsNone(extension.model.vocabulary)
 
-    def test_weights_of_fine_tuned_heads_stay(self):
+    def test_weights_of_fine_tuned_heads_do_not_change(self):
         def shapes(config):
             return weight_map.encoder_shapes(config) | {
                 "output_weights": (3, 8),
@@ -352,7 +352,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         extension = self._extend(source, ["foo"], use_unused=False)
         self._assert_unchanged_but(source, extension.model, (_WORD_TABLE,))
 
-    def test_nothing_is_computed_before_it_is_read(self):
+    def test_weights_are_computed_on_access(self):
         source = _stored()
 
         def read(name):
@@ -381,7 +381,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(unused, 994)
         self.assertEmpty(extension.new.repeated)
         # Such as "zeus", without its accent.
-        known = {token for _, token in extension.new.known}
+        known = {token for _, token in extension.new.existing}
         self.assertBetween(len(known), 1, 20)
         self.assertContainsSubset(known, tokens)
         added = [reference_tokenizer.split_words(x)[0].text for x in words]
@@ -404,7 +404,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
 
 def _run(stored, inputs):
     model = bert_model.BertForPretraining(stored.config)
-    assign.load_into(model, stored.weights)
+    model_weights.load_into(model, stored.weights)
     return model(inputs)
 
 

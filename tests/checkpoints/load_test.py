@@ -48,7 +48,7 @@ class InitializationTest(tf.test.TestCase, parameterized.TestCase):
         if weights_format == "huggingface":
             self.assertRegex(logs.output[1], "gelu.* is the tanh approximation")
 
-    def test_bare_checkpoint_has_its_shape_from_elsewhere(self):
+    def test_bare_checkpoint_takes_its_shape_from_the_config(self):
         path = self._convert("tf1")
         os.remove(os.path.join(path, "bert_config.json"))
         for name in (path, os.path.join(path, "bert_model.ckpt")):
@@ -68,7 +68,7 @@ class InitializationTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "several checkpoints"):
             checkpoint_loading.read(path, tiny_model.CONFIG)
 
-    def test_weights_of_a_head_not_built_are_left(self):
+    def test_weights_of_other_heads_are_unused(self):
         stored = checkpoint_loading.read(self.model_dir)
         model = bert_model.BertModel(stored.config)
         report = checkpoint_loading.load_weights(model, stored)
@@ -95,7 +95,7 @@ class InitializationTest(tf.test.TestCase, parameterized.TestCase):
         ):
             checkpoint_loading.read(self.model_dir, config, "--x")
 
-    def test_dropout_and_initializer_are_free(self):
+    def test_dropout_and_initializer_may_differ(self):
         config = dataclasses.replace(
             tiny_model.CONFIG,
             hidden_dropout_prob=0.3,
@@ -120,7 +120,7 @@ class InitializationTest(tf.test.TestCase, parameterized.TestCase):
         unknown = dataclasses.replace(stored, vocabulary=None)
         check(unknown, "12ab", "the records")
 
-    def test_refuses_what_is_no_model(self):
+    def test_refuses_other_paths(self):
         for path in ("/nowhere", self.folder):
             with self.assertRaisesRegex(UserError, f"Received: '{path}'"):
                 checkpoint_loading.read(path, tiny_model.CONFIG)

@@ -7,7 +7,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import matching
-from bert_tf.checkpoints import weight_layout
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
@@ -17,17 +16,15 @@ _PARTS = ("bert", "bert/pooler", "output")
 
 
 def _theirs(weights_format="huggingface", parts=_PARTS, num_labels=3):
-    """Returns canonical values, and the same in a format's terms."""
+    """Returns weights by canonical name and by the format's name."""
     ours, theirs = {}, {}
     for index, row in enumerate(weight_map.rows(tiny_layers.CONFIG)):
         if weight_map.part_of(row.name) not in parts:
             continue
         shape = weight_map.shape_of(row, tiny_layers.CONFIG, num_labels)
         ours[row.name] = tiny_layers.normal(*shape, seed=index)
-        theirs[weight_map.name_in(row, weights_format)] = (
-            weight_layout.to_format(
-                ours[row.name], row.layout, weights_format, 2
-            )
+        theirs[weight_map.name_in(row, weights_format)] = weight_map.to_format(
+            ours[row.name], row.layout, weights_format, 2
         )
     return ours, theirs
 
@@ -62,9 +59,9 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         expected = {
             "tf1": 0,
             "bert_tf": 0,
-            # Six kernels a layer, and the pooler's.
+            # Six kernels per layer, and the pooler's.
             "huggingface": 13,
-            # Four kernels and three biases of attention a layer.
+            # Four kernels and three biases of attention per layer.
             "keras_hub": 14,
             "model_garden": 14,
         }
@@ -103,7 +100,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             tensors["bert/encoder/layer_1/output/dense/kernel"]  # noqa: B018
 
-    def test_everything_wrong_is_listed(self):
+    def test_error_lists_all_problems(self):
         _, theirs = _theirs()
         del theirs["bert.encoder.layer.1.output.dense.bias"]
         del theirs["classifier.bias"]
@@ -111,25 +108,25 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         theirs["bert.pooler.dense.bias"] = np.zeros(9)
         message = (
             "there does not hold.*lacks bert.encoder.layer.1.output.dense.bias,"
-            r".*it has besides extra; it has in another shape .*bias \(9,\) "
-            r"\(its config wants \(8,\)\)"
+            r".*it also has extra; it has in another shape .*bias \(9,\) "
+            r"\(expected \(8,\)\)"
         )
         with self.assertRaisesRegex(UserError, message):
             _match(theirs)
 
-    def test_more_layers_than_the_config_says(self):
+    def test_more_layers_than_in_the_config(self):
         _, theirs = _theirs()
         theirs["bert.encoder.layer.2.output.dense.bias"] = np.zeros(8)
         with self.assertRaisesRegex(UserError, "besides bert.encoder.layer.2"):
             _match(theirs)
 
-    def test_allowed_names_begin_anew(self):
+    def test_allowed_missing_weights_get_initial_values(self):
         ours, theirs = _theirs()
         del theirs["bert.encoder.layer.0.intermediate.dense.weight"]
         del theirs["bert.embeddings.LayerNorm.weight"]
         del theirs["bert.embeddings.LayerNorm.bias"]
         theirs["extra.weight"] = np.zeros(3)
-        # Names of either side.
+        # Canonical names, and names of the format.
         allow = re.compile(r"layer_0/inter.*kernel|LayerNorm|^extra")
         tensors, report = _match(theirs, allow_missing=allow)
         kernel = "bert/encoder/layer_0/intermediate/dense/kernel"
@@ -148,7 +145,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         name = "bert/pooler/dense/kernel"
         self.assertAllEqual(tensors[name], ours[name])
 
-    def test_expected_tensors_are_said_to_be(self):
+    def test_expected_tensors_are_reported(self):
         _, theirs = _theirs()
         theirs["bert.embeddings.position_ids"] = np.zeros((1, 7))
         _, report = _match(
@@ -158,7 +155,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TensorsTest(tf.test.TestCase):
-    def test_reads_when_asked(self):
+    def test_reads_on_access(self):
         read = []
 
         def reader(name):
@@ -182,6 +179,61 @@ class TensorsTest(tf.test.TestCase):
         self.assertEqual(dict(tensors.shapes), {"x": (3,), "step": ()})
         self.assertIs(tensors["x"], arrays["x"])
         self.assertIs(Tensors.from_arrays(tensors), tensors)
+
+
+def _weights(*parts):
+    rows = [
+        row
+        for row in weight_map.rows(tiny_layers.CONFIG)
+        if weight_map.part_of(row.name) in parts
+    ]
+    return Tensors.from_arrays(
+        {
+            row.name: tiny_layers.normal(
+                *weight_map.shape_of(row, tiny_layers.CONFIG, 5), seed=index
+            )
+            for index, row in enumerate(rows)
+        }
+    )
+
+
+class TranslateTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("tf1", ("output", "cls/squad", "cls/predictions")),
+        ("huggingface", ("cls/predictions", "cls/seq_relationship")),
+        ("huggingface", ("cls/tagging",)),
+        ("keras_hub", ("output",)),
+        ("model_garden", ("cls/predictions",)),
+    )
+    def test_matching_reverses_it(self, weights_format, heads):
+        ours = _weights("bert", "bert/pooler", *heads)
+        theirs, left = matching.translate(
+            ours, tiny_layers.CONFIG, weights_format
+        )
+        self.assertEqual(left, ())
+        back, report = matching.match(
+            tiny_layers.CONFIG,
+            theirs.shapes,
+            theirs.__getitem__,
+            weights_format,
+            "there",
+            heads,
+        )
+        self.assertEqual(report.absent_heads, ())
+        self.assertEqual(dict(back.shapes), dict(ours.shapes))
+        for name, value in ours.items():
+            self.assertAllEqual(back[name], value, name)
+        for name, value in theirs.items():
+            self.assertEqual(value.shape, theirs.shapes[name])
+            self.assertTrue(value.flags.c_contiguous)
+
+    def test_returns_names_that_the_format_lacks(self):
+        ours = _weights("bert", "cls/squad")
+        theirs, left = matching.translate(ours, tiny_layers.CONFIG, "keras_hub")
+        self.assertEqual(
+            left, ("cls/squad/output_weights", "cls/squad/output_bias")
+        )
+        self.assertLen(theirs, len(ours) - 2)
 
 
 if __name__ == "__main__":

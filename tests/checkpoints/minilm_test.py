@@ -1,4 +1,4 @@
-"""A real pretrained BERT, compared with what transformers computed with it."""
+"""Tests of a pretrained BERT against stored outputs of transformers."""
 
 import os
 
@@ -31,7 +31,7 @@ class MinilmTest(tf.test.TestCase):
         self.assertEqual(
             stored.report.expected, ("bert.embeddings.position_ids",)
         )
-        # Five of the embeddings, sixteen a layer, two of the pooler.
+        # Five in the embeddings, sixteen per layer, two in the pooler.
         self.assertLen(stored.report.loaded, 5 + 6 * 16 + 2)
         self.assertEqual(stored.report.unused + stored.report.missing, ())
         self.assertRegex(
@@ -46,19 +46,19 @@ class MinilmTest(tf.test.TestCase):
         texts = minilm.read_texts()
         self.assertEqual(sum(len(text) == 2 for text in texts), 80)
 
-    def test_ids_are_those_of_its_own_tokenizer(self):
+    def test_ids_match_its_own_tokenizer(self):
         self.assertAllEqual(np.concatenate(self.ids), self.expected["ids"])
         self.assertAllEqual(
             np.concatenate(self.segments), self.expected["segments"]
         )
         self.assertAllEqual([*map(len, self.ids)], self.expected["lengths"])
 
-    def test_outputs_are_those_of_transformers(self):
+    def test_outputs_match_transformers(self):
         model = bert_tf.load_model(self.path)
         hidden, pooled = minilm.compute(model, self.ids, self.segments)
         self._check(hidden, pooled)
 
-    def test_outputs_after_going_out_and_in_again(self):
+    def test_outputs_after_a_round_trip_of_formats(self):
         path = os.path.join(self.create_tempdir().full_path, "copy")
         os.mkdir(path)
         huggingface.write_model(path, formats.read(self.path))
@@ -73,7 +73,7 @@ class MinilmTest(tf.test.TestCase):
         rows = hidden[minilm.chosen_rows(self.expected["lengths"].astype(int))]
         self.assertAllClose(pooled, self.expected["pooled"], 0, _TOLERANCE)
         self.assertAllClose(rows, self.expected["rows"], 0, _TOLERANCE)
-        # Of every token: 384 errors, of which most cancel each other out.
+        # A sum over 384 values per token, whose errors mostly cancel out.
         self.assertAllClose(
             minilm.project(hidden),
             self.expected["projections"],

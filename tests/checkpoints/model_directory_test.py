@@ -1,4 +1,4 @@
-"""Tests for model_directory and model_card of bert_tf.checkpoints."""
+"""Tests for bert_tf.checkpoints.model_directory and model_card."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ _TASK = {"kind": "pretraining", "max_seq_length": 10}
 
 
 def _weights(config=_CONFIG):
-    """Different values in every weight."""
+    """Returns weights with different values."""
     model = bert_model.BertForPretraining(config)
     rng = np.random.default_rng(0)
     return {
@@ -60,7 +60,7 @@ def _weights(config=_CONFIG):
 
 
 def _weights_of(kind):
-    """Encoder, pooler and the heads of a kind; three labels."""
+    """Returns encoder, pooler and the heads of a kind; three labels."""
     parts = ("bert", "bert/pooler", *weight_map.HEADS[kind])
     rng = np.random.default_rng(2)
     return {
@@ -95,7 +95,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         }
         model_directory.write(self.path, **(values | changes))
 
-    def test_what_was_written_is_read_back_after_a_move(self):
+    def test_round_trip_after_a_move(self):
         self._write()
         moved = self.path + "-moved"
         shutil.move(self.path, moved)
@@ -131,7 +131,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             atol=1e-5,
         )
 
-    def test_writing_replaces_whole_and_leaves_nothing_else(self):
+    def test_writing_replaces_the_whole_directory(self):
         self._write()
         self._write(vocabulary=None, tokenizer_settings=None)
         self.assertCountEqual(
@@ -168,7 +168,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             found.build_tokenizer()
 
     def test_directories_of_the_first_version_are_read(self):
-        """They were written so, with the library for the weights."""
+        """The first version wrote weights with the safetensors library."""
         self._write()
         file = os.path.join(self.path, "model.weights.safetensors")
         with open(file, "rb") as opened:
@@ -208,7 +208,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertCountEqual(found.report.loaded, weights)
         self.assertEmpty(found.report.missing + found.report.unused)
 
-    def test_rejects_what_does_not_belong_together(self):
+    def test_rejects_parts_that_do_not_fit_together(self):
         for task, message in (
             ({}, "kind=None"),
             ({"kind": "translation"}, "one of the kinds .*'translation'"),
@@ -223,7 +223,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             )
         for name, value, message in (
             ("cls/predictions/output_bias", None, "lacks .*output_bias"),
-            ("bert/what", np.zeros(3, np.float32), "has besides bert/what"),
+            ("bert/what", np.zeros(3, np.float32), "also has bert/what"),
             (
                 "bert/embeddings/LayerNorm/beta",
                 np.zeros(3, np.float32),
@@ -274,7 +274,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         with open(os.path.join(self.path, "README.md")) as file:
             self.assertIn("read from somewhere", file.read())
 
-    def test_optimizer_state_of_other_weights(self):
+    def test_rejects_optimizer_state_of_other_weights(self):
         state = self._state() | {"bert/what/adam_m": np.zeros(3, np.float32)}
         message = "bert/what/adam_m belongs to no"
         with self.assertRaisesRegex(UserError, message):
@@ -329,7 +329,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(found.weights[name], self.weights[name])
 
     @parameterized.parameters(((),), ((7, 12),))
-    def test_of_fine_tuning_the_chosen_model_counts(self, steps):
+    def test_fine_tuning_output_is_its_exported_model(self, steps):
         run = self._write_run(steps, kind="encoder")
         self.assertTrue(model_directory.recognizes(run))
         found = model_directory.read_model(run)
@@ -337,7 +337,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in self.weights.items():
             self.assertAllEqual(found.weights[name], value, name)
 
-    def test_what_is_no_output_directory(self):
+    def test_rejects_other_output_directories(self):
         run = self._write_run(steps=())
         self.assertFalse(model_directory.recognizes(run))
         for name in ("bert_model.ckpt", "model.ckpt-8"):
@@ -367,7 +367,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         with open(file, "r+b") as opened:
             opened.seek(-2, os.SEEK_END)
             opened.write(b"~")
-        with self.assertRaisesRegex(UserError, f"{name} is not what"):
+        with self.assertRaisesRegex(UserError, f"{name} was changed"):
             model_directory.read_model(self.path)
         os.remove(file)
         with self.assertRaisesRegex(UserError, f"{name} is missing"):
@@ -398,14 +398,14 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "task.json is missing; copy"):
             model_directory.read_model(self.path)
 
-    def test_weights_are_read_when_asked_for(self):
+    def test_weights_are_read_on_access(self):
         self._write()
         found = model_directory.read_model(self.path)
         os.remove(os.path.join(self.path, "model.weights.safetensors"))
         with self.assertRaisesRegex(UserError, "safetensors is damaged or"):
             found.weights["bert/pooler/dense/bias"]
 
-    def test_rejects_what_is_no_model_directory(self):
+    def test_rejects_other_directories(self):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):
             model_directory.read_model(self.path)
         os.makedirs(self.path)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import new_tokens
-from bert_tf.checkpoints.new_tokens import NewPiece
-from bert_tf.checkpoints.new_tokens import NewPieces
+from bert_tf.checkpoints.new_tokens import NewToken
+from bert_tf.checkpoints.new_tokens import NewTokens
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -40,53 +40,53 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             self._read(contents, **options)
 
-    def test_words_are_split_as_today(self):
+    def test_words_are_split_with_the_old_vocabulary(self):
         new = self._read("methotrexate\nmetho\ncats\n")
         self.assertEqual(
-            [piece.token for piece in new.pieces],
+            [added.token for added in new.tokens],
             ["methotrexate", "metho", "cats"],
         )
-        pieces = {token: i for i, token in enumerate(_TOKENS)}
-        for piece in new.pieces:
-            expected = reference_tokenizer.split_pieces(piece.token, pieces)
+        ids = {token: i for i, token in enumerate(_TOKENS)}
+        for added in new.tokens:
+            expected = reference_tokenizer.split_tokens(added.token, ids)
             self.assertEqual(
-                [_TOKENS[i] for i in piece.old_ids], expected, piece.token
+                [_TOKENS[i] for i in added.old_ids], expected, added.token
             )
         self.assertEqual(
-            [_TOKENS[i] for i in new.pieces[0].old_ids],
+            [_TOKENS[i] for i in new.tokens[0].old_ids],
             ["met", "##hot", "##r", "##e", "##xa", "##te"],
         )
-        self.assertEqual((new.known, new.repeated), ((), ()))
+        self.assertEqual((new.existing, new.repeated), ((), ()))
 
     def test_words_are_normalized_as_text_is(self):
         new = self._read("Méthe\n\u200b東\n")
         self.assertEqual(
-            new.known, ((2, "東"),), "the zero-width space is dropped"
+            new.existing, ((2, "東"),), "the zero-width space is dropped"
         )
-        (piece,) = new.pieces
-        self.assertEqual(piece.token, "methe")
-        self.assertEqual((piece.line, piece.text), (1, "Méthe"))
+        (added,) = new.tokens
+        self.assertEqual(added.token, "methe")
+        self.assertEqual((added.line, added.text), (1, "Méthe"))
         new = self._read("Méthe\n", lower_case=False)
-        self.assertEqual(new.pieces[0].token, "Méthe")
+        self.assertEqual(new.tokens[0].token, "Méthe")
         new = self._read("Méthe\n", strip_accents=False)
-        self.assertEqual(new.pieces[0].token, "méthe")
+        self.assertEqual(new.tokens[0].token, "méthe")
 
     def test_single_chinese_character_and_the_missing_last_line_end(self):
         new = self._read("京\nfoo\n語")
-        self.assertEqual([x.token for x in new.pieces], ["京", "foo", "語"])
+        self.assertEqual([x.token for x in new.tokens], ["京", "foo", "語"])
         unknown = (_VOCABULARY.unk_id,)
         self.assertEqual(
-            [x.old_ids for x in new.pieces],
+            [x.old_ids for x in new.tokens],
             [unknown, tuple(map(_TOKENS.index, ("f", "##o", "##o"))), unknown],
         )
 
     def test_continuations(self):
         new = self._read("##Hotxa\n##tea\n##é\n##zz\nhotxa\n")
         self.assertEqual(
-            [x.token for x in new.pieces], ["##hotxa", "##tea", "##zz", "hotxa"]
+            [x.token for x in new.tokens], ["##hotxa", "##tea", "##zz", "hotxa"]
         )
         self.assertEqual(
-            [[_TOKENS[i] for i in x.old_ids] for x in new.pieces],
+            [[_TOKENS[i] for i in x.old_ids] for x in new.tokens],
             [
                 ["##hot", "##xa"],
                 ["##te", "##a"],
@@ -94,17 +94,17 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
                 ["h", "##o", "##t", "##xa"],
             ],
         )
-        self.assertEqual(new.known, ((3, "##e"),))
+        self.assertEqual(new.existing, ((3, "##e"),))
 
-    def test_known_and_repeated_words_are_left_out_and_listed(self):
+    def test_existing_and_repeated_words_are_left_out_and_listed(self):
         new = self._read("cat\nfoo\nThe\nFOO\nfoo\nhi\n")
         self.assertEqual(
-            [(x.line, x.token) for x in new.pieces], [(2, "foo"), (6, "hi")]
+            [(x.line, x.token) for x in new.tokens], [(2, "foo"), (6, "hi")]
         )
-        self.assertEqual(new.known, ((1, "cat"), (3, "the")))
+        self.assertEqual(new.existing, ((1, "cat"), (3, "the")))
         self.assertEqual(new.repeated, ((4, "foo"), (5, "foo")))
 
-    def test_words_all_known(self):
+    def test_only_existing_words(self):
         self._assert_refused(
             "cat\nThe\n", "words.txt: the vocabulary .* all of its 2 words"
         )
@@ -125,12 +125,12 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
         ("foo\n" + "o" * 201 + "\n", "line 2: has 201 characters"),
         ("##" + "o" * 200 + "\n", "line 1: has 200 characters"),
     )
-    def test_what_no_text_could_match(self, contents, message):
+    def test_words_that_no_text_could_match(self, contents, message):
         self._assert_refused(contents, message)
 
     def test_longest_words(self):
         new = self._read("o" * 200 + "\n##" + "o" * 199 + "\n")
-        self.assertEqual([len(x.old_ids) for x in new.pieces], [200, 199])
+        self.assertEqual([len(x.old_ids) for x in new.tokens], [200, 199])
 
     @parameterized.parameters(
         (b"", "words.txt is empty; one word a line"),
@@ -146,23 +146,21 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_refused(contents, message)
 
     def test_missing_file(self):
-        with self.assertRaisesRegex(
-            UserError, "--new_words_file names a file that is not there: .*word"
-        ):
+        with self.assertRaisesRegex(UserError, "--new_words_file.*word"):
             new_tokens.read(
                 self.path, "--new_words_file", BertTokenizer(_VOCABULARY)
             )
 
-    def test_every_new_word_is_read_as_its_piece(self):
+    def test_every_new_word_maps_to_its_token(self):
         new = self._read("Foo\n##hotxa\n")
         extended = Vocabulary([*_TOKENS, "foo", "##hotxa"])
         new_tokens.check_matched(new, BertTokenizer(extended))
         with self.assertRaisesRegex(
-            UserError, r"line 1: 'Foo' would still be read as \[UNK\]"
+            UserError, r"line 1: 'Foo' would still be split into \[UNK\]"
         ):
             new_tokens.check_matched(new, BertTokenizer(extended, False))
-        only_continuation = NewPieces(
-            "words.txt", (NewPiece("##hotxa", 1, "##hotxa", (3,)),)
+        only_continuation = NewTokens(
+            "words.txt", (NewToken("##hotxa", 1, "##hotxa", (3,)),)
         )
         new_tokens.check_matched(only_continuation, BertTokenizer(extended))
 

@@ -1,4 +1,4 @@
-"""Tests for models with BiLSTMs: written, read strictly, and built again."""
+"""Tests for storing, strictly reading and rebuilding BiLSTM models."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from tests.support import tiny_model
 
 _DEEP = dataclasses.replace(tiny_model.CONFIG, num_hidden_layers=5)
 _FEATURE_BASED = {"approach": "feature_based", "lstm_size": 3}
-# The class, its arguments, and what of them task.json holds.
+# Class, arguments, and the arguments in task.json.
 _MODELS = (
     (
         "classification",
@@ -83,10 +83,10 @@ _BILSTM_TAGGER, _FEATURE_TAGGER = _MODELS[3], _MODELS[4]
 
 
 def _stored(kind, cls, arguments):
-    """Returns a model in no file, and its variables' values."""
+    """Returns a stored model in memory, and its weights."""
     model = tiny_layers.randomize(cls(_DEEP, **arguments))
     vocabulary = tiny_model.Vocabulary(tiny_model.TOKENS)
-    # The size is in the weights, and need not be in task.json.
+    # The size follows from the weights; task.json may lack it.
     task = {k: x for k, x in arguments.items() if k != "lstm_size"}
     values = {
         name: variable.numpy()
@@ -125,13 +125,13 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(config[name], value)
 
     @parameterized.parameters(*_MODELS[:4])
-    def test_tf1_there_and_back(self, kind, cls, arguments):
+    def test_tf1_round_trip(self, kind, cls, arguments):
         stored, values = _stored(kind, cls, arguments)
         labels = {"labels": arguments.get("labels")}
         if labels["labels"] is None:
             labels = {}
         path = self._write(stored, "tf1")
-        # Else whoever builds a model of what task.json says would refuse it.
+        # Without this, building the model from task.json would fail.
         self.assertEqual(formats.read(path).task["head"], "bilstm")
         self._assert_same(bert_tf.load_model(path, kind, **labels), values)
 
@@ -156,7 +156,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         wrong = values | {name: np.ones([7], np.float32)}
         for weights, message in (
             (lacking, f"lacks {name}"),
-            (extra, "has besides cls/tagging/bilstm_0/sideward/bias"),
+            (extra, "also has cls/tagging/bilstm_0/sideward/bias"),
             (wrong, rf"another shape {name} \(7,\) .*\(12,\)"),
         ):
             changed = dataclasses.replace(
@@ -195,7 +195,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             bert_tf.load_model(path)
 
-    def test_another_head_needs_to_be_new(self):
+    def test_another_head_type_gets_a_new_head(self):
         stored, values = _stored(*_BILSTM_TAGGER)
         path = self._write(stored)
         for arguments in (
@@ -225,7 +225,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         model = bert_tf.load_model(path, "question_answering", head="bilstm")
         self.assertLen(model.lstms, 1)
 
-    def test_which_weights_are_meant(self):
+    def test_belongs(self):
         for name, expected in (
             ("bilstm_0/forward/kernel", True),
             ("cls/squad/bilstm_0/backward/bias", True),

@@ -40,7 +40,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (True, None), (True, False), (False, None), (False, True)
     )
-    def test_settings_are_those_of_the_tokenizer(self, lower_case, accents):
+    def test_settings_match_the_tokenizer(self, lower_case, accents):
         vocabulary = Vocabulary(SPECIAL_TOKENS + ("cat", "##s"))
         tokenizer = BertTokenizer(
             vocabulary, lower_case=lower_case, strip_accents=accents
@@ -50,7 +50,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
             tokenizer.settings(),
         )
 
-    def test_fingerprint_is_of_all_that_is_computed_with(self):
+    def test_fingerprint_depends_on_all_parts(self):
         stored = stored_models.build("classification")
         weights = {name: stored.weights[name] for name in stored.weights}
         weights["output_bias"] = weights["output_bias"] + np.float32(1e-6)

@@ -1,4 +1,4 @@
-"""Models and tokenizers side by side with transformers' own, in PyTorch."""
+"""Tests against transformers itself, in an environment with PyTorch."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ _INPUTS = {
     "input_attention_mask": "input_mask",
     "input_token_type_ids": "segment_ids",
 }
-# What transformers calls an output, and what it is called here.
+# Their name of an output to ours.
 _OUTPUTS = {
     "output_last_hidden_state": "sequence_output",
     "output_pooler_output": "pooled_output",
@@ -83,7 +83,7 @@ _LINES = (
 
 
 def _config(index, name):
-    """Returns a configuration in which no two sizes are alike."""
+    """Returns a configuration with different sizes everywhere."""
     config = {
         "vocab_size": len(_VOCABULARY),
         "hidden_size": 12,
@@ -105,7 +105,7 @@ def _config(index, name):
 
 
 def _peer_answers(folder, requests):
-    """Runs requests in the environment with PyTorch; returns the outputs."""
+    """Runs requests in the PyTorch environment; returns the outputs."""
     python = environments.make("transformers", *minilm.PEER)
     for index, request in enumerate(requests):
         request["output"] = os.path.join(folder, f"output{index}.npz")
@@ -132,9 +132,9 @@ def _convert(source, target):
 
 @pytest.mark.environment
 class MinilmLiveTest(tf.test.TestCase):
-    """On the real model: its own tokenizer, outputs in and out."""
+    """Compares MiniLM: tokenizer, and outputs after import and export."""
 
-    def test_ids_are_its_own_tokenizers_on_all_english_text(self):
+    def test_ids_match_its_own_tokenizer_on_all_english_text(self):
         folder = self.create_tempdir().full_path
         path = minilm.directory()
         lines = english_lines.read()
@@ -159,10 +159,10 @@ class MinilmLiveTest(tf.test.TestCase):
             ) or not np.array_equal(ours.flat_values, ids[first:end]):
                 differing.append(start)
         self.assertEqual(end, len(ids))
-        # None: see docs/interop.md for where the two could differ.
+        # No differences; docs/interop.md lists where the two could differ.
         self.assertEmpty(differing)
 
-    def test_outputs_agree_and_its_export_fits_transformers(self):
+    def test_outputs_match_and_transformers_loads_its_export(self):
         folder = self.create_tempdir().full_path
         path = minilm.directory()
         export = os.path.join(folder, "export")
@@ -186,14 +186,14 @@ class MinilmLiveTest(tf.test.TestCase):
         self.assertEqual(json.loads(str(again["wrong_keys"])), {})
         self.assertAllEqual(again["ids"], theirs["ids"])
         self.assertAllEqual(again["segments"], theirs["segments"])
-        # Equal weights; but PyTorch adds up in an order that memory decides.
+        # Equal weights; but PyTorch's order of summation depends on memory.
         self.assertAllClose(again["hidden"], theirs["hidden"], 0, 2e-6)
         self.assertAllClose(again["pooled"], theirs["pooled"], 0, 2e-6)
 
 
 @pytest.mark.environment
 class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
-    """On tiny models with random weights, of every class, and tokenizers."""
+    """Compares tiny random models of every class, and tokenizers."""
 
     @classmethod
     def setUpClass(cls):
@@ -264,7 +264,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         file = _write_text(cls.folder, "lines.txt", "\n".join(_LINES))
         return {"do": "tokenize", "model": path, "lines_file": file}
 
-    def test_defaults_are_those_of_its_config(self):
+    def test_defaults_match_its_config(self):
         keys = set(self.default_config)
         ours, _ = huggingface_config.to_bert_config({}, "there")
         theirs, notes = huggingface_config.to_bert_config(
@@ -276,7 +276,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(named - keys, {"left_to_right"})
 
     @parameterized.parameters(*_CLASSES)
-    def test_a_model_says_the_same_here(self, name):
+    def test_outputs_of_their_model_match_here(self, name):
         theirs = self.theirs[name]
         model = bert_tf.load_model(self._path(name))
         outputs = model(
@@ -300,7 +300,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(*_CLASSES)
-    def test_an_export_says_the_same_there(self, name):
+    def test_outputs_of_our_export_match_there(self, name):
         export, original = self.exports[name], self.theirs[name]
         self.assertEqual(json.loads(str(export["wrong_keys"])), {})
         self.assertEqual(set(export) - {"wrong_keys"}, set(original))
@@ -309,7 +309,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(export[key], original[key], 0, 1e-6)
 
     @parameterized.parameters(*_CLASSES)
-    def test_weights_are_written_byte_by_byte_as_there(self, name):
+    def test_weight_files_match_byte_for_byte(self, name):
         contents = []
         for folder in (name, f"{name}-export"):
             path = os.path.join(self._path(folder), "model.safetensors")
@@ -342,14 +342,14 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         (theirs,) = self._ask(
             [{"do": "tokenize", "model": path, "lines_file": file}]
         )
-        # As many pieces as characters, or one: [UNK].
+        # As many tokens as characters, or one: [UNK].
         self.assertAllEqual(theirs["lengths"], [100, 1, 1, 1, 1, 1, 3])
         tokenizer = bert_tf.load_tokenizer(path)
         ours = tokenizer.tokenize(lines)
         self.assertAllEqual(ours.row_lengths(), [100, 101, 200, 1, 1, 3, 5])
         ids = theirs["ids"][103:105]
-        pieces = [_VOCABULARY[i] for i in (ours[4][0], *ids)]
-        self.assertEqual(pieces, ["οδος", "οδοσ", "[UNK]"])
+        tokens = [_VOCABULARY[i] for i in (ours[4][0], *ids)]
+        self.assertEqual(tokens, ["οδος", "οδοσ", "[UNK]"])
         tokenizer = bert_tf.load_tokenizer(path, preserve_special_tokens=True)
         self.assertAllEqual(tokenizer.tokenize(lines)[-1], theirs["ids"][-3:])
 

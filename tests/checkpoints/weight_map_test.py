@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import weight_layout
 from bert_tf.checkpoints import weight_map
 from bert_tf.flags.convert import FORMATS
 from tests.support import tiny_layers
@@ -54,7 +53,7 @@ class WeightMapTest(tf.test.TestCase, parameterized.TestCase):
         encoder = ("bert/embeddings/word_embeddings",)
         self.assertEqual(weight_map.kind_of(encoder + names), expected)
 
-    def test_the_rows_of_a_layer_appear_once_for_each(self):
+    def test_rows_of_a_layer_appear_once_per_layer(self):
         names = [row.name for row in weight_map.rows(tiny_layers.CONFIG)]
         self.assertLen(set(names), len(names))
         of_layer = [x for x in names if x.startswith("bert/encoder/layer_1/")]
@@ -96,46 +95,38 @@ class WeightMapTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(weight_map.name_in(row, "model_garden"), model_garden)
 
     @parameterized.parameters(*FORMATS)
-    def test_there_and_back(self, weights_format):
+    def test_layouts_round_trip(self, weights_format):
         for index, row in enumerate(weight_map.rows(tiny_layers.CONFIG)):
             shape = weight_map.shape_of(row, tiny_layers.CONFIG, num_labels=5)
             value = tiny_layers.normal(*shape, seed=index)
-            theirs = weight_layout.to_format(
-                value, row.layout, weights_format, 2
-            )
+            theirs = weight_map.to_format(value, row.layout, weights_format, 2)
             self.assertEqual(
                 theirs.shape,
-                weight_layout.shape_in(
-                    row, weights_format, tiny_layers.CONFIG, 5
-                ),
+                weight_map.shape_in(row, weights_format, tiny_layers.CONFIG, 5),
             )
-            back = weight_layout.from_format(theirs, row.layout, weights_format)
+            back = weight_map.from_format(theirs, row.layout, weights_format)
             self.assertAllEqual(back, value, row.name)
 
     def test_layouts(self):
         # Width 8, inner width 12, 2 heads of 4.
         kernel = tiny_layers.normal(8, 8)
         query = ("per_head_out", "keras_hub", 2)
-        split = weight_layout.to_format(kernel, *query)
+        split = weight_map.to_format(kernel, *query)
         self.assertAllEqual(split[3, 1, 2], kernel[3, 6])
-        split = weight_layout.to_format(
-            kernel, "per_head_in", "model_garden", 2
-        )
+        split = weight_map.to_format(kernel, "per_head_in", "model_garden", 2)
         self.assertAllEqual(split[1, 2, 3], kernel[6, 3])
-        bias = weight_layout.to_format(
-            kernel[0], "per_head_bias", "keras_hub", 2
-        )
+        bias = weight_map.to_format(kernel[0], "per_head_bias", "keras_hub", 2)
         self.assertAllEqual(bias[1, 2], kernel[0, 6])
-        dense = weight_layout.to_format(kernel, "dense", "huggingface", 2)
+        dense = weight_map.to_format(kernel, "dense", "huggingface", 2)
         self.assertAllEqual(dense, np.transpose(kernel))
-        output = weight_layout.to_format(kernel, "output", "keras_hub", 2)
+        output = weight_map.to_format(kernel, "output", "keras_hub", 2)
         self.assertAllEqual(output, np.transpose(kernel))
         for layout, weights_format in (
             ("output", "huggingface"),
             ("dense", "keras_hub"),
             ("dense", "tf1"),
         ):
-            same = weight_layout.to_format(kernel, layout, weights_format, 2)
+            same = weight_map.to_format(kernel, layout, weights_format, 2)
             self.assertAllEqual(same, kernel)
 
 

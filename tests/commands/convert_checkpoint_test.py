@@ -53,7 +53,7 @@ class ConvertCheckpointTest(tf.test.TestCase):
             check=False,
         )
 
-    def test_writes_a_model_or_one_sentence(self):
+    def test_writes_a_model_or_prints_one_sentence(self):
         good = self._run("run/convert_checkpoint.py", "--from=bert_tf")
         self.assertEqual(good.returncode, 0, good.stderr)
         self.assertIn("Loaded 46 weights", good.stdout)
@@ -69,11 +69,11 @@ class ConvertCheckpointTest(tf.test.TestCase):
         self.assertNotIn("Traceback", bad.stderr)
         self.assertRegex(
             bad.stderr.splitlines()[-1],
-            r"^ERROR: --output=.*/out is there already; .*\.$",
+            r"^ERROR: --output=.*/out already exists; .*\.$",
         )
         self.assertEqual(sorted(os.walk(self.folder)), before)
 
-    def test_killed_before_the_end_there_is_no_output(self):
+    def test_killed_process_leaves_no_output(self):
         killed = self._run("-c", _KILLED)
         self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
         self.assertFalse(os.path.exists(self.output))

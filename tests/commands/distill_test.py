@@ -1,4 +1,4 @@
-"""Tests for run/distill.py: each kind of teacher, from files to files."""
+"""Tests for run/distill.py: each kind of teacher, end to end."""
 
 import csv
 import json
@@ -102,8 +102,8 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         return [json.loads(line) for line in text.splitlines()]
 
     @pytest.mark.thorough
-    def test_pairs_with_unlabeled_ones(self):
-        # The teacher's data calls the first text otherwise.
+    def test_classifies_pairs_with_unlabeled_data(self):
+        # The first text has another column name in the teacher's data.
         header = ("first", "b", "kind")
         rows = [
             ("the cat", "sat on", "yes"),
@@ -143,7 +143,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(again, results)
 
-    def test_tags(self):
+    def test_distills_a_tagger(self):
         task = TaggingTask(
             name="tagging",
             labels=("O", "B-PET"),
@@ -164,7 +164,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         dev = self._read_lines(self.output / "dev_predictions.jsonl")
         self.assertEqual([len(one["tags"]) for one in dev], [2, 3, 1])
 
-    def test_answers(self):
+    def test_distills_question_answering(self):
         task = SquadTask(
             max_seq_length=_LENGTH,
             doc_stride=2,
@@ -197,18 +197,18 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         )
         self._run(task, train_file=data, dev_file=data, unlabeled_file=data)
         stored = json.loads((self.output / "model/task.json").read_text())
-        # The student's own, which dev has chosen.
+        # The student's own threshold, tuned on dev.
         self.assertNotEqual(stored["null_score_diff_threshold"], 1.5)
         self.assertEqual(stored["doc_stride"], 2)
 
-    def test_data_without_a_name(self):
+    def test_refuses_data_dir_for_custom_data(self):
         task = ClassificationTask(
             name="custom", labels=("a", "b"), metric_names=("accuracy",)
         )
         with self.assertRaisesRegex(UserError, "--data_dir is for tasks with"):
             self._run(task, data_dir=str(self.folder))
 
-    def test_columns_that_have_no_meaning(self):
+    def test_refuses_columns_without_effect(self):
         task = TaggingTask(name="tagging", labels=("O", "B-X"))
         with self.assertRaisesRegex(UserError, "--label_column: these are for"):
             self._run(task, train_file="x", dev_file="x", label_column="kind")

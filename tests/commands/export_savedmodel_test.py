@@ -1,4 +1,4 @@
-"""Tests for export/savedmodel.py: strings in, predictions out, elsewhere."""
+"""Tests for export/savedmodel.py: exports answer in a fresh process."""
 
 import math
 import os
@@ -99,7 +99,7 @@ def _batches(rows):
 
 @pytest.mark.slow
 class HeadsTest(tf.test.TestCase):
-    """Each head in a fresh process, the model's directory gone."""
+    """Each head in a fresh process, without the model's directory."""
 
     @classmethod
     def setUpClass(cls):
@@ -138,13 +138,13 @@ class HeadsTest(tf.test.TestCase):
                 self._compare_row(together[key][row], values[row])
             self.assertLen(together[key], len(values))
         self.assertEqual(set(together), set(expected))
-        # Rows that say the same would hide that they are mixed up.
+        # Equal rows would hide a wrong order.
         self.assertGreater(len({str(x) for x in together[key]}), 2)
 
     def _compare_row(self, answer, expected):
         if isinstance(expected, list):
-            for one, wanted in zip(answer, expected, strict=False):
-                self._compare_row(one, wanted)
+            for actual, row in zip(answer, expected, strict=False):
+                self._compare_row(actual, row)
             self.assertGreaterEqual(len(answer), len(expected))
             self._assert_padding(answer[len(expected) :])
         elif isinstance(expected, str):
@@ -160,7 +160,7 @@ class HeadsTest(tf.test.TestCase):
             else:
                 self.assertIn(value, ("", 0.0, -1))
 
-    def test_nothing_is_stored_that_no_answer_reads(self):
+    def test_stores_only_weights_that_predictions_use(self):
         for name, (stored, read) in self.num_bytes.items():
             self.assertEqual(stored, read, name)
 
@@ -199,7 +199,7 @@ class HeadsTest(tf.test.TestCase):
 
 
 def _count_bytes(name, model_dir, version):
-    """Returns the bytes of what is stored, and of what answers read."""
+    """Returns the bytes of all stored weights, and of the weights in use."""
     weights = formats.read(model_dir).weights
     reader = tf.train.load_checkpoint(f"{version}/variables/variables")
     shapes = reader.get_variable_to_shape_map()
@@ -217,7 +217,7 @@ def _count_bytes(name, model_dir, version):
 
 
 def _cases():
-    """Returns task, flags, calls and what is expected, by name."""
+    """Returns task, flags, calls and expected outputs, by name."""
     classification = tiny_exports.classification
     texts = [_call(batch) for batch in _batches(_TEXTS)]
     pairs = [_call_pairs(batch) for batch in _batches(_PAIRS)]

@@ -1,4 +1,4 @@
-"""Tests for what run/finetune_classifier.py says to bad input."""
+"""Tests for run/finetune_classifier.py's messages for bad input."""
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -10,7 +10,7 @@ from tests.support.classifier_script import ClassifierScript
 
 
 class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
-    """What is wrong is one sentence, before anything is trained."""
+    """Errors are one sentence, before training starts."""
 
     def setUp(self):
         super().setUp()
@@ -33,15 +33,15 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
         self.assertFalse(self.output.exists())
 
     @parameterized.parameters(
-        ("train.csv, line 3 must have 2 columns, as the first line has. "
+        ("train.csv, line 3 must have 2 columns like the first line. "
          "Received: 3", "text,label\nx,a\ny,b,c\n"),
         ("train.csv, line 4 must have 2 columns",
          '\ufefftext,label\r\n"x\r\ny",a\r\nz\r\n'),
         ("line 3 has no label in column 'label'", "text,label\nx,a\ny, \n"),
         ("line 2 has an empty text in column 'text'", "text,label\n ,a\n"),
-        ("has no column 'label'; .* 'text', 'kind'; say with --label_column",
+        ("'text', 'kind'; name another with --label_column",
          "text,kind\nx,a\n"),
-        ("no column 'text'; .* 'sentence', 'label'; say with --text_column",
+        ("'sentence', 'label'; name another with --text_column",
          "sentence,label\nx,a\n"),
         ("at least 2 different labels .*'a'", "text,label\nx,a\ny,a\n"),
         ("train.csv has no rows", "text,label\n"),
@@ -85,10 +85,10 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
         path = self.write("dev.csv", contents)
         self.assert_own_refused(message, **{flag: path, do_flag: True})
 
-    def test_the_second_text_has_a_flag(self):
+    def test_missing_pair_column_names_its_flag(self):
         train = self.write("train.csv", "text,more,label\nx,y,a\n")
         self.assert_own_refused(
-            "no column 'other'; .*; say with --text_pair_column which is meant",
+            "no column 'other'; .*; name another with --text_pair_column",
             train_file=train,
             text_pair_column="other",
         )

@@ -1,4 +1,4 @@
-"""Tests for run/finetune_classifier.py, from flags and files to files."""
+"""Tests for run/finetune_classifier.py, end to end."""
 
 import json
 import random
@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from scipy import special
 
-from bert_tf.inference import load
+from bert_tf.api import load
 from bert_tf.tasks import metrics
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
@@ -31,17 +31,17 @@ def _texts(rng, is_pair):
 
 
 def _pack(texts, tokens=tiny_model.TOKENS):
-    """Returns ids and segments, of words that are pieces by themselves."""
+    """Returns ids and segments of words that are single tokens."""
     ids, segments = [tokens.index("[CLS]")], [0]
     for segment, text in enumerate(text for text in texts if text):
-        pieces = [tokens.index(word) for word in text.split()]
-        ids += [*pieces, tokens.index("[SEP]")]
-        segments += [segment] * (len(pieces) + 1)
+        word_ids = [tokens.index(word) for word in text.split()]
+        ids += [*word_ids, tokens.index("[SEP]")]
+        segments += [segment] * (len(word_ids) + 1)
     return ids, segments
 
 
 def _logits(model_dir, rows):
-    """Returns what a model says of packed rows: <float64>[rows, labels]."""
+    """Returns a model's outputs for packed rows: <float64>[rows, labels]."""
     model = load.load_model(model_dir, "classification")
     ids, segments, mask = (
         np.zeros([len(rows), LENGTH], np.int32) for _ in range(3)
@@ -78,7 +78,7 @@ class OfficialFilesTest(
     @parameterized.parameters(*glue_tasks.TASKS)
     def test_scores_and_predictions(self, name):
         official = glue_tasks.get_task(name)
-        # The diagnostic set has no model of its own.
+        # The diagnostic set uses MNLI's model.
         trained = glue_tasks.get_task("mnli" if name == "ax" else name)
         task = ClassificationTask(
             name=trained.name,
@@ -143,7 +143,7 @@ class OfficialFilesTest(
 class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
     """Training on a user's own files, down to the loss of the first step."""
 
-    # One step over all rows, and nothing that is drawn at random.
+    # One step over all rows, without randomness.
     _ONE_STEP = {
         "task_name": "custom",
         "do_train": True,
@@ -169,10 +169,10 @@ class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
             | values
         )
 
-    def test_messy_tables_class_weights_and_windows(self):
+    def test_messy_files_with_class_weights_and_windows(self):
         model = self.write_model(self.own_task())
-        # A mark, CRLF, quotation marks, an end of line in a field, a column
-        # that is not asked for, spaces around labels, a blank line.
+        # A byte order mark, CRLF, quotation marks, a line end in a field, an
+        # unused column, spaces around labels, a blank line.
         train = self.write(
             "train.csv",
             "\ufeffid, kind ,body\r\n"
@@ -200,7 +200,7 @@ class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
             **self._ONE_STEP,
             **flags,
             pretrained_model_dir=model,
-            # 15 pieces are two windows, of the first 10 and from the 5th on.
+            # 15 tokens are two windows: the first 10, and from the 5th on.
             train_batch_size="4",
             class_weights="no:2.5",
             do_eval=True,
@@ -338,7 +338,7 @@ class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
 class OriginalsFlagsTest(
     ClassifierScript, tf.test.TestCase, parameterized.TestCase
 ):
-    def test_the_command_lines_of_the_original(self):
+    def test_accepts_command_lines_of_the_original(self):
         """Training, then prediction with the checkpoint that it left."""
         rng = random.Random(5)
         words = ("the", "of", "and", "in", "was")
@@ -385,7 +385,7 @@ class OriginalsFlagsTest(
         self.assertAllClose(self.result_rows(), expected, atol=1e-6)
 
     def test_predicting_with_a_checkpoint_of_the_original(self):
-        """Which does not name its labels, three of them."""
+        """The checkpoint has three labels without names."""
         rows = [("the of and", "in", None), ("was", "the of in in", None)]
         glue_layouts.write(str(self.folder), "mnli", "test_matched", rows)
         checkpoint = golden("model/classifier.ckpt.index")

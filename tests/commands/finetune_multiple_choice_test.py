@@ -25,7 +25,7 @@ _WORDS = ("the", "dog", "sat", "on", "mat", "sitting", "東")
 
 
 def _write_swag(path, count, seed, with_labels=True):
-    """Writes SWAG's layout; the right ending is the one with a cat."""
+    """Writes SWAG's layout; the correct ending has a cat."""
     rng = random.Random(seed)
     labels = []
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -165,7 +165,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         self.assertEqual([len(p["probabilities"]) for p in predictions], [2, 5])
         self.assertFalse(os.path.exists(output / "model"))
 
-    def test_a_model_for_something_else_is_refused(self):
+    def test_refuses_a_model_of_another_task(self):
         _write_swag(self.folder / "val.csv", 3, 1)
         with self.assertRaisesRegex(UserError, "add --do_train"):
             self._run()

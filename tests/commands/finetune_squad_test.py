@@ -11,13 +11,13 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.commands import finetune_squad as script
 from bert_tf.errors import UserError
-from bert_tf.finetuning import squad as squad_finetuning
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
-from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad import flags as squad_flags
 from bert_tf.tasks.squad import metrics as squad_metrics
 from tests.support import tiny_model
 
@@ -39,7 +39,7 @@ _DEV = (
 
 
 def _dataset(paragraphs, labelled=True):
-    """Returns a question about each paragraph; None is for no answer."""
+    """Returns a question about each paragraph; None means no answer."""
     questions = []
     for number, (context, answer) in enumerate(paragraphs):
         question = {"id": f"q{number}", "question": "cat sat on"[: number + 4]}
@@ -127,8 +127,10 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
                 self.assertEqual(
                     context[one["start"] : one["end"]], one["answer"]
                 )
-            # Nothing of a space without width is left for the model.
-            (nothing,) = predictor.describe([task.parse(("cat", "\u200b"))])
+            # Zero-width spaces do not reach the model.
+            (nothing,) = predictor.describe(
+                [task.example_from_row(("cat", "\u200b"))]
+            )
             self.assertEqual(nothing["answer"], "")
             lines = (self.output / "dev_predictions.jsonl").read_text()
             written = [json.loads(line) for line in lines.splitlines()]
@@ -182,7 +184,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         scores = self.read("eval_results.json")["dev"]
         dataset = squad_examples.read_dataset(dev)
         self.assertEqual(scores, squad_metrics.evaluate(dataset, answers, True))
-        # Any other threshold would be worse: all answered, none, and between.
+        # Other thresholds score worse: all answers, none, and in between.
         nbest = self.read("nbest_predictions.json")
         best = {
             id: next(one["text"] for one in entries if one["text"])
@@ -199,11 +201,11 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         with self.subTest("later the threshold is that of the model"):
             later = values | {"do_train": False, "pretrained_model_dir": None}
             log = self.run_script(**later)
-            self.assertIn(f"{threshold:.6g} is that of the model", log)
+            self.assertIn(f"{threshold:.6g} is from the model", log)
             self.assertEqual(self.read("predictions.json"), answers)
         with self.subTest("unless another one is given"):
             log = self.run_script(**later, null_score_diff_threshold=-1e4)
-            self.assertIn("-10000 is that of --null_score_diff", log)
+            self.assertIn("-10000 is from --null_score_diff", log)
             self.assertEqual(set(self.read("predictions.json").values()), {""})
         with self.subTest("a model that is done keeps what is not asked for"):
             self.run_script(**values | {"do_predict": False})
@@ -211,12 +213,12 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             self.assertEqual(task["null_score_diff_threshold"], threshold)
             self.assertEqual(task["results"]["dev"], scores)
 
-    def test_the_file_to_predict_chooses_if_it_has_answers(self):
+    def test_best_trial_is_chosen_on_predict_file_with_answers(self):
         self.run_script(num_restarts=2, num_train_epochs="0.5")
         self.assertLen([*(self.output / "runs").iterdir()], 2)
         self.assertTrue((self.output / "predictions.json").exists())
 
-    def test_a_threshold_that_is_chosen_later(self):
+    def test_threshold_is_tuned_in_a_later_run(self):
         values = {
             "version_2_with_negative": True,
             "predict_file": self.write("dev2.json", _dataset(_DEV)),
@@ -229,7 +231,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             "pretrained_model_dir": str(self.output / "model"),
             "output_dir": str(self.folder / "elsewhere"),
         }
-        self.assertIn("is not kept in", self.run_script(**elsewhere))
+        self.assertIn("is not stored in", self.run_script(**elsewhere))
         self.assertEqual(self.read("model/task.json"), task)
         log = self.run_script(**later, pretrained_model_dir=None)
         chosen = self.read("model/task.json")
@@ -248,12 +250,10 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             self.read("predictions.json"),
         )
 
-    def test_a_model_that_is_only_used(self):
+    def test_predicts_with_a_fine_tuned_model(self):
         stored = {"head": "bilstm", "doc_stride": 9, "max_answer_length": 30}
         with self.assertLogs(level="WARNING") as logs:
-            task = squad_finetuning.build_task(
-                self.config(do_train=False), stored
-            )
+            task = squad_flags.build_task(self.config(do_train=False), stored)
         self.assertEqual(task.head, "bilstm")
         self.assertEqual(task.doc_stride, 2)
         (message,) = logs.output
@@ -261,12 +261,12 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
 
     def test_padding_as_in_the_original(self):
         for buckets, masked in ((0, True), (1, False), (2, True)):
-            task = squad_finetuning.build_task(
-                self.config(num_length_buckets=buckets)
+            task = squad_flags.build_task(
+                self.config(num_length_buckets=buckets), None
             )
             self.assertEqual(task.mask_padding, masked)
 
-    def test_a_bad_file_to_predict_is_found_before_training(self):
+    def test_checks_predict_file_before_training(self):
         dev = self.write("dev2.json", _dataset(_DEV))
         with self.assertRaisesRegex(UserError, "--version_2_with_negative"):
             self.run_script(predict_file=dev)
@@ -284,12 +284,12 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         ({"max_seq_length": 6}, "--max_query_length [+] 3 = 6. Received: 6"),
         (
             {"num_restarts": 2, "do_predict": False},
-            "Several runs need --do_eval",
+            "Several trials need --do_eval",
         ),
         ({"doc_stride": 0}, "--doc_stride must be at least 1"),
         (
             {"triviaqa_file": "t.json"},
-            "belong together. Received: t.json, None",
+            "set together. Received: t.json, None",
         ),
         (
             {
@@ -311,7 +311,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
         ({"ensemble_nbest_files": "a.json"}, "Received: --do_train"),
         ({"new_pooler": True}, "--new_pooler has no effect on SQuAD"),
     )
-    def test_flags_that_do_not_fit(self, values, message):
+    def test_refuses_conflicting_flags(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             self.config(**values)
 
@@ -351,18 +351,18 @@ class TriviaQaTest(_Case):
         }
 
     @pytest.mark.thorough
-    def test_first_triviaqa_then_squad(self):
+    def test_fine_tunes_on_triviaqa_then_squad(self):
         values = self._write_triviaqa()
         log = self.run_script(**values)
         self.assertIn(
-            "2 questions with 6 documents, of which 1 have no answer in their "
-            "beginning and 2 are not in --triviaqa_evidence_dir",
+            "2 questions with 6 documents; 1 have no answer near their start "
+            "and 2 are missing",
             log,
         )
         converted = self.read("triviaqa/train.json")
         self.assertLen(converted["data"], 3)
         first = str(self.output / "triviaqa" / "model")
-        self.assertIn(f"The head is that of {first}", log)
+        self.assertIn(f"The head is from {first}", log)
         self.assertFalse((self.output / "triviaqa/predictions.json").exists())
         answers = self.read("predictions.json")
         self.assertLen(answers, 3)
@@ -375,7 +375,7 @@ class TriviaQaTest(_Case):
             files_before = (self.output / "triviaqa/model/README.md").stat()
             log = self.run_script(**values)
             self.assertIn("The fine-tuning on TriviaQA is done", log)
-            self.assertNotIn("documents, of which", log)
+            self.assertNotIn("documents; ", log)
             self.assertEqual(
                 (self.output / "triviaqa/model/README.md").stat(), files_before
             )

@@ -25,7 +25,7 @@ _WORDS = (*_TAGS, "the", "sat", "on", "matting")
 
 
 def _write_model(path):
-    """Writes an encoder whose outputs tell tokens apart; returns its path.
+    """Writes an encoder whose outputs distinguish tokens; returns its path.
 
     That of `tiny_model` has weights so large that all outputs are alike.
     """
@@ -48,7 +48,7 @@ def _write_model(path):
 
 
 def _write(path, count, seed, with_tags=True):
-    """Writes IOB1 tags that words decide, in documents; returns sentences.
+    """Writes documents whose words determine IOB1 tags; returns sentences.
 
     Each entity is a word, so that I- is for those behind words that are none,
     and B- for dogs behind cats.
@@ -124,7 +124,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         self.assertNotIn("test", results)
         text = (self.output / "eval_results.txt").read_text()
         self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
-        # As many steps as if sentences were rows: 120 of them, 4 a step.
+        # The number of steps for sentences as rows: 120 of them, 4 per step.
         self.assertAllClose(results["global_step"], 180, rtol=0.2)
         self.assertTrue((self.output / "entity_scores.png").exists())
         self.assertIn("PET ", (self.output / "entity_scores.txt").read_text())
@@ -137,7 +137,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
         self.assertEqual(self._predict(self.folder / "eng.testb"), test)
         self._check_raw_text()
-        # Nothing is trained: the model that is there says the same.
+        # Without training, the stored model predicts the same.
         again = self._run(do_predict=True, pretrained_model_dir=None)
         self.assertAllClose(again["dev"], results["dev"], atol=1e-6)
 
@@ -173,7 +173,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         dev = self._lines(self.output / "dev_predictions.jsonl")
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
 
-    def test_bilstm_under_the_head_of_a_left_to_right_model(self):
+    def test_bilstm_head_on_a_left_to_right_model(self):
         results = self._run(
             do_train=True,
             head="bilstm",
@@ -181,7 +181,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
             left_to_right=True,
             train_batch_size="7",
         )
-        # That of a guess by frequency is 1.1.
+        # The loss of guessing by frequency is 1.1.
         self.assertLess(results["dev"]["loss"], 0.9)
         dev = self._lines(self.output / "dev_predictions.jsonl")
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)

@@ -1,4 +1,4 @@
-"""Fine-tuning takes the same course as with transformers, for each task."""
+"""Tests that fine-tuning losses equal those of transformers, for each task."""
 
 import json
 import os
@@ -251,7 +251,7 @@ class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
         ours = [json.loads(line) for line in lines.splitlines()]
         self.assertLen(ours, _NUM_STEPS)
         theirs = json.loads((folder / "losses.json").read_text())
-        # The first step has a rate of 0.
+        # The first step has a learning rate of 0.
         self.assertGreater(theirs[1] - theirs[-1], 0.2)
         self.assertAllClose([x["loss"] for x in ours], theirs, 1e-4, 1e-4)
         norms = [x["grad_norm"] for x in ours]

@@ -1,4 +1,4 @@
-"""Tests for run/predict.py on what run/finetune_classifier.py leaves."""
+"""Tests for run/predict.py with a model from run/finetune_classifier.py."""
 
 import json
 
@@ -18,7 +18,7 @@ _TRAIN = (
     (3, "both; dog", "dogs", "cats"),
 )
 _TEST = (
-    # Other columns in another order, and labels that nobody has heard of.
+    # Other columns in another order, and unknown labels.
     ("second", "label", "first", "note"),
     ("cats on\na mat", "bird", "the dog", ""),
     ("sat", "", "the cats, the dogs", "東"),
@@ -35,7 +35,7 @@ class PredictTest(
         ({"problem_type": "multi_label", "label_separator": ";"}, "labels"),
         ({"doc_stride": 3, "head": "bilstm"}, "label"),
     )
-    def test_says_what_fine_tuning_said_of_its_test_set(self, flags, key):
+    def test_predictions_equal_those_of_fine_tuning(self, flags, key):
         test_file = self.write_csv("test.csv", *_TEST)
         unlabelled = [[row[i] for i in (0, 2, 3)] for row in _TEST]
         self.run_script(

@@ -64,7 +64,7 @@ class ServeTest(absltest.TestCase):
     def is_ready(self, port):
         return toy_models.ask(port, "GET", "/readyz")[0] == 200
 
-    def test_reloads_under_load_and_ends_when_its_work_is_done(self):
+    def test_reloads_under_load_and_stops_after_the_last_request(self):
         base_path = f"{self.folder}/toy"
         first = toy_models.write(base_path, 1, factor=1.0)
         toy_models.write(self.folder, 2, factor=2.0)
@@ -90,7 +90,7 @@ class ServeTest(absltest.TestCase):
             clients = [threading.Thread(target=client) for _ in range(8)]
             for thread in clients:
                 thread.start()
-            # Half a version, then a whole one.
+            # An incomplete version, then a complete one.
             os.mkdir(f"{base_path}/3")
             os.rename(f"{self.folder}/2", f"{base_path}/2")
             self.wait_until(
@@ -111,7 +111,7 @@ class ServeTest(absltest.TestCase):
         self.assertIn("3 has no saved_model.pb", log)
         self.assertNotIn("Traceback", log)
 
-    def test_says_in_one_sentence_why_it_cannot_start(self):
+    def test_startup_error_is_one_sentence(self):
         flag = f"--model_base_path={self.folder}/nowhere"
         with self.serve(flag) as (process, _):
             log, _ = process.communicate(timeout=toy_models.TIMEOUT_SECONDS)

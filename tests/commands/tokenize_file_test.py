@@ -15,7 +15,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class TokenizeFileTest(tf.test.TestCase):
-    def test_writes_pieces_or_says_what_is_wrong(self):
+    def test_writes_tokens_or_prints_the_error(self):
         folder = self.create_tempdir().full_path
         vocab_file = os.path.join(folder, "vocab.txt")
         input_file = os.path.join(folder, "in.txt")

@@ -1,8 +1,9 @@
-"""Properties that every layer has."""
+"""Tests of properties that every layer has."""
 
 import inspect
 import json
 import pkgutil
+import zipfile
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from bert_tf.modeling import layers
 from bert_tf.modeling import task_head
 from tests.support import layer_registry
 
-# Bases of layers, which do nothing by themselves.
+# Base classes, which are not registered.
 _BASES = {
     layers.BasicLayer,
     layers.BertLayer,
@@ -51,7 +52,7 @@ class RegistryTest(tf.test.TestCase):
         self.assertEqual(registered, public - _BASES)
         self.assertLessEqual(_BASES, public)  # The exceptions exist.
 
-    def test_every_module_with_layers_is_looked_at(self):
+    def test_every_module_with_layers_is_listed(self):
         looked_at = {module.__name__ for module in layer_registry.MODULES}
         for info in pkgutil.iter_modules(
             modeling.__path__, "bert_tf.modeling."
@@ -63,6 +64,19 @@ class RegistryTest(tf.test.TestCase):
                 for _, cls in inspect.getmembers(module, inspect.isclass)
             )
             self.assertEqual(has_layers, info.name in looked_at, info.name)
+
+
+def _replace_in_config(path, replacements):
+    """Rewrites names in the config.json of a .keras file."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    config = contents["config.json"].decode()
+    for new, old in replacements.items():
+        config = config.replace(new, old)
+    contents["config.json"] = config.encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
 
 
 @parameterized.named_parameters(*layer_registry.ENTRIES)
@@ -121,8 +135,17 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
         path = self.create_tempdir().full_path + "/model.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
-        received = loaded(entry.inputs())
-        self._assert_same(received, layer(**entry.inputs()))
+        expected = layer(**entry.inputs())
+        self._assert_same(loaded(entry.inputs()), expected)
+        _replace_in_config(
+            path, {"dropout_id": "salt", "attention_bias": "adder"}
+        )
+        of_earlier_version = keras.models.load_model(path)
+        inputs = {
+            "adder" if name == "attention_bias" else name: value
+            for name, value in entry.inputs().items()
+        }
+        self._assert_same(of_earlier_version(inputs), expected)
 
     def test_policies(self, entry):
         expected = entry.build()(**entry.inputs())

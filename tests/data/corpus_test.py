@@ -36,7 +36,7 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_file_ends_its_document(self):
         self.assertEqual(self.read(b"a", b"b\n"), [["a"], ["b"]])
 
-    def test_one_document_per_file_keeps_over_blank_lines(self):
+    def test_one_document_per_file_ignores_blank_lines(self):
         documents = self.read(
             b"a\n\nb\n", b"\n \n", b"c", one_document_per_file=True
         )
@@ -54,7 +54,7 @@ class ReadDocumentsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(documents, [["ab", "c", "d"], ["e"], ["f"]])
 
-    def test_as_original_reads_what_the_original_calls_read(self):
+    def test_as_original_reads_like_the_original(self):
         text = "x \r\r\n\ty\x0bz\r z\n\r\n\u2003\u00e9\u2028\n\n\nend".encode()
         path = self.write("a.txt", text)
         expected = [[]]
@@ -176,7 +176,7 @@ class SplitSentencesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(corpus.split_sentences(" ".join(sentences)), sentences)
 
     @parameterized.parameters("", " \t", "\u3000\n")
-    def test_nothing_gives_nothing(self, text):
+    def test_empty_text_has_no_sentences(self, text):
         self.assertEqual(corpus.split_sentences(text), [])
 
     def test_keeps_every_character_but_space_of_odd_text(self):

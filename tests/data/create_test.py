@@ -24,7 +24,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def _make_text(num_documents: int, seed: int = 1) -> str:
-    """Returns documents of unequal lengths, one sentence a line."""
+    """Returns documents of unequal lengths, one sentence per line."""
     rng = np.random.default_rng(seed)
     words = [word for word in _WORDS if word.isalpha()]
     documents = []
@@ -162,7 +162,7 @@ class CreateTest(PretrainingDataTestCase):
                 found.files[shard]["records"], tfrecords.count_records(shard)
             )
 
-    def test_finished_data_set_is_left_alone(self):
+    def test_finished_data_set_is_not_written_again(self):
         made = pretraining_data.create(self._config())
         before = self._contents()
         times = [
@@ -181,7 +181,7 @@ class CreateTest(PretrainingDataTestCase):
             ],
         )
 
-    def test_copies_of_text_and_vocabulary_are_as_good(self):
+    def test_copies_of_text_and_vocabulary_are_accepted(self):
         made = pretraining_data.create(self._config())
         os.mkdir(self._path("copies"))
         for path in (self.text_file, self.vocab_file):
@@ -208,7 +208,7 @@ class CreateTest(PretrainingDataTestCase):
         ({"input_file": "other.txt"}, "other text"),
         ({"vocab_file": "other_words.txt"}, "another vocabulary"),
     )
-    def test_other_data_set_in_place_is_refused(self, flags, message):
+    def test_another_data_set_of_this_name_is_rejected(self, flags, message):
         self._write_text("other.txt", _make_text(30, seed=2))
         Vocabulary([*_TOKENS, "more"]).write(self._path("other_words.txt"))
         pretraining_data.create(self._config())
@@ -219,13 +219,13 @@ class CreateTest(PretrainingDataTestCase):
         }
 
         with self.assertRaisesRegex(
-            UserError, f"x.tfrecord is there already, made with .*{message}"
+            UserError, f"x.tfrecord already exists, made with .*{message}"
         ):
             pretraining_data.create(self._config(**flags))
 
         self.assertEqual(self._contents(), before)
 
-    def test_missing_file_of_a_finished_data_set_is_made_again(self):
+    def test_missing_file_is_written_again(self):
         pretraining_data.create(self._config())
         before = self._contents()
         os.remove(self._path("out/x.tfrecord"))
@@ -234,7 +234,7 @@ class CreateTest(PretrainingDataTestCase):
 
         self.assertEqual(self._contents(), before)
 
-    def test_file_that_was_cut_short_is_made_again(self):
+    def test_truncated_file_is_written_again(self):
         pretraining_data.create(self._config())
         before = self._contents()
         os.truncate(self._path("out/x.tfrecord"), 1000)
@@ -253,7 +253,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
             with self.assertRaises(KeyboardInterrupt):
                 pretraining_data.create(config)
 
-    def test_a_worker_that_is_ended_leaves_what_is_done(self):
+    def test_killed_worker_keeps_the_work_folder(self):
         config = self._config(generator="streaming", num_processes=1)
         with (
             mock.patch.object(
@@ -267,7 +267,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
         self.assertTrue(os.path.isdir(f"{config.output_file}.work"))
 
     @parameterized.parameters("original", "streaming")
-    def test_goes_on_after_a_kill(self, generator):
+    def test_resumes_after_a_kill(self, generator):
         flags = {"generator": generator, "num_processes": 0}
         if generator == "streaming":
             flags |= {"num_processes": 1, "num_shards": 2}
@@ -297,7 +297,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
 
         with self.assertRaisesRegex(
             UserError,
-            "x.tfrecord.work is left of a run that was not finished, with "
+            "x.tfrecord.work is from an unfinished run with "
             "--random_seed=12345 instead of 6;",
         ):
             pretraining_data.create(self._config(random_seed=6))
@@ -310,7 +310,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
             None, None, "x.tfrecord; No space left on device"
         ),
     )
-    def test_full_disk_is_told_in_a_sentence(self, full):
+    def test_full_disk_is_a_user_error(self, full):
         with mock.patch.object(
             tfrecords.RecordWriter, "write", side_effect=full
         ):
@@ -321,7 +321,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
         pretraining_data.create(self._config())
         self.assertNotIn("x.tfrecord.work", os.listdir(self._path("out")))
 
-    def test_other_failures_are_not_blamed_on_the_disk(self):
+    def test_other_failures_are_raised_unchanged(self):
         for failure in (
             OSError(errno.EIO, "Input/output error"),
             tf.errors.ResourceExhaustedError(None, None, "out of memory"),
@@ -367,7 +367,7 @@ class BadInputTest(PretrainingDataTestCase):
             generator=generator,
         )
 
-    def test_mended_text_is_read_after_an_error(self):
+    def test_corrected_text_is_read_after_an_error(self):
         self._write_text("text.txt", b"the cat\nsat \xe9t\xe9\n")
         with self.assertRaisesRegex(UserError, "not UTF-8"):
             pretraining_data.create(self._config())
@@ -383,7 +383,7 @@ class BadInputTest(PretrainingDataTestCase):
         )
 
     @parameterized.parameters("a,a", "a,,b", "")
-    def test_output_files_that_are_none(self, output_file):
+    def test_invalid_output_files(self, output_file):
         self._assert_refused(
             "--output_file must name different files", output_file=output_file
         )
@@ -400,14 +400,14 @@ class BadInputTest(PretrainingDataTestCase):
         path = self._write_text("precious.tfrecord", "made by hand")
 
         self._assert_refused(
-            "precious.tfrecord is there already, without a manifest",
+            "precious.tfrecord already exists without a manifest",
             output_file=path,
         )
 
         with open(path) as file:
             self.assertEqual(file.read(), "made by hand")
 
-    def test_more_predictions_than_pieces(self):
+    def test_more_predictions_than_tokens(self):
         with self.assertRaisesRegex(
             UserError, "must be at most --max_seq_length=32. Received: 33"
         ):
@@ -417,7 +417,7 @@ class BadInputTest(PretrainingDataTestCase):
         with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):
             self._config(max_seq_length=4)
 
-    def test_script_ends_with_one_sentence(self):
+    def test_script_prints_one_sentence(self):
         process = subprocess.run(
             [
                 sys.executable,

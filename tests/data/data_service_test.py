@@ -36,7 +36,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # They live as long as somebody holds them.
+        # They run as long as they are referenced.
         cls.servers = []
         cls.addresses = []
         for _ in range(3):
@@ -86,7 +86,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         }
 
     @parameterized.parameters((1, 45), (3, 17))
-    def test_the_stream_is_the_local_one(self, num_services, start):
+    def test_stream_equals_the_local_one(self, num_services, start):
         actual = self.read(self.service(num_services), start)
         for name, value in self.expected(start).items():
             self.assertAllEqual(actual[name], value)
@@ -117,7 +117,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
                 own = value[:, first : first + count]
                 self.assertAllEqual(found[trainer][name], own)
 
-    def test_a_service_with_several_data_workers_is_refused(self):
+    def test_several_data_workers_are_rejected(self):
         (port,) = _free_ports(1)
         dispatcher = tf.data.experimental.service.DispatchServer(
             tf.data.experimental.service.DispatcherConfig(port=port)
@@ -138,7 +138,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         del workers, dispatcher
 
     @pytest.mark.thorough
-    def test_a_service_that_was_started_anew_is_named(self):
+    def test_a_restarted_service_is_explained(self):
         config = DataServiceConfig(*_free_ports(2), "localhost")
         servers = data_service.start(config)
         address = f"grpc://localhost:{config.port}"
@@ -162,11 +162,11 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         ("grpc://localhost:1", "No data service answers at grpc://localhost:1"),
         ("grpc://a:1,grpc://a:1", "different machines"),
     )
-    def test_addresses_that_are_none(self, addresses, message):
+    def test_invalid_addresses(self, addresses, message):
         with self.assertRaisesRegex(UserError, message):
             DataService.find(addresses, token="token")
 
-    def test_rows_of_another_trainer_are_refused(self):
+    def test_rows_of_another_trainer_are_rejected(self):
         service = DataService(("grpc://nowhere:1",), "token", 1, 2, 4)
         with self.assertRaisesRegex(ValueError, r"\(4, 3\). Received: \(0, 4"):
             self.source.dataset(0, (0, 4), service)
@@ -190,7 +190,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
         for server in reversed(servers):
             server._stop()
 
-    def test_a_port_that_is_taken_is_named(self):
+    def test_error_names_a_port_in_use(self):
         with socket.create_server(("0.0.0.0", 0)) as taken:
             port = taken.getsockname()[1]
             with self.assertRaisesRegex(UserError, f"--port={port}"):

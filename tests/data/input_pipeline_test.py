@@ -140,7 +140,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         (later,) = data.dataset(_TOTAL).take(1)
         for name, value in second.items():
             self.assertAllEqual(value, later[name])
-        # Another epoch brings other masks for the same record.
+        # The same record has other masks in another epoch.
         rows = [np.argsort(b["example_index"]) for b in (first, second)]
         order = [_expected_order(3, epoch) for epoch in (0, 1)]
         differ = 0
@@ -188,7 +188,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
             PretrainingInput(self.files, 8, 20, 4)
 
     def test_rejects_files_without_records(self):
-        with self.assertRaisesRegex(UserError, "There is no record"):
+        with self.assertRaisesRegex(UserError, "no record"):
             PretrainingInput([self.files[1]], 8, 3, 4)
 
     def test_rejects_a_truncated_file_with_its_offset(self):
@@ -199,7 +199,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, f"3.tfrecord .*{size}"):
             self._input()
 
-    def test_rejects_what_is_no_record_file(self):
+    def test_rejects_other_files(self):
         with tf.io.gfile.GFile(self.files[3], "w") as file:
             file.write("Not a record file, but some text.\n" * 9)
         with self.assertRaisesRegex(UserError, "3.tfrecord"):
@@ -237,7 +237,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
                 pass
         explained = data.explain(caught.exception)
         self.assertRegex(str(explained), "record 1 .*must have 8 .*: 9")
-        # A fault that is not the data's stays what it is.
+        # Other errors are not explained.
         other = tf.errors.ResourceExhaustedError(None, None, "no memory")
         self.assertIsNone(data.explain(other))
 

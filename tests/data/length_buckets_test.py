@@ -76,7 +76,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         # Not the same batches in another order either.
         self.assertLess(len(set(plan(3)) & set(plan(4))), 3)
 
-    def test_one_length_is_the_originals_way(self):
+    def test_one_length_is_shuffled_like_the_original(self):
         lengths = _lengths(100)
         batches = length_buckets.training_batches(lengths, 25, 0, 4, (128,))
         self.assertEqual([batch.length for batch in batches], [128] * 4)
@@ -94,8 +94,8 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         correlation = np.corrcoef(of_batches[1:], of_batches[:-1])[0, 1]
         self.assertLess(abs(correlation), 0.15)
 
-    def test_small_sets_change_their_company(self):
-        # Two examples of neighbouring length: rarely together in all epochs.
+    def test_batches_of_small_sets_vary(self):
+        # Two examples of similar length: rarely together in all epochs.
         lengths = np.arange(64) + 3
         batches = length_buckets.training_batches(
             lengths, 4, 0, 50 * 16, _EIGHTS
@@ -148,7 +148,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         )
         return np.minimum(first + second + 3, 128)
 
-    def test_refuses_what_is_too_long(self):
+    def test_rejects_examples_that_are_too_long(self):
         with self.assertRaisesRegex(UserError, "longer than 64. .*length 65"):
             length_buckets.training_batches(
                 np.array([65, 3]), 2, 0, 0, (32, 64)
@@ -214,7 +214,7 @@ class LengthsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(chosen, num_lengths)
         self.assertEqual(cost(chosen), best)
 
-    def test_no_more_lengths_than_help(self):
+    def test_no_useless_lengths(self):
         self.assertEqual(
             length_buckets.fewest_padding(np.array([3, 30]), 64, 4), (8, 32, 64)
         )

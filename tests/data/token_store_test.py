@@ -30,7 +30,7 @@ class TokenStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(store.document_offsets, documents)
         return store
 
-    def test_leaves_out_what_is_empty(self):
+    def test_skips_empty_sentences(self):
         writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)
         append(writer, [[5, 6], [], [7], []], [0, 0, 0, 1])
         append(writer, [[], []], [2, 2])
@@ -41,15 +41,15 @@ class TokenStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([store.span(0), store.span(1)], [(0, 0, 2), (1, 2, 3)])
         self.assertTrue(token_store.read_progress(self.folder).complete)
 
-    def test_goes_on_where_it_was_saved(self):
+    def test_resumes_where_it_was_saved(self):
         writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)
         append(writer, [[5, 6], [7]], [0, 1])
         writer.save()
         append(writer, [[1, 2, 3]], [1])
-        writer.close()  # As a kill: appended, not saved.
+        writer.close()  # Like a kill: appended, not saved.
         writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)
         self.assertEqual(writer.progress.lines, 2)
-        # The document of the last saved sentence goes on.
+        # The document of the last saved sentence continues.
         append(writer, [[8], [9]], [1, 2])
         writer.finish()
         self.assert_holds([5, 6, 7, 8, 9], [0, 2, 3, 4, 5], [0, 1, 3, 4])
@@ -65,7 +65,7 @@ class TokenStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(store.tokens.dtype, dtype)
         self.assertAllEqual(store.tokens, [0, vocab_size - 1])
 
-    def test_long_documents_are_gone_over_in_several_spans(self):
+    def test_long_documents_have_several_spans(self):
         limit = token_store.MAX_TOKENS_PER_PASS
         lengths = [[7], [1000] * 700, [8, 9], [limit + 1], [5] * 3, [999] * 270]
         writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)

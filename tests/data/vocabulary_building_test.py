@@ -43,7 +43,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
             report = json.load(file)
         return Vocabulary.from_file(self.output_file), report
 
-    def test_report_says_what_the_tokenizer_finds(self):
+    def test_report_matches_the_tokenizer(self):
         path = golden("pretraining_data/input.txt")
         vocabulary, report = self.learn(
             path, vocab_size=1500, heldout_fraction=0.25
@@ -66,11 +66,11 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(report["tokens_per_word"], 1.5, 2.2)
         self.assertBetween(report["character_coverage"], 0.9999, 1)
 
-    def test_heldout_documents_are_not_learnt_from(self):
-        common = "some words that are there often enough to be learnt\n\n" * 30
+    def test_heldout_documents_are_not_used_for_learning(self):
+        common = "some words that are there often enough to be learned\n\n" * 30
         text = common + "secretword secretword\n\n" + common
         path = self.write(text)
-        # Of 61 documents just the one in the middle is held out.
+        # Only the middle one of 61 documents is held out.
         vocabulary, report = self.learn(
             path, vocab_size=160, heldout_fraction=1 / 31
         )
@@ -167,10 +167,10 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "cannot be written"):
             self.learn(text, vocab_size=130, output_file=f"{text}/vocab.txt")
 
-    def test_output_that_is_read(self):
+    def test_output_that_is_also_input(self):
         text = self.write("some words")
         for output in (text, os.path.relpath(text)):
-            with self.assertRaisesRegex(UserError, "another file than"):
+            with self.assertRaisesRegex(UserError, "must differ from"):
                 self.learn(text, vocab_size=130, output_file=output)
         with open(text, encoding="utf-8") as file:
             self.assertEqual(file.read(), "some words")
@@ -182,7 +182,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn("words", vocabulary)
 
-    def test_script_fails_with_one_sentence(self):
+    def test_script_prints_one_sentence(self):
         result = subprocess.run(
             [
                 sys.executable,

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.demo.classifier; the demo itself runs the whole of it."""
+"""Tests for bert_tf.demo.classifier; `make demo` tests the whole."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ import os
 import tensorflow as tf
 
 from bert_tf.demo import classifier as demo_classifier
-from bert_tf.demo import docstring_sentences
+from bert_tf.demo import corpus as demo_corpus
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from tests.support import tiny_model
@@ -26,13 +26,13 @@ class DemoClassifierTest(tf.test.TestCase):
     def _write_dev(self):
         libraries = ["numpy", "python", "keras", "python", "numpy", "python"]
         rows = [(f"Sentence {i}.", x) for i, x in enumerate(libraries)]
-        return self._write("dev.csv", docstring_sentences.to_csv(rows))
+        return self._write("dev.csv", demo_corpus.to_csv(rows))
 
     def _write_results(self, step):
         results = {"global_step": step, "dev": {"accuracy": 0.75}}
         self._write("eval_results.json", json.dumps(results))
 
-    def test_majority_is_the_commonest_library(self):
+    def test_majority_is_the_most_common_library(self):
         label, share = demo_classifier.measure_majority(self._write_dev())
         self.assertEqual(label, "python")
         self.assertAllClose(share, 3 / 6)
@@ -43,7 +43,7 @@ class DemoClassifierTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, f"accuracy of {needed:.3f}"):
             demo_classifier.judge(needed - 0.001, 0.4)
 
-    def test_is_done_when_the_model_of_the_last_step_is_there(self):
+    def test_is_done_when_the_model_of_the_last_step_exists(self):
         self.assertFalse(demo_classifier.is_done(self.folder))
         self._write_results(7)
         self.assertFalse(demo_classifier.is_done(self.folder))

@@ -1,13 +1,14 @@
+import ast
 import csv
 import os
 import sys
+import sysconfig
 import unittest.mock
 
 import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.demo import corpus as demo_corpus
-from bert_tf.demo.corpus import Document
 from bert_tf.errors import UserError
 
 _SOURCE = '''
@@ -34,6 +35,28 @@ async def function():
     """A function belongs to the module that it is in."""
 '''
 
+_DOCSTRING = """Computes the [weighted](http://a.b) mean of all `values` given.
+
+Args:
+    values: A list of *numbers* to compute the mean of.
+    weights: A list of numbers, as many as there are values.
+
+Parameters
+----------
+axis : int or None
+
+>>> mean([1, 2, 3]) is a call that nobody should find in the text.
+2.0
+
+The result is a number, see https://example.com and this :func:`sum` function.
+
+```
+This is code in a fence and should not be found either.
+```
+ - The first bullet of two is a paragraph of its own.
+ - Second bullet.
+"""
+
 
 def _prose(subject, number=4):
     numerals = ["first", "second", "third", "fourth", "fifth", "sixth"]
@@ -43,44 +66,110 @@ def _prose(subject, number=4):
     )
 
 
-class ParseSourceTest(tf.test.TestCase):
+def _sentence(word):
+    return f"This sentence is about the {word} only."
+
+
+def _document(library, *words):
+    return library, [" ".join(map(_sentence, words))]
+
+
+class ReadScopeTest(tf.test.TestCase):
     def test_one_document_per_module_and_class(self):
-        documents = demo_corpus.parse_source("a.b", _SOURCE.encode())
+        documents = demo_corpus._read_scope("a/b.py", ast.parse(_SOURCE))
         self.assertEqual(
-            documents,
+            dict(documents),
+            {
+                "a/b.py": [
+                    "The module has a docstring with this one sentence.",
+                    "And it has a second paragraph, which is here to be found.",
+                    "A function belongs to the module that it is in.",
+                ],
+                "a/b.py.Outer": [
+                    "The outer class explains itself in this sentence.",
+                    "A method belongs to its class and comes after it.",
+                ],
+                "a/b.py.Outer.Inner": [
+                    "The inner class is a document of its own here."
+                ],
+            },
+        )
+
+
+class ExtractParagraphsTest(tf.test.TestCase):
+    def test_drops_code_headings_and_markup(self):
+        self.assertEqual(
+            demo_corpus.extract_paragraphs(_DOCSTRING),
             [
-                Document(
-                    "a.b",
-                    [
-                        "The module has a docstring with this one sentence.",
-                        "And it has a second paragraph, which is here to be "
-                        "found.",
-                        "A function belongs to the module that it is in.",
-                    ],
-                ),
-                Document(
-                    "a.b.Outer",
-                    [
-                        "The outer class explains itself in this sentence.",
-                        "A method belongs to its class and comes after it.",
-                    ],
-                ),
-                Document(
-                    "a.b.Outer.Inner",
-                    ["The inner class is a document of its own here."],
-                ),
+                "Computes the weighted mean of all values given.",
+                "values: A list of numbers to compute the mean of.",
+                "weights: A list of numbers, as many as there are values.",
+                "The result is a number, see and this sum function.",
+                "The first bullet of two is a paragraph of its own.",
             ],
         )
 
-    def test_topics(self):
-        text = _prose("x", 1)
-        source = f"topics = {{'loops': {text!r}, 'names': 'Too short.'}}"
-        self.assertEqual(
-            demo_corpus.parse_source("pydoc_data.topics", source.encode()),
+
+class ChooseSentencesTest(tf.test.TestCase):
+    def test_libraries_have_equally_many(self):
+        splits = [
             [
-                Document("pydoc_data.topics.loops", [_prose("x", 1)]),
-                Document("pydoc_data.topics.names", []),
+                _document("two", "lake", "sea"),
+                _document("one", "ash", "elm", "fir"),
+                _document("one", "oak", "yew"),
             ],
+            [_document("two", "pond", "well"), _document("one", "box")],
+        ]
+        train, dev = demo_corpus.choose_sentences(splits, (9, 9))
+        self.assertEqual(
+            train,
+            [
+                # Two of five, spread evenly.
+                (_sentence("ash"), "one"),
+                (_sentence("fir"), "one"),
+                (_sentence("lake"), "two"),
+                (_sentence("sea"), "two"),
+            ],
+        )
+        self.assertEqual(
+            dev, [(_sentence("box"), "one"), (_sentence("pond"), "two")]
+        )
+        train, dev = demo_corpus.choose_sentences(splits, (1, 9))
+        self.assertEqual(
+            train, [(_sentence("ash"), "one"), (_sentence("lake"), "two")]
+        )
+        self.assertLen(dev, 2)
+
+    def test_repeated_sentences_are_left_out(self):
+        splits = [
+            [_document("one", "ash", "elm"), _document("two", "lake", "sea")],
+            # One sentence of the other split, and one of the other library.
+            [_document("one", "elm", "oak"), _document("two", "oak", "pond")],
+        ]
+        train, dev = demo_corpus.choose_sentences(splits, (9, 9))
+        self.assertEqual(
+            train, [(_sentence("ash"), "one"), (_sentence("lake"), "two")]
+        )
+        # The first library has no sentence left there.
+        self.assertEqual(dev, [])
+
+    def test_fragments_are_left_out(self):
+        paragraphs = [
+            "Too short for us.",
+            "this has no beginning and so it is a part.",
+            "Words " + 40 * "and words " + "without an end.",
+            "It has exactly as many words.",
+        ]
+        self.assertEqual(
+            demo_corpus.choose_sentences([[("one", paragraphs)]], [9]),
+            [[("It has exactly as many words.", "one")]],
+        )
+
+    def test_csv_can_be_read(self):
+        rows = [('He said: "a, b".', "one"), ("Ünder", "two")]
+        lines = demo_corpus.to_csv(rows).splitlines()
+        self.assertEqual(
+            [tuple(row.values()) for row in csv.DictReader(lines)], rows
         )
 
 
@@ -88,14 +177,15 @@ class WriteCorpusTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
-        self.enter_context(
-            unittest.mock.patch.object(sys, "path", [self.folder, *sys.path])
-        )
-        self.enter_context(
+        paths = sysconfig.get_paths() | {"stdlib": f"{self.folder}/stdlib"}
+        for patch in (
+            unittest.mock.patch.object(sys, "path", [self.folder, *sys.path]),
             unittest.mock.patch.object(
-                demo_corpus, "_find_standard_library", lambda: []
-            )
-        )
+                demo_corpus.sysconfig, "get_paths", lambda: paths
+            ),
+            unittest.mock.patch.dict(demo_corpus.topics.topics, clear=True),
+        ):
+            self.enter_context(patch)
 
     def write_source(self, path, docstring):
         path = os.path.join(self.folder, path)
@@ -104,18 +194,16 @@ class WriteCorpusTest(tf.test.TestCase):
             file.write(docstring if "\0" in docstring else f'"""{docstring}"""')
 
     def write_corpus(self, **options):
+        """Returns the training and the held-out documents."""
         paths = [os.path.join(self.folder, x) for x in ("text.txt", "held.txt")]
-        counts = demo_corpus.write_corpus(*paths, **options)
-        documents = []
-        for path in paths:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-            documents.append(
-                list(corpus.read_documents([path])) if text else []
-            )
-        return counts, *documents
+        demo_corpus.write_corpus(*paths, **options)
+        return [
+            list(corpus.read_documents([path], may_be_empty=True))
+            for path in paths
+        ]
 
-    def test_reads_packages_in_order_once(self):
+    def test_reads_topics_then_packages_in_order(self):
+        demo_corpus.topics.topics["loops"] = _prose("loops")
         self.write_source("one/__init__.py", _prose("ones"))
         self.write_source("one/b.py", _prose("ones") + "\n\n" + _prose("bees"))
         self.write_source("one/a/c.py", _prose("seas"))
@@ -124,83 +212,49 @@ class WriteCorpusTest(tf.test.TestCase):
         self.write_source("one/tests/x.py", _prose("tests"))
         self.write_source("one/x_test.py", _prose("tests"))
         self.write_source("two/__init__.py", _prose("twos"))
-        counts, documents, heldout = self.write_corpus(
-            packages=["two", "one"], heldout_fraction=0
-        )
-        self.assertEqual(heldout, [])
-        self.assertEqual(
+        documents = sum(self.write_corpus(packages=["two", "one"]), [])
+        self.assertCountEqual(
             documents,
-            [_prose(x).split("\n\n") for x in ("twos", "ones", "bees", "seas")],
-        )
-        self.assertEqual(
-            (counts.files, counts.unreadable, counts.documents), (6, 1, 4)
+            [
+                _prose(x).split("\n\n")
+                for x in ("loops", "twos", "ones", "seas", "bees")
+            ],
         )
 
     def test_names_decide_what_is_held_out(self):
-        names = [f"m{i:02}" for i in range(40)]
         self.write_source("one/__init__.py", "")
+        names = [f"m{i:03}" for i in range(100)]
         for name in names:
             self.write_source(f"one/{name}.py", _prose(name))
-        _, documents, heldout = self.write_corpus(
-            packages=["one"], heldout_fraction=0.3
-        )
-        self.assertLen(documents + heldout, 40)
-        chosen = [
-            name
-            for name in names
-            if demo_corpus.hash_share(f"one.{name}") < 0.3
-        ]
-        self.assertEqual(heldout, [_prose(x).split("\n\n") for x in chosen])
-        self.assertBetween(len(chosen), 6, 18)
-        # Other documents beside it change nothing for a document.
+        train, heldout = self.write_corpus(packages=["one"])
+        self.assertLen(train + heldout, 100)
+        self.assertBetween(len(heldout), 1, 15)
+        # New documents do not move the others between the files.
         self.write_source("one/a_new_one.py", _prose("news"))
-        _, _, again = self.write_corpus(packages=["one"], heldout_fraction=0.3)
+        _, again = self.write_corpus(packages=["one"])
         self.assertContainsSubset(map(tuple, heldout), map(tuple, again))
 
-    def test_sentences_have_their_library(self):
-        names = [f"m{i:02}" for i in range(40)]
-        for package in ("one", "two"):
-            self.write_source(f"{package}/__init__.py", "")
-            for name in names:
-                prose = _prose(f"{name} of {package}")
-                self.write_source(f"{package}/{name}.py", prose)
+    def test_sentences_are_labeled_with_their_library(self):
+        for i in range(100):
+            for folder in ("one", "stdlib"):
+                prose = _prose(f"module {i} of {folder}")
+                self.write_source(f"{folder}/m{i}.py", prose)
+        self.write_source("one/__init__.py", "")
         paths = [os.path.join(self.folder, x) for x in ("a.csv", "b.csv")]
-        # Package "two" stands for Python, which is no package.
-        self.enter_context(
-            unittest.mock.patch.object(
-                demo_corpus,
-                "_find_standard_library",
-                lambda: list(
-                    demo_corpus._find_sources(f"{self.folder}/two", "two")
-                ),
-            )
-        )
-        _, *parts = self.write_corpus(
-            sentence_files=paths, packages=["one"], heldout_fraction=0.3
-        )
-        for path, documents in zip(paths, parts, strict=True):
+        splits = self.write_corpus(sentence_files=paths, packages=["one"])
+        for path, documents in zip(paths, splits, strict=True):
             paragraphs = {line for document in documents for line in document}
             with open(path, encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
             labels = [row["library"] for row in rows]
-            self.assertGreaterEqual(labels.count("one"), 4 * 6)
+            self.assertGreaterEqual(labels.count("one"), 4)
             self.assertEqual(labels.count("one"), labels.count("python"))
             for row in rows:
-                package = {"one": "one", "python": "two"}[row["library"]]
-                self.assertIn(f"of {package} what", row["sentence"])
+                folder = {"one": "one", "python": "stdlib"}[row["library"]]
+                self.assertIn(f"of {folder} what", row["sentence"])
                 self.assertIn(row["sentence"], paragraphs)
 
-    def test_number_of_processes_does_not_matter(self):
-        self.write_source("one/__init__.py", _prose("ones"))
-        for i in range(50):
-            self.write_source(f"one/m{i}.py", _prose(f"number {i}"))
-        results = [
-            self.write_corpus(packages=["one"], num_processes=processes)
-            for processes in (1, 2)
-        ]
-        self.assertEqual(results[0], results[1])
-
-    def test_package_that_is_not_installed(self):
+    def test_rejects_a_package_that_is_not_installed(self):
         with self.assertRaisesRegex(UserError, "'no_such' is not installed"):
             self.write_corpus(packages=["no_such"])
         self.assertEmpty(os.listdir(self.folder))
@@ -211,30 +265,21 @@ class RealCorpusTest(tf.test.TestCase):
         folder = self.create_tempdir().full_path
         paths = [os.path.join(folder, x) for x in ("text.txt", "held.txt")]
         with unittest.mock.patch.object(
-            demo_corpus, "_find_standard_library", lambda: []
+            demo_corpus.sysconfig, "get_paths", lambda: {"stdlib": folder}
         ):
-            counts = demo_corpus.write_corpus(*paths, packages=["numpy"])
-        self.assertGreater(counts.characters, 500_000)
-        self.assertBetween(
-            counts.heldout_documents / counts.documents, 0.01, 0.12
-        )
+            demo_corpus.write_corpus(*paths, packages=["numpy"])
         documents = [list(corpus.read_documents([path])) for path in paths]
+        self.assertBetween(len(documents[1]) / len(documents[0]), 0.01, 0.12)
         paragraphs = [
-            {line for document in part for line in document}
-            for part in documents
+            {line for document in split for line in document}
+            for split in documents
         ]
         self.assertEmpty(paragraphs[0] & paragraphs[1])
         text = "\n".join(paragraphs[0])
+        self.assertGreater(len(text), 500_000)
         self.assertNotIn(">>>", text)
         self.assertNotRegex(text, r"(?m)^(Parameters|Returns|-----)$")
-        self.assertLess(text.count("`") / len(text), 1e-3)
-
-    def test_finds_python_itself(self):
-        modules = dict(demo_corpus._find_standard_library())
-        self.assertContainsSubset(
-            ["pydoc_data.topics", "argparse", "json.decoder"], modules
-        )
-        self.assertNoCommonElements(["numpy", "test.test_json"], modules)
+        self.assertNotIn("`", text)
 
 
 if __name__ == "__main__":

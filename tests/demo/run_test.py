@@ -1,4 +1,4 @@
-"""Tests for bert_tf.demo.run; the whole of it is run by the demo itself."""
+"""Tests for bert_tf.demo.run; `make demo` tests the whole."""
 
 import os
 
@@ -12,7 +12,7 @@ from bert_tf.io import files
 
 
 def _write_records(path):
-    """Six predictions, three of them of piece 7; labels 0 1 1."""
+    """Writes six predictions, three of them of token 7; labels 0 1 1."""
     length = np.arange(8)
     batch = {
         "input_ids": np.array([length + 5, length + 6, length + 7]),
@@ -30,15 +30,15 @@ def _write_records(path):
 
 
 class DemoTest(tf.test.TestCase):
-    def test_guessing_gives_the_commonest_answer(self):
+    def test_guessing_predicts_the_most_common_label(self):
         path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
         _write_records(path)
         guess = demo.measure_guessing(path)
-        # Padding (piece 0, three times) is no prediction.
+        # Padding (token 0, three times) is no prediction.
         self.assertAllClose(guess["masked_lm_accuracy"], 3 / 6)
         self.assertAllClose(guess["next_sentence_accuracy"], 2 / 3)
 
-    def test_reads_the_form_of_the_original(self):
+    def test_reads_the_format_of_the_original(self):
         path = os.path.join(self.create_tempdir().full_path, "eval_results.txt")
         files.write_text(path, "global_step = 7\nloss = 2.5\n")
         self.assertEqual(

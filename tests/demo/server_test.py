@@ -60,7 +60,7 @@ class DemoServingTest(tf.test.TestCase):
         server = demo_server.configure_server(export)
         return demo_server.ask(server, ["ab", "cde"], self.log)
 
-    def test_texts_are_asked_of_a_server_that_is_stopped(self):
+    def test_server_answers_and_is_stopped(self):
         served = self._ask(_FAKE_SERVER.replace("EXIT", "0"))
         labels = [answer["label"] for answer in served.predictions]
         self.assertEqual(labels, ["ba", "edc"])
@@ -92,7 +92,7 @@ class DemoServingTest(tf.test.TestCase):
         os.makedirs(os.path.join(export.output_dir, "1"))
         self.assertTrue(demo_server.is_exported(export))
 
-    def test_other_labels_are_a_defect(self):
+    def test_rejects_other_labels(self):
         path = os.path.join(self.folder, "predictions.jsonl")
         for last, is_right in (("keras", True), ("numpy", False)):
             rows = [{"label": label} for label in ("numpy", last)]
@@ -103,7 +103,7 @@ class DemoServingTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "answer numpy, numpy, as"):
                 demo_server.judge(_SERVED, path)
 
-    def test_screen_shows_questions_answers_and_how_to_go_on(self):
+    def test_screen_shows_requests_answers_and_commands(self):
         export = demo_server.configure_export("model", "a folder")
         text = demo_server.describe(_SERVED, export, ["It's one.", "Two."])
         self.assertIn("POST http://localhost:1/v1/models/library:predict", text)

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from scipy import special
 from scipy import stats
 
+from bert_tf.distillation import objective as objectives
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
@@ -15,10 +16,12 @@ from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.tasks.task import NO_LOGIT
+from bert_tf.tasks.task import SoftTargets
 
 _B, _S, _H, _I = 4, 5, 6, 8
 _HEAT = 2.0
-# Rows are full, of unequal lengths, and one is a single piece.
+# One full row, rows of unequal lengths, and one with a single token.
 _MASK = (np.arange(_S) < np.array([5, 3, 1, 4])[:, None]).astype(np.int32)
 _NO_PAIRS = LayerPairs((), None, 0.02)
 
@@ -44,7 +47,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
     def draw(self, *shape):
         return self.rng.normal(size=shape).astype(np.float32)
 
-    def _minimise(
+    def _minimize(
         self, task, weights, student, teacher, batch, pairs=_NO_PAIRS
     ):
         """Returns the losses, as the training loop computes them."""
@@ -90,7 +93,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         labels = np.int32([0, 1, 2, 1])
         # The third row has no label, so its 2 means nothing.
         is_labeled = np.float32([1, 1, 0, 1])
-        values = self._minimise(
+        values = self._minimize(
             task,
             _weights(soft, 0.0),
             {"logits": student},
@@ -110,8 +113,8 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         inputs = {"input_ids", "input_mask", "segment_ids"}
         self.assertEqual(self.calls, [(inputs, False)] if soft else [])
 
-    def test_labels_with_the_weight_0_may_be_anything(self):
-        values = self._minimise(
+    def test_labels_with_weight_0_may_be_nan(self):
+        values = self._minimize(
             self._classification(problem_type="regression", labels=None),
             _weights(1.0, 0.0),
             {"logits": self.draw(_B, 1)},
@@ -121,7 +124,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(np.isfinite([*values.values()]), [1, 0, 1])
 
     @parameterized.parameters("multi_label", "regression")
-    def test_other_problems(self, problem_type):
+    def test_multi_label_and_regression(self, problem_type):
         task = self._classification(problem_type=problem_type)
         student, teacher = self.draw(_B, 3), self.draw(_B, 3)
         labels = np.float32(self.rng.random([_B, 3]) > 0.5)
@@ -136,7 +139,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             expected = _HEAT**2 * np.mean(
                 special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
             )
-        values = self._minimise(
+        values = self._minimize(
             task,
             _weights(1.0, 0.0),
             {"logits": student},
@@ -151,7 +154,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         words = np.float32(_MASK * (self.rng.random(_MASK.shape) > 0.4))
         is_labeled = np.float32([1, 0, 1, 1])
         labels = np.int32(self.rng.integers(0, 2, _MASK.shape))
-        values = self._minimise(
+        values = self._minimize(
             task,
             _weights(0.5, 0.0),
             {"logits": student},
@@ -180,7 +183,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             {name: self.draw(_B, _S) for name in names} for _ in range(2)
         )
         positions = np.int32([4, 0, 0, 2])
-        values = self._minimise(
+        values = self._minimize(
             SquadTask(),
             _weights(1.0, 0.0),
             student,
@@ -194,14 +197,14 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         ]
         self.assertAllClose(values["loss"], np.mean(expected), rtol=1e-5)
 
-    def test_choices_and_states_of_each(self):
-        """Of [examples, choices, length]; the second example has one choice."""
+    def test_multiple_choice_with_hidden_states(self):
+        """Shape: [examples, choices, length]; example 2 has one choice."""
         task = MultipleChoiceTask(name="custom", columns=Columns(("choices",)))
         mask = _MASK.reshape(2, 2, _S) * np.int32([[[1], [1]], [[1], [0]]])
         student, teacher = self.draw(2, 2), self.draw(2, 2)
         mine = [self.draw(2, 2, _S, _H) for _ in range(2)]
         theirs = [self.draw(2, 2, _S, _H) for _ in range(3)]
-        values = self._minimise(
+        values = self._minimize(
             task,
             _weights(1.0, 0.5),
             {
@@ -235,14 +238,14 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("mse", "cosine")
-    def test_states_of_another_width(self, form):
+    def test_hidden_states_of_another_width(self, form):
         keras.utils.set_random_seed(0)
         states = LayerPairs((2, 4), (_H, _I), 0.3)
         ((name, matrix),) = states.variables.items()
         self.assertEqual(name, "distillation/hidden_projection/kernel")
         mine = [self.draw(_B, _S, _H) for _ in range(3)]
         theirs = [self.draw(_B, _S, _I) for _ in range(5)]
-        values = self._minimise(
+        values = self._minimize(
             self._classification(),
             _weights(0.0, 0.7, form=form),
             {
@@ -258,12 +261,12 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         for one, other in zip(
             mine, (theirs[i] for i in (0, 2, 4)), strict=True
         ):
-            brought = one @ matrix.numpy()
+            projected = one @ matrix.numpy()
             if form == "mse":
-                losses.append(np.square(brought - other).mean(-1))
+                losses.append(np.square(projected - other).mean(-1))
             else:
-                dot = (brought * other).sum(-1)
-                dot /= np.linalg.norm(brought, axis=-1)
+                dot = (projected * other).sum(-1)
+                dot /= np.linalg.norm(projected, axis=-1)
                 losses.append(1 - dot / np.linalg.norm(other, axis=-1))
         hidden = np.average(np.mean(losses, axis=0), weights=_MASK)
         self.assertAllClose(
@@ -277,7 +280,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             return special.softmax(self.draw(_B, 2, _S, _S), -1)
 
         mine, theirs = [draw(), draw()], [draw() for _ in range(3)]
-        values = self._minimise(
+        values = self._minimize(
             self._classification(),
             _weights(0.0, 0.0, 0.4),
             {"logits": self.draw(_B, 3), "attention_probs": mine},
@@ -312,6 +315,147 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
                 {"logits": tf.constant(self.draw(_B, 3))}, rows
             )
         self.assertIsNone(tape.gradient(sums["soft_target_sum"], teacher))
+
+
+def _soft_targets(form, *logits):
+    return [SoftTargets(tf.constant(x, tf.float32), form) for x in logits]
+
+
+class SoftTargetsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(0)
+        self.student = rng.normal(size=(3, 5, 7), scale=2)
+        self.teacher = rng.normal(size=(3, 5, 7), scale=2)
+
+    def _losses(self, form, temperature):
+        return objectives.soft_target_losses(
+            *_soft_targets(form, self.student, self.teacher), temperature
+        )
+
+    @parameterized.parameters(1.0, 2.0, 10.0)
+    def test_a_choice_is_the_divergence_of_softened_softmaxes(self, heat):
+        expected = heat**2 * stats.entropy(
+            special.softmax(self.teacher / heat, -1),
+            special.softmax(self.student / heat, -1),
+            axis=-1,
+        )
+        self.assertAllClose(self._losses("choice", heat), expected, rtol=1e-4)
+
+    @parameterized.parameters(1.0, 4.0)
+    def test_yes_or_no_is_the_mean_over_sigmoids(self, heat):
+        p = special.expit(self.teacher / heat)
+        q = special.expit(self.student / heat)
+        divergence = special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
+        self.assertAllClose(
+            self._losses("yes_or_no", heat),
+            heat**2 * divergence.mean(-1),
+            rtol=1e-4,
+        )
+
+    def test_scores_ignore_the_temperature(self):
+        self.assertAllClose(
+            self._losses("score", 3.0),
+            np.square(self.student - self.teacher).mean(-1),
+        )
+
+    def test_gradients_are_those_of_the_cross_entropy_of_the_source(self):
+        """Hinton et al., equation 2: (q - p) / T, here times T squared."""
+        heat = 3.0
+        student, teacher = _soft_targets("choice", self.student, self.teacher)
+        with tf.GradientTape() as tape:
+            tape.watch(student.logits)
+            loss = tf.reduce_sum(
+                objectives.soft_target_losses(student, teacher, heat)
+            )
+        q = special.softmax(self.student / heat, -1)
+        p = special.softmax(self.teacher / heat, -1)
+        self.assertAllClose(
+            tape.gradient(loss, student.logits), heat * (q - p), atol=1e-5
+        )
+
+    def test_masked_alternatives_do_not_count(self):
+        is_valid = np.arange(7) < np.array([7, 4, 1])[:, None, None]
+        student, teacher = _soft_targets(
+            "choice",
+            np.where(is_valid, self.student, NO_LOGIT),
+            np.where(is_valid, self.teacher, NO_LOGIT),
+        )
+        with tf.GradientTape() as tape:
+            tape.watch(student.logits)
+            losses = objectives.soft_target_losses(student, teacher, 100.0)
+        gradient = tape.gradient(losses, student.logits)
+        for row, count in enumerate((7, 4, 1)):
+            unmasked = _soft_targets(
+                "choice",
+                self.student[row, :, :count],
+                self.teacher[row, :, :count],
+            )
+            self.assertAllClose(
+                losses[row],
+                objectives.soft_target_losses(*unmasked, 100.0),
+                atol=1e-4,
+            )
+            self.assertAllEqual(
+                gradient[row, :, count:], np.zeros([5, 7 - count])
+            )
+
+    @parameterized.parameters("choice", "yes_or_no", "score")
+    def test_equal_logits_have_no_loss(self, form):
+        self.student = self.teacher
+        self.assertAllClose(self._losses(form, 2.0), np.zeros([3, 5]))
+
+
+class HiddenStatesTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        rng = np.random.default_rng(1)
+        self.student = rng.normal(size=(2, 3, 5, 8))
+        self.teacher = rng.normal(size=(2, 3, 5, 8))
+
+    def _losses(self, form):
+        return objectives.hidden_losses(
+            tf.constant(self.student, tf.float32),
+            tf.constant(self.teacher, tf.bfloat16),
+            form,
+        )
+
+    def test_mean_squares(self):
+        self.assertAllClose(
+            self._losses("mse"),
+            np.square(self.student - self.teacher).mean(-1),
+            rtol=0.03,
+        )
+
+    def test_cosines(self):
+        dot = (self.student * self.teacher).sum(-1)
+        lengths = np.linalg.norm(self.student, axis=-1) * np.linalg.norm(
+            self.teacher, axis=-1
+        )
+        self.assertAllClose(
+            self._losses("cosine"), 1 - dot / lengths, atol=0.01
+        )
+        self.student[0, 0, 0] = 0.0
+        self.assertAllClose(self._losses("cosine")[0, 0, 0], 1.0)
+
+
+class AttentionTest(tf.test.TestCase):
+    def test_divergence_of_heads(self):
+        """Shape: [examples, heads, tokens, tokens]; the last is padding."""
+        rng = np.random.default_rng(2)
+        logits = rng.normal(size=(2, 3, 4, 5, 5)) - [0, 0, 0, 0, 1e4]
+        student, teacher = special.softmax(logits, -1)
+        expected = stats.entropy(
+            teacher[..., :4], student[..., :4], axis=-1
+        ).mean(axis=1)
+        losses = objectives.attention_losses(
+            tf.constant(student, tf.float32), tf.constant(teacher, tf.float32)
+        )
+        self.assertAllClose(losses, expected, rtol=1e-5)
+        same = objectives.attention_losses(
+            tf.constant(teacher, tf.bfloat16), tf.constant(teacher, tf.bfloat16)
+        )
+        self.assertAllClose(same, np.zeros([3, 5]))
 
 
 if __name__ == "__main__":

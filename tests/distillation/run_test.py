@@ -21,8 +21,8 @@ from bert_tf.distillation import task as distilled_task
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
-from bert_tf.finetuning import task_model
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.inference import load
@@ -30,7 +30,7 @@ from bert_tf.tasks import registry
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.multiple_choice.files import OFFICIAL
+from bert_tf.tasks.multiple_choice.examples import OFFICIAL
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -76,7 +76,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.thorough
     def test_interrupted_equals_uninterrupted(self):
-        """With a matrix between the widths, unlabeled rows, and the best."""
+        """With a projection, unlabeled rows and --keep_best."""
         unlabeled = pathlib.Path(self.out("unlabeled.csv"))
         unlabeled.write_text("text\nthe cat sat\ndog\n東 on the mat\n", "utf-8")
         flags = {
@@ -88,7 +88,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             "evaluate_every_steps": 5,
             "save_checkpoints_steps": 3,
         }
-        before = self._hash_of_teacher()
+        before = self._teacher_hash()
         results = self._run(output_dir=self.out("through"), **flags)
         with (
             finetuning_case.die_at(7),
@@ -101,12 +101,12 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(again, results)
         self.assertEqual(self._lines("twice"), self._lines("through"))
         self._assert_same_state("through", "twice")
-        self.assertEqual(self._hash_of_teacher(), before)
+        self.assertEqual(self._teacher_hash(), before)
         # Fifty rows with labels and three without, four a step.
         self.assertLen(self._lines("through"), 13)
-        self._check_what_is_left(results)
+        self._check_output(results)
 
-    def _check_what_is_left(self, results):
+    def _check_output(self, results):
         matrix = "distillation/hidden_projection/kernel"
         state = tf1_checkpoint.read(self.out("twice"))
         self.assertEqual(state[matrix].shape, (8, 16))
@@ -134,7 +134,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             )
             pathlib.Path(self.out("more.csv")).write_text("text\ncat\n")
             with self.assertRaisesRegex(
-                UserError, "cannot go on like this: .*the teacher was"
+                UserError, "Cannot resume .*the teacher was"
             ):
                 self._run(
                     output_dir=self.out("twice"),
@@ -146,7 +146,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
                     unlabeled_file=self.out("more.csv"),
                 )
 
-    def test_a_run_is_known_by_its_weights_and_rows_wherever_they_lie(self):
+    def test_identity_depends_on_contents_not_paths(self):
         def identity(name, rows, factor=1.0):
             pathlib.Path(self.out(name)).write_text(rows)
             flags = self.flags(unlabeled_file=self.out(name))
@@ -165,18 +165,18 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             self.assertNotEqual(other[name], before[name])
             self.assertLen([x for x in before if other[x] != before[x]], 1)
 
-    def test_a_student_keeps_what_was_chosen_when_it_was_trained(self):
+    def test_trained_student_keeps_head_and_threshold(self):
         stored = {"null_score_diff_threshold": -1.5, "doc_stride": 7}
-        restored = distillation._restore(SquadTask(), stored)
+        restored = distillation._restore_choices(SquadTask(), stored)
         self.assertEqual(restored.null_score_diff_threshold, -1.5)
         self.assertEqual(restored.doc_stride, SquadTask().doc_stride)
-        self.assertEqual(distillation._restore(_TASK, stored), _TASK)
+        self.assertEqual(distillation._restore_choices(_TASK, stored), _TASK)
 
-    def _hash_of_teacher(self):
+    def _teacher_hash(self):
         path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
         return json.loads(pathlib.Path(path).read_text("utf-8"))
 
-    def test_without_weights_it_is_fine_tuning(self):
+    def test_without_teacher_weights_equals_fine_tuning(self):
         flags = self.flags(
             pretrained_model_dir=self.teacher,
             num_hidden_layers=None,
@@ -225,7 +225,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
             "--head_dropout_prob has no effect",
         ),
     )
-    def test_wrong_teachers(self, write, message):
+    def test_refuses_teachers(self, write, message):
         teacher = write(self.out("wrong"))
         if message is None:
             message = "--max_seq_length must be at most 12, .*: 13"
@@ -246,7 +246,7 @@ def _write_csv(path, *rows):
 
 
 class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
-    """One batch of each kind of task, without a run."""
+    """Tests one batch of each kind of task, without training."""
 
     def setUp(self):
         super().setUp()
@@ -284,8 +284,8 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(_write_choices, _write_scores, _write_tags)
-    def test_a_student_of_itself_and_another(self, write):
-        """The first has learnt it all, as its teacher has no dropout."""
+    def test_losses_of_equal_and_other_students(self, write):
+        """The first student equals its teacher, which has no dropout."""
         task = write(self)
         path = str(self.folder / "teacher")
         tiny_model.write_task(path, task, max_seq_length=12)
@@ -304,11 +304,9 @@ class EachTaskTest(tf.test.TestCase, parameterized.TestCase):
         own = distilled_task.of_student(task, config)
         reader = SplitReader(own, stored.build_tokenizer())
         devices = device_setup.prepare(config)
-        teacher = distillation.Teacher(
-            config, stored, task, own, reader, devices
-        )
+        teacher = distillation.Teacher(config, stored, task, reader, devices)
         same = load.build_model(stored, **teacher.model_arguments)
-        other = task_model.build_model(
+        other = pretrained_models.build_model(
             students.read(config, stored),
             own,
             devices,

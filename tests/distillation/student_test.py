@@ -54,10 +54,10 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
                 made.weights[name], self.teacher.weights[source], name
             )
 
-    def _is_the_teachers(self, made, name):
+    def _equals_teacher(self, made, name):
         return np.array_equal(made.weights[name], self.teacher.weights[name])
 
-    def test_a_student_of_some_layers_begins_with_them(self):
+    def test_student_starts_with_layers_of_the_teacher(self):
         made = self._read(num_hidden_layers=1)
         shape = dataclasses.replace(tiny_model.CONFIG, num_hidden_layers=1)
         self.assertEqual(made.config, shape)
@@ -78,11 +78,11 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"num_attention_heads": 4}, {"intermediate_size": 8}
     )
-    def test_layers_of_another_shape_begin_at_random(self, **shape):
+    def test_layers_of_another_shape_start_at_random(self, **shape):
         made = self._read(num_hidden_layers=2, **shape)
         kernels = [x for x in made.weights if x.endswith("kernel")]
         self.assertEqual(
-            [x for x in kernels if self._is_the_teachers(made, x)],
+            [x for x in kernels if self._equals_teacher(made, x)],
             ["bert/pooler/dense/kernel"],
         )
         self._assert_equal_weights(made, {"output_weights": "output_weights"})
@@ -91,7 +91,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         {"hidden_size": 8, "num_attention_heads": 1},
         {"initialize_from_teacher": False},
     )
-    def test_others_begin_at_random_as_the_seed_says(self, **flags):
+    def test_other_students_start_at_random_by_seed(self, **flags):
         first = self._read(num_hidden_layers=2, **flags)
         again = self._read(num_hidden_layers=2, **flags)
         other = self._read(num_hidden_layers=2, seed=2, **flags)
@@ -114,7 +114,7 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         ({"num_attention_heads": 8}, (768, 8, 3072)),
         ({"hidden_size": 128, "intermediate_size": 300}, (128, 2, 300)),
     )
-    def test_the_shapes_of_the_paper(self, flags, expected):
+    def test_default_shapes_follow_the_paper(self, flags, expected):
         shape = _config(num_hidden_layers=2, **flags).shape(768, 12, 3072)
         self.assertEqual(
             shape,
@@ -138,13 +138,13 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(students.choose_layers(config, mine, theirs), expected)
 
     @parameterized.parameters("1", "1,3", "1,2,2")
-    def test_layers_that_are_not_there(self, layers):
+    def test_refuses_missing_layers(self, layers):
         with self.assertRaisesRegex(
             UserError, "2 layers.*from 1 to 2.*" + layers
         ):
             self._read(num_hidden_layers=2, teacher_layers=layers)
 
-    def test_students_with_another_vocabulary_are_refused(self):
+    def test_refuses_students_with_another_vocabulary(self):
         tokens = [*tiny_model.TOKENS[:-1], "western"]
         vocabulary = Vocabulary(tokens)
         encoder = bert_model.BertModel(tiny_model.CONFIG)
@@ -165,12 +165,12 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
             )
         self.assertNotIn("\n", str(caught.exception))
 
-    def test_a_student_may_read_as_devices_do(self):
+    def test_student_may_have_another_normalization(self):
         made = self._read(num_hidden_layers=1, normalization="ascii_lower")
         self.assertEqual(made.normalization, "ascii_lower")
         self.assertEqual(made.vocabulary.hash, self.teacher.vocabulary.hash)
 
-    def test_attention_that_cannot_be_compared(self):
+    def test_refuses_attention_that_cannot_be_compared(self):
         flags = {
             "num_hidden_layers": 1,
             "attention_weight": 0.5,
@@ -212,16 +212,16 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"hidden_weight": -1.0}, "--hidden_weight must be at least 0"),
         ({"attention_weight": -1.0}, "--attention_weight must be at least 0"),
-        ({"teacher_layers": "2,x"}, "numbers from 1 with commas .*'2,x'"),
+        ({"teacher_layers": "2,x"}, "numbers from 1.*'2,x'"),
         ({"train_file": None}, "--do_train needs --train_file, or --data_dir"),
-        ({"data_dir": "x"}, "--data_dir takes the place of .* --train_file"),
+        ({"data_dir": "x"}, "--data_dir replaces .* --train_file"),
         (
             {
                 "unlabeled_file": "x",
                 "distillation_weight": 0.0,
                 "hidden_weight": 0.0,
             },
-            "--unlabeled_file teaches nothing",
+            "--unlabeled_file has no effect",
         ),
         (
             {
@@ -230,18 +230,18 @@ class StudentTest(tf.test.TestCase, parameterized.TestCase):
                 "do_eval": True,
                 "dev_file": "x",
             },
-            "--unlabeled_file is to train on",
+            "--unlabeled_file is for training",
         ),
     )
-    def test_flags_that_cannot_be(self, flags, message):
+    def test_refuses_flags(self, flags, message):
         if "pretrained_model_dir" not in flags and flags:
             flags = {"num_hidden_layers": 1} | flags
         with self.assertRaisesRegex(UserError, message) as caught:
             _config(**flags)
         self.assertNotIn("\n", str(caught.exception))
 
-    def test_heads_of_odd_widths_must_be_given(self):
-        with self.assertRaisesRegex(UserError, "=100 is no multiple of 64"):
+    def test_requires_heads_for_odd_widths(self):
+        with self.assertRaisesRegex(UserError, "=100 is not a multiple of 64"):
             _config(num_hidden_layers=1, hidden_size=100).shape(768, 12, 3072)
 
 

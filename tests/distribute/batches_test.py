@@ -13,7 +13,7 @@ logical_devices.make()
 
 
 def _numbers(batch_size):
-    """Batches of the numbers from 1 on, each with a mask that is not blank."""
+    """Batches of the numbers from 1 on, with masks that are not blank."""
     dataset = tf.data.Dataset.range(1, 100).batch(
         batch_size, drop_remainder=True
     )
@@ -36,7 +36,7 @@ class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
         ((10, 1, 8), 5, 2),
         ((2, 4), 1, 1),
     )
-    def test_spreads_as_evenly_as_can_be(self, sizes, at_once, times):
+    def test_splits_evenly(self, sizes, at_once, times):
         plan = StepPlan(*sizes)
         self.assertEqual(plan.micro_batch_size, at_once)
         self.assertEqual(plan.num_micro_batches, times)
@@ -44,7 +44,7 @@ class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class _Worker:
-    """In place of a strategy: one worker's side of it, one replica a time."""
+    """A fake strategy that has the rows of one worker, replica by replica."""
 
     def __init__(self, context):
         self._context = context
@@ -53,11 +53,11 @@ class _Worker:
         return function(self._context)
 
 
-class DealTest(tf.test.TestCase, parameterized.TestCase):
+class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         devices=(1, 2, 3, 4), batch_size=(2, 6, 7), max_micro_batch_size=(0, 2)
     )
-    def test_each_row_of_a_batch_is_dealt_out_once(
+    def test_each_row_goes_to_one_replica(
         self, devices, batch_size, max_micro_batch_size
     ):
         strategy = strategies.build("mirrored", devices)
@@ -66,9 +66,9 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
             strategy, _numbers(batch_size), plan
         )
         for step in range(3):
-            parts = next(iterator)
-            rows = strategy.experimental_local_results(parts["row"])
-            masks = strategy.experimental_local_results(parts["input_mask"])
+            batch = next(iterator)
+            rows = strategy.experimental_local_results(batch["row"])
+            masks = strategy.experimental_local_results(batch["input_mask"])
             weights = [
                 batches_lib.example_weights({"input_mask": mask})
                 for mask in masks
@@ -85,9 +85,7 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         workers=(2, 3, 5), replicas=(1, 2), batch_size=(2, 7)
     )
-    def test_each_row_is_dealt_to_one_worker(
-        self, workers, replicas, batch_size
-    ):
+    def test_each_row_goes_to_one_worker(self, workers, replicas, batch_size):
         num_replicas = workers * replicas
         plan = StepPlan(batch_size, num_replicas)
         numbers = []
@@ -105,29 +103,29 @@ class DealTest(tf.test.TestCase, parameterized.TestCase):
         blanks = [0] * (num_replicas * plan.per_replica - batch_size)
         self.assertEqual(numbers, [*range(1, batch_size + 1), *blanks])
 
-    def test_a_worker_is_asked_for_its_rows_alone(self):
+    def test_reads_only_the_rows_of_the_worker(self):
         strategy = strategies.build("one_device")
-        asked = []
+        calls = []
 
         def read(first, count):
-            asked.append((first, count))
+            calls.append((first, count))
             return _numbers(count)
 
         iterator = batches_lib.distribute_batches(strategy, read, StepPlan(6))
         self.assertAllEqual(next(iterator)["row"], np.arange(1, 7))
-        self.assertEqual(asked, [(0, 6)])
+        self.assertEqual(calls, [(0, 6)])
 
-    def test_what_is_finite_ends(self):
+    def test_finite_batches_end(self):
         strategy = strategies.build("mirrored", 2)
         dataset = _numbers(6).take(2)
-        dealt = batches_lib.distribute_batches(
+        batches = batches_lib.distribute_batches(
             strategy, dataset, StepPlan(6, 2), True
         )
-        self.assertLen(list(dealt), 2)
+        self.assertLen(list(batches), 2)
 
 
 class ExampleWeightsTest(tf.test.TestCase):
-    def test_a_row_is_blank_when_all_of_its_mask_is_0(self):
+    def test_rows_with_an_empty_mask_are_blank(self):
         mask = np.zeros([3, 2, 4], np.int32)
         mask[0, 1, 2] = 1
         mask[2] = 1

@@ -29,10 +29,10 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         (("chief", 0), {"worker": ["b:2"], "chief": ["a:1"]}, 0),
         (("worker", 0), {"worker": ["b:2"], "chief": ["a:1"]}, 1),
     )
-    def test_reads_the_variable(self, task, jobs, index):
+    def test_reads_tf_config(self, task, jobs, index):
         expected = Cluster(("a:1", "b:2"), index)
         self.assertEqual(_find(_variable(task, **jobs)), expected)
-        # Also where the flags say the same, or leave it to the environment.
+        # Also if the flags agree, or do not name the workers.
         flags = {"worker_hosts": "a:1,b:2", "task_index": index}
         self.assertEqual(_find(_variable(task, **jobs), **flags), expected)
         self.assertEqual(
@@ -41,14 +41,14 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_reads_the_flags(self):
-        found = _find(worker_hosts="a:1, b:2,c:3", task_index=2)
-        self.assertEqual(found, Cluster(("a:1", "b:2", "c:3"), 2))
-        self.assertFalse(found.is_chief)
-        self.assertEqual(found.num_workers, 3)
-        self.assertEqual(found.name(0), "worker 0 (the chief, at a:1)")
-        self.assertEqual(found.name(2), "worker 2 (at c:3)")
+        cluster = _find(worker_hosts="a:1, b:2,c:3", task_index=2)
+        self.assertEqual(cluster, Cluster(("a:1", "b:2", "c:3"), 2))
+        self.assertFalse(cluster.is_chief)
+        self.assertEqual(cluster.num_workers, 3)
+        self.assertEqual(cluster.name(0), "worker 0 (the chief, at a:1)")
+        self.assertEqual(cluster.name(2), "worker 2 (at c:3)")
 
-    def test_one_worker_is_an_ordinary_run(self):
+    def test_one_worker_is_a_run_of_one_process(self):
         self.assertIsNone(_find(worker_hosts="a:1", task_index=0))
         self.assertIsNone(_find(_variable(("worker", 0), worker=["a:1"])))
         self.assertIsNone(_find(distribution_strategy="one_device"))
@@ -64,13 +64,13 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         (_variable(("worker", 0), worker=["a:1", "b"]), "HOST:PORT.*'b'"),
         (_variable(("worker", 0), worker=["a:1", "b:x"]), "HOST:PORT.*'b:x'"),
         (_variable(("worker", 0), worker=["a:1", "a:1"]), "twice: a:1"),
-        ("", "must be told who the workers are"),
+        ("", "needs worker addresses"),
     )
-    def test_refuses_a_bad_variable(self, variable, message):
+    def test_refuses_bad_values(self, variable, message):
         with self.assertRaisesRegex(UserError, message):
             _find(variable)
 
-    def test_refuses_two_opinions(self):
+    def test_refuses_flags_that_contradict_tf_config(self):
         variable = _variable(("worker", 0), worker=["a:1", "b:2"])
         with self.assertRaisesRegex(UserError, "use one of the two"):
             _find(variable, worker_hosts="a:1,b:2", task_index=1)
@@ -80,7 +80,7 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "=mirrored would let each"):
             _find(variable, distribution_strategy="mirrored")
 
-    def test_what_is_exported_is_found_again(self):
+    def test_finds_an_exported_cluster(self):
         cluster = Cluster(("a:1", "b:2"), 1)
         environment = {}
         clusters.export(cluster, environment)

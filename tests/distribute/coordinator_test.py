@@ -15,8 +15,8 @@ logical_devices.make()
 _CLUSTER = Cluster(("a:1", "b:2", "c:3"), 0)
 
 
-class AloneTest(tf.test.TestCase):
-    def test_nothing_is_to_be_agreed_on(self):
+class SingleWorkerTest(tf.test.TestCase):
+    def test_returns_its_own_values(self):
         coordinator = Coordinator(strategies.build("one_device"))
         self.assertTrue(coordinator.is_chief)
         self.assertEqual(coordinator.index, 0)
@@ -27,8 +27,8 @@ class AloneTest(tf.test.TestCase):
         self.assertEqual(coordinator.next_call(7, True), (7, True))
 
 
-class _AmongOthers(Coordinator):
-    """The chief of three, where the others' values are given."""
+class _ChiefOfThree(Coordinator):
+    """The chief of three workers, with fixed values of the others."""
 
     def __init__(self, others):
         super().__init__(tf.distribute.get_strategy(), _CLUSTER)
@@ -51,8 +51,8 @@ class AgreeTest(tf.test.TestCase, parameterized.TestCase):
             r"worker 1 .*: b is nothing there, and \[2\] on the chief; give",
         ),
     )
-    def test_names_who_and_what_differs(self, others, message):
-        coordinator = _AmongOthers(others)
+    def test_names_worker_and_values_that_differ(self, others, message):
+        coordinator = _ChiefOfThree(others)
         values = {"a": 1, "b": [2]}
         if message is None:
             coordinator.agree(values, "flags")
@@ -63,8 +63,8 @@ class AgreeTest(tf.test.TestCase, parameterized.TestCase):
 
 class ReduceTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(1, 2)
-    def test_a_worker_counts_once_whatever_its_replicas(self, per_worker):
-        # All are of this process here, so each sees the same values.
+    def test_sums_one_value_per_worker(self, per_worker):
+        # All replicas are in this process, so they have the same values.
         strategy = strategies.build("mirrored", 2 * per_worker)
         cluster = Cluster(("a:1", "b:2"), 0)
         coordinator = Coordinator(strategy, cluster)

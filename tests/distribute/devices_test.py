@@ -16,7 +16,7 @@ from tests.support import worker_processes
 
 
 class DevicesTest(tf.test.TestCase):
-    def test_workers_must_compute_alike(self):
+    def test_workers_must_use_the_same_precision(self):
         prepared = device_setup.prepare(DeviceConfig())
         coordinator = mock.create_autospec(Coordinator, instance=True)
         devices = device_setup.Devices(
@@ -24,21 +24,21 @@ class DevicesTest(tf.test.TestCase):
         )
         with devices.together():
             (values, *_), _ = coordinator.agree.call_args
-        # What --mixed_precision=auto became, not what it was called.
+        # The precision chosen for --mixed_precision=auto.
         self.assertEqual(
             values, {"the device": "CPU", "the precision": "float32"}
         )
         coordinator.agree.side_effect = UserError("All workers must have")
         with self.assertRaisesRegex(UserError, "All workers must have"):
             with devices.together():
-                self.fail("It went on.")
+                self.fail("The block was entered.")
 
-    def test_what_means_nothing_is_said(self):
+    def test_warns_of_flags_without_effect(self):
         with self.assertLogs(level="WARNING") as logs:
             device_setup.prepare(DeviceConfig(tpu_name="mine"))
         self.assertIn("--tpu_name has no effect", logs.output[0])
 
-    def test_what_a_worker_lacks_is_said_before_others_wait_for_it(self):
+    def test_missing_devices_are_an_error_before_startup(self):
         hosts = worker_processes.free_hosts(2)
         flags = DeviceConfig(
             distribution_strategy="multi_worker_mirrored",
@@ -49,18 +49,18 @@ class DevicesTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "--num_gpus=64 .*worker 1"):
             device_setup.prepare(flags)
 
-    def test_does_not_connect_for_ever(self):
+    def test_connecting_has_a_timeout(self):
         before = signal.getsignal(signal.SIGTERM)
-        seen = []
+        handlers = []
 
         def connect(*_):
-            seen.append(signal.getsignal(signal.SIGTERM))
+            handlers.append(signal.getsignal(signal.SIGTERM))
             raise UserError("Enough.")
 
         with (
             mock.patch.object(device_setup.rendezvous, "wait_for_all"),
             mock.patch.object(device_setup.clusters, "export"),
-            mock.patch.object(device_setup, "_sign_log"),
+            mock.patch.object(device_setup, "_prefix_log"),
             mock.patch.object(
                 device_setup.clusters,
                 "find",
@@ -69,18 +69,18 @@ class DevicesTest(tf.test.TestCase):
             mock.patch.object(strategies, "build", connect),
             mock.patch.object(
                 faulthandler, "dump_traceback_later"
-            ) as ends_later,
+            ) as set_timeout,
             mock.patch.object(
                 faulthandler, "cancel_dump_traceback_later"
             ) as cancel,
         ):
             with self.assertRaisesRegex(UserError, "Enough"):
                 device_setup.prepare(DeviceConfig())
-        ends_later.assert_called_once_with(
+        set_timeout.assert_called_once_with(
             device_setup._SECONDS_TO_CONNECT, exit=True, file=mock.ANY
         )
         cancel.assert_called_once_with()
-        self.assertEqual(seen, [signal.SIG_DFL])
+        self.assertEqual(handlers, [signal.SIG_DFL])
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
 

@@ -26,14 +26,13 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(worker_health, "check_health", check):
             return worker_health.explain(error, cluster)
 
-    def test_names_who_does_not_answer(self):
+    def test_names_workers_that_do_not_respond(self):
         error = _unavailable("Connection reset by peer, from task:0")
         explained = self._explain(error, gone=[2])
         self.assertIsInstance(explained, UserError)
         self.assertStartsWith(
             str(explained),
-            "Worker 2 (at c:3) is gone or does not answer, so the others stop "
-            "too; start the same command on all",
+            "Worker 2 (at c:3) is gone or not responding",
         )
         explained = self._explain(error, gone=[0, 2])
         self.assertStartsWith(
@@ -41,14 +40,14 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
             "Worker 0 (the chief, at a:1) and worker 2 (at c:3) are gone",
         )
 
-    def test_names_who_fell_silent_and_answers_again(self):
+    def test_names_a_worker_that_responds_again(self):
         error = _unavailable(
             "Error reported from /job:worker/task:2: The following tasks are "
             "unhealthy: /job:worker/replica:0/task:2"
         )
         self.assertStartsWith(str(self._explain(error)), "Worker 2 (at c:3) is")
 
-    def test_what_a_worker_told_comes_first(self):
+    def test_a_reported_error_comes_first(self):
         error = _unavailable(
             "Collective ops is aborted by: <bert_tf failure>Worker 0 stopped: "
             "no space</bert_tf>\nThe error could be from a previous operation."
@@ -57,13 +56,13 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsInstance(explained, UserError)
         self.assertEqual(str(explained), "Worker 0 stopped: no space")
 
-    def test_a_request_to_stop_is_no_failure(self):
+    def test_sigterm_is_no_failure(self):
         error = _unavailable("aborted by: <bert_tf stop>Stopped.</bert_tf>")
         explained = self._explain(error)
         self.assertIsInstance(explained, Preempted)
         self.assertEqual(str(explained), "Stopped.")
 
-    def test_other_errors_are_left_alone(self):
+    def test_other_errors_have_no_explanation(self):
         self.assertIsNone(self._explain(_unavailable("no such table")))
         self.assertIsNone(self._explain(_unavailable("task:0"), [0], None))
         error = tf.errors.InvalidArgumentError(None, None, "bad record")
@@ -77,38 +76,38 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         (([], [0], [0, 2]), "Worker 0 (the chief, at a:1) is gone"),
         (([0, 2], [2]), "Worker 2 (at c:3) is gone"),
     )
-    def test_leaves_when_a_worker_is_silent_twice(self, looks, message):
-        looks = [set(silent) for silent in looks]
-        left = []
+    def test_ends_the_process_after_two_failed_checks(self, checks, message):
+        checks = [set(silent) for silent in checks]
+        messages = []
         watch = worker_health.Watch(
             _CLUSTER,
-            lambda index: "silent" if index in looks[0] else None,
-            left.append,
+            lambda index: "silent" if index in checks[0] else None,
+            messages.append,
         )
         waits = []
 
         def wait(seconds):
-            # After each look but the first the next one begins.
+            # Each wait but the first starts the next check.
             if waits and seconds == worker_health._PERIOD:
-                looks.pop(0)
+                checks.pop(0)
             waits.append(seconds)
-            return not looks
+            return not checks
 
         watch._is_over = mock.Mock(wait=wait)
-        watch._look()
+        watch._run()
         if message is None:
-            self.assertEmpty(left)
+            self.assertEmpty(messages)
             self.assertNotIn(worker_health._GRACE, waits)
         else:
-            self.assertLen(left, 1)
-            self.assertStartsWith(left[0], message)
+            self.assertLen(messages, 1)
+            self.assertStartsWith(messages[0], message)
             self.assertEqual(waits[-1], worker_health._GRACE)
 
-    def test_stays_when_a_worker_answers_after_all(self):
+    def test_continues_if_a_worker_responds_late(self):
         answers = iter(["silent"] * 4 + [None] * 6)
-        left = []
+        messages = []
         watch = worker_health.Watch(
-            _CLUSTER, lambda index: next(answers), left.append
+            _CLUSTER, lambda index: next(answers), messages.append
         )
         waits = []
 
@@ -117,14 +116,14 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             return len(waits) == 5
 
         watch._is_over = mock.Mock(wait=wait)
-        watch._look()
-        self.assertEmpty(left)
+        watch._run()
+        self.assertEmpty(messages)
         self.assertEqual(waits[2], worker_health._GRACE)
 
-    def test_keeps_quiet_when_training_noticed_itself(self):
-        left = []
+    def test_does_nothing_if_training_noticed(self):
+        messages = []
         watch = worker_health.Watch(
-            _CLUSTER, lambda index: "silent", left.append
+            _CLUSTER, lambda index: "silent", messages.append
         )
         waits = []
 
@@ -133,13 +132,13 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             return worker_health._GRACE in waits
 
         watch._is_over = mock.Mock(wait=wait)
-        watch._look()
-        self.assertEmpty(left)
+        watch._run()
+        self.assertEmpty(messages)
         self.assertIn(worker_health._GRACE, waits)
 
     @parameterized.parameters(
-        # What training, which has noticed, does until its checkpoint is
-        # written; then it ends, or hangs.
+        # Values of `is_finishing` until the checkpoint is written; then
+        # training ends, or hangs.
         ([True, True, True, False], True, []),
         ([True, True, False], False, ["Worker 0"]),
         ([False], False, ["Worker 0"]),
@@ -148,25 +147,25 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_gives_training_time_to_finish(self, is_finishing, ends, expected):
         is_finishing = iter(is_finishing)
-        is_at_it = [True]
-        left = []
+        is_writing = [True]
+        messages = []
         now = [0.0]
 
-        def look():
-            is_at_it[0] = next(is_finishing)
-            return is_at_it[0]
+        def check_finishing():
+            is_writing[0] = next(is_finishing)
+            return is_writing[0]
 
         def wait(seconds):
             now[0] += seconds
-            return ends and not is_at_it[0]
+            return ends and not is_writing[0]
 
         watch = worker_health.Watch(
-            _CLUSTER, lambda index: "silent", left.append, look
+            _CLUSTER, lambda index: "silent", messages.append, check_finishing
         )
         watch._is_over = mock.Mock(wait=wait)
         with mock.patch.object(worker_health.time, "monotonic", lambda: now[0]):
-            watch._look()
-        self.assertEqual([message[:8] for message in left], expected)
+            watch._run()
+        self.assertEqual([message[:8] for message in messages], expected)
         self.assertLess(now[0], worker_health._SECONDS_TO_FINISH + 60)
 
 

@@ -24,13 +24,13 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         ("auto", "avx512_bf16", "bfloat16", "has avx512_bf16"),
         ("auto", "amx_tile amx_bf16", "bfloat16", "has amx_bf16"),
         ("bfloat16", "amx_bf16", "bfloat16", "--mixed_precision=bfloat16"),
-        # Never emulated, even if asked for.
+        # Never emulated, even on request.
         ("bfloat16", "avx512f", "float32", "would only emulate"),
         ("float16", "avx512f", "float16", "--mixed_precision=float16"),
     )
-    def test_on_a_cpu(self, asked, flags, name, reason):
+    def test_on_a_cpu(self, flag, flags, name, reason):
         self._with_cpu(flags)
-        chosen = precision.resolve(asked, "CPU")
+        chosen = precision.resolve(flag, "CPU")
         self.assertEqual(chosen.name, name)
         self.assertIn(reason, chosen.reason)
 

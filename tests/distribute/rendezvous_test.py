@@ -15,11 +15,11 @@ from bert_tf.errors import UserError
 from tests.support import worker_processes
 
 
-class _Waiting:
+class _WaitingWorker:
     """A worker that waits in a thread of its own.
 
     Attributes:
-      error: What it ended with.
+      error: The exception that it ended with, or None.
     """
 
     def __init__(self, hosts, index):
@@ -45,32 +45,32 @@ def _port(host):
 
 
 class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
-    def test_ends_once_all_are_there(self):
+    def test_ends_when_all_workers_run(self):
         hosts = worker_processes.free_hosts(3)
         with self.assertLogs(level="INFO") as logs:
-            others = [_Waiting(hosts, index) for index in (1, 2)]
+            others = [_WaitingWorker(hosts, index) for index in (1, 2)]
             rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         self.assertEqual([other.join() for other in others], [None, None])
-        self.assertIn("All 3 workers are there", "\n".join(logs.output))
-        for host in hosts:  # TensorFlow listens there next.
+        self.assertIn("All 3 workers are running", "\n".join(logs.output))
+        for host in hosts:  # TensorFlow listens on it next.
             socket.create_server(("", _port(host))).close()
 
     @parameterized.parameters(
-        ("", "where nobody answers"),
+        ("", "which does not respond yet"),
         ("a program", "where another program answers"),
-        ("a name", "whose name is not known"),
+        ("a name", "whose host name is unknown"),
     )
-    def test_says_for_whom_it_waits_and_why(self, there, reason):
+    def test_logs_missing_workers_and_the_reason(self, listener, reason):
         hosts = [*worker_processes.free_hosts(2)]
-        if there == "a name":
-            # Without asking the network, which may take its time.
+        if listener == "a name":
+            # Without the network, which may be slow.
             unknown = mock.patch.object(
                 socket, "create_connection", side_effect=socket.gaierror
             )
             self.enter_context(unknown)
         cluster = Cluster(tuple(hosts), 0)
-        if there == "a program":
-            # It reads what it is told, and ends the connection.
+        if listener == "a program":
+            # It reads the greeting and ends the connection.
             program = socket.create_server(("", _port(hosts[1])))
             self.addCleanup(program.close)
 
@@ -93,47 +93,47 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             logs.output[0],
         )
 
-    def test_whoever_calls_without_a_greeting_is_no_worker(self):
+    def test_ignores_callers_without_a_greeting(self):
         hosts = worker_processes.free_hosts(2)
-        first = _Waiting(hosts, 0)
+        first = _WaitingWorker(hosts, 0)
         address = ("127.0.0.1", _port(hosts[0]))
-        said = [b"", b"GET / HTTP/1.1\n", b"[1]\n", b'{"index": 1}\n']
-        while said:
+        lines = [b"", b"GET / HTTP/1.1\n", b"[1]\n", b'{"index": 1}\n']
+        while lines:
             try:
                 caller = socket.create_connection(address)
             except ConnectionRefusedError:
                 continue  # It does not listen yet.
             with caller:
-                caller.sendall(said.pop())
+                caller.sendall(lines.pop())
         self.assertTrue(first._thread.is_alive())
-        second = _Waiting(hosts, 1)
+        second = _WaitingWorker(hosts, 1)
         self.assertEqual([first.join(), second.join()], [None, None])
 
     @parameterized.product(
-        # What the other one says that it is: the first one's command on the
-        # second host, two orders, another number of workers.
-        said=[(0, "ab"), (1, "ba"), (0, "ba"), (1, "abc")],
+        # Index and hosts in the greeting of the other worker: the first one's
+        # command on the second host, two orders, another number of workers.
+        identity=[(0, "ab"), (1, "ba"), (0, "ba"), (1, "abc")],
         calls=[True, False],
     )
-    def test_refuses_another_order_or_the_same_index(self, said, calls):
-        # So long it waits for an answer that does not come.
+    def test_refuses_another_order_or_the_same_index(self, identity, calls):
+        # It waits this long for an answer that does not come.
         self.enter_context(
             mock.patch.object(rendezvous, "_SECONDS_TO_ANSWER", 1.0)
         )
         hosts = worker_processes.free_hosts(2)
         names = dict(zip("abc", [*hosts, "c:1"], strict=True))
         greeting = {
-            "index": said[0],
-            "hosts": [names[letter] for letter in said[1]],
+            "index": identity[0],
+            "hosts": [names[letter] for letter in identity[1]],
             "stop": False,
         }
         line = json.dumps(greeting).encode() + b"\n"
-        # In place of the other worker.
+        # Acts as the other worker.
         listener = socket.create_server(("", _port(hosts[1])))
         self.addCleanup(listener.close)
-        first = _Waiting(hosts, 0)
+        first = _WaitingWorker(hosts, 0)
         if calls:
-            # It asks first; the other one has not come to answering.
+            # The first worker calls before the other one can answer.
             listener.accept()[0].close()
             address = ("127.0.0.1", _port(hosts[0]))
             other = socket.create_connection(address)
@@ -141,39 +141,39 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             other = listener.accept()[0]
         with other:
             other.sendall(line)
-            told = json.loads(other.makefile("rb").readline())
-        self.assertEqual(told, {"index": 0, "hosts": [*hosts], "stop": False})
+            answer = json.loads(other.makefile("rb").readline())
+        self.assertEqual(answer, {"index": 0, "hosts": [*hosts], "stop": False})
         error = first.join()
         self.assertIsInstance(error, UserError)
-        self.assertIn("same --worker_hosts, in the same order", str(error))
+        self.assertIn("same --worker_hosts", str(error))
         self.assertIn(
-            f"it is worker {said[0]} of {','.join(greeting['hosts'])}",
+            f"it is worker {identity[0]} of {','.join(greeting['hosts'])}",
             str(error),
         )
 
-    def test_whoever_is_to_stop_tells_the_others(self):
+    def test_sigterm_stops_all_waiting_workers(self):
         hosts = worker_processes.free_hosts(3)
-        other = _Waiting(hosts, 1)
+        other = _WaitingWorker(hosts, 1)
         greet_missing = rendezvous._Meeting.greet_missing
 
-        def stop_once_two_are_there(meeting):
+        def stop_once_two_are_running(meeting):
             missing = greet_missing(meeting)
             if threading.current_thread() is threading.main_thread():
                 if missing.keys() == {2}:
-                    raise Preempted("Stopped as asked (SIGTERM).")
+                    raise Preempted("Stopped on SIGTERM.")
             return missing
 
         with mock.patch.object(
-            rendezvous._Meeting, "greet_missing", stop_once_two_are_there
+            rendezvous._Meeting, "greet_missing", stop_once_two_are_running
         ):
-            with self.assertRaisesRegex(Preempted, "as asked"):
-                # The third one never comes.
+            with self.assertRaisesRegex(Preempted, "on SIGTERM"):
+                # The third worker is never started.
                 rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         error = other.join()
         self.assertIsInstance(error, Preempted)
-        self.assertIn("as another worker was asked to", str(error))
+        self.assertIn("another worker got SIGTERM", str(error))
 
-    def test_a_port_in_use_is_one_sentence(self):
+    def test_a_port_in_use_is_an_error(self):
         hosts = worker_processes.free_hosts(2)
         with socket.create_server(("", _port(hosts[1]))):
             with self.assertRaisesRegex(

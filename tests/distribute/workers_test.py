@@ -1,4 +1,4 @@
-"""Two processes that find each other, agree, share their input, and end."""
+"""Starts two worker processes: startup, agreement, input, and failure."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support import workers_program
 @pytest.mark.slow
 class WorkersTest(tf.test.TestCase):
     def test_two_workers(self):
-        # One start for all of it, as each takes ten seconds.
+        # One start for all checks, as each takes ten seconds.
         path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
         record_files.write(path, range(workers_program.NUM_RECORDS))
         with worker_processes.started(
@@ -29,34 +29,34 @@ class WorkersTest(tf.test.TestCase):
         for index, result in enumerate(results):
             self.assertRegex(
                 result["difference"],
-                r"same flags, but worker 1 \(at 127.0.0.1:\d+\) and the chief "
-                "have not: index is 1 there, and 0 on the chief; give",
+                r"same flags, but worker 1 \(at 127.0.0.1:\d+\).*index is 1 "
+                "there, and 0 on the chief",
             )
             self.assertEqual(result["from_chief"], {"token": 0})
-            # What the chief counts, and what anybody asks for.
+            # The count of the chief, and the stop of any worker.
             self.assertEqual(result["next_calls"], [[3, False], [3, True]])
             self.assertIn(f"[worker {index}] I", logs[index])
-            self.assertIn("All 2 workers are there", logs[index])
+            self.assertIn("All 2 workers are running", logs[index])
 
-        # Each worker has its rows of each batch; all have each record once.
-        dealt = np.array([result["rows"] for result in results])
-        self.assertEqual(dealt.shape, (2, 12))
-        self.assertAllEqual(dealt[0, :4], [0, 1, 2, 3])
-        self.assertAllEqual(dealt[1, :4], [4, 5, 6, -1])
+        # Each worker has its rows of each batch; together, each record once.
+        rows = np.array([result["rows"] for result in results])
+        self.assertEqual(rows.shape, (2, 12))
+        self.assertAllEqual(rows[0, :4], [0, 1, 2, 3])
+        self.assertAllEqual(rows[1, :4], [4, 5, 6, -1])
         self.assertAllEqual(
-            np.sort(dealt[dealt >= 0]), np.arange(workers_program.NUM_RECORDS)
+            np.sort(rows[rows >= 0]), np.arange(workers_program.NUM_RECORDS)
         )
 
-        # The second one failed, and the first one, waiting for it, knows why.
-        self.assertIn("ERROR: No space is left for me.", logs[1])
+        # The second worker failed, and the first one reports its error.
+        self.assertIn("ERROR: No space is left.", logs[1])
         self.assertRegex(
             logs[0], r"ERROR: Worker 1 \(at .*\) stopped: No space is left"
         )
 
 
 def _results(log):
-    _, found, rest = log.partition("RESULTS ")
-    if not found:
+    _, marker, rest = log.partition("RESULTS ")
+    if not marker:
         raise AssertionError(f"No results:\n{log}")
     return json.loads(rest.splitlines()[0])
 

@@ -96,7 +96,9 @@ class AddingATaskTest(tf.test.TestCase):
 
         task = registry.from_stored(formats.read(self._path("output/model")))
         self.assertEqual(task, self.module.StarsTask(max_seq_length=12))
-        self.assertEqual(task.parse({"review": "the cat"}).text_a, "the cat")
+        self.assertEqual(
+            task.example_from_row({"review": "the cat"}).text_a, "the cat"
+        )
 
     def _predict(self):
         predict.run(

@@ -1,4 +1,4 @@
-"""Tests for what lies beside the graph of an export, and what is printed."""
+"""Tests for the files of assets.extra, model cards and usage instructions."""
 
 import ast
 import contextlib
@@ -19,12 +19,11 @@ from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
 from bert_tf.export import model_card
-from bert_tf.export import usage
 from bert_tf.export import warmup
-from bert_tf.export.verify import calls as replay_plan
-from bert_tf.export.verify import texts as text_expectations
+from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.io import files
-from bert_tf.serving import batching_parameters
+from bert_tf.serving import model_config
 from tests.support import in_process
 from tests.support import tiny_exports
 
@@ -61,8 +60,8 @@ class ExtrasTest(tf.test.TestCase):
         cls.stored = checkpoint_loading.read(cls.model)
         with (
             in_process.verifying(),
-            # What the export says has tests of its own.
-            mock.patch.object(replay_plan, "plan", lambda *_: []),
+            # Verification has tests of its own.
+            mock.patch.object(verify_calls, "plan", lambda *_: []),
         ):
             assets_extra.complete(cls.version, _artifact(), cls.stored)
         printed = io.StringIO()
@@ -74,7 +73,7 @@ class ExtrasTest(tf.test.TestCase):
         with open(os.path.join(self.version, name), encoding="utf-8") as file:
             return file.read()
 
-    def test_vocabulary_and_labels_are_those_of_the_model(self):
+    def test_writes_vocabulary_and_labels_of_the_model(self):
         with open(
             os.path.join(self.model, "vocab.txt"), encoding="utf-8"
         ) as file:
@@ -82,22 +81,22 @@ class ExtrasTest(tf.test.TestCase):
         labels = self._read(artifacts.LABELS_FILE).splitlines()
         self.assertEqual(tuple(labels), tiny_exports.LABELS)
 
-    def test_each_bucket_has_warm_up_requests_that_fill_it(self):
+    def test_warm_up_requests_fill_each_bucket(self):
         path = os.path.join(self.version, artifacts.WARMUP_FILE)
         lengths, counts = [], []
         tokenizer = self.stored.build_tokenizer()
         for call in warmup.read(path):
             self.assertEqual(call.signature, "serving_default")
             self.assertEqual(set(call.inputs), {"text", "text_pair"})
-            pieces = [tokenizer.tokenize(x) for x in call.inputs.values()]
-            of_rows = sum(x.row_lengths().numpy() for x in pieces) + 3
+            tokens = [tokenizer.tokenize(x) for x in call.inputs.values()]
+            of_rows = sum(x.row_lengths().numpy() for x in tokens) + 3
             self.assertLen(set(of_rows), 1)
             lengths.append(of_rows[0])
             counts.append(len(of_rows))
         self.assertEqual(lengths, [5, 5, 8, 8, 12, 12])
         self.assertEqual(counts, [1, 4] * 3)
 
-    def test_card_says_what_the_export_is(self):
+    def test_card_describes_the_export(self):
         card = json.loads(self._read(artifacts.CARD_FILE))
         found = artifacts.read(self.version)
         self.assertEqual(found, _artifact())
@@ -114,7 +113,7 @@ class ExtrasTest(tf.test.TestCase):
         self.assertEqual([row["length"] for row in timed], list(_BUCKETS))
         self.assertGreater(min(row["milliseconds"] for row in timed), 0)
 
-    def test_card_has_a_checksum_of_every_other_file(self):
+    def test_card_has_checksums_of_all_other_files(self):
         card = json.loads(self._read(artifacts.CARD_FILE))
         names = set()
         for folder, _, found in os.walk(self.version):
@@ -131,7 +130,7 @@ class ExtrasTest(tf.test.TestCase):
             self.assertEqual(files.sha256(path), digest)
             self.assertEqual(os.path.getsize(path), card["bytes"][name])
 
-    def test_card_for_people_says_the_same(self):
+    def test_markdown_card_matches_the_json_card(self):
         text = self._read(model_card.MARKDOWN_FILE)
         self.assertStartsWith(text, f"# {_NAME}, version 1\n")
         card = json.loads(self._read(artifacts.CARD_FILE))
@@ -140,17 +139,17 @@ class ExtrasTest(tf.test.TestCase):
         for heading in ("Labels", "Signatures", "Verification", "Bytes"):
             self.assertIn(f"\n## {heading}\n", text)
 
-    def test_batching_files_are_what_servers_read(self):
+    def test_batching_files_parse_as_server_configuration(self):
         for path in (
             os.path.join(self.version, "batching_params.pbtxt"),
-            os.path.join(self.output_dir, usage.BATCHING_FILE),
+            os.path.join(self.output_dir, model_card.BATCHING_FILE),
         ):
-            options = batching_parameters.read(path)
+            options = model_config.read_batching(path)
             self.assertEqual(options.max_batch_size, 64)
             self.assertEqual(options.batch_timeout_micros, 0)
             self.assertNotIn(b"\npad_variable", files.read_bytes(path))
 
-    def test_configuration_names_the_model_and_its_place(self):
+    def test_configuration_has_name_and_path_of_the_model(self):
         config = text_format.Parse(
             files.read_bytes(os.path.join(self.output_dir, "models.config")),
             model_server_config_pb2.ModelServerConfig(),
@@ -161,8 +160,8 @@ class ExtrasTest(tf.test.TestCase):
         self.assertEqual(model.model_platform, "tensorflow")
         self.assertEqual(model.model_version_policy.latest.num_versions, 1)
 
-    def test_what_a_user_has_edited_stays(self):
-        path = os.path.join(self.output_dir, usage.CONFIG_FILE)
+    def test_keeps_files_that_a_user_edited(self):
+        path = os.path.join(self.output_dir, model_card.CONFIG_FILE)
         written = files.read_bytes(path)
 
         def publish():
@@ -176,15 +175,15 @@ class ExtrasTest(tf.test.TestCase):
         files.write_bytes(path, edited)
         with self.assertLogs(level="WARNING") as logs:
             publish()
-        self.assertIn("models.config stays as it is", logs.output[0])
+        self.assertIn("models.config was edited", logs.output[0])
         self.assertEqual(files.read_bytes(path), edited)
 
-    def test_prints_lines_that_a_shell_understands(self):
+    def test_prints_valid_shell_commands(self):
         (docker,) = re.findall(r"(?m)^ +(docker run .*)$", self.printed)
         words = shlex.split(docker)
         mount = words[words.index("-v") + 1]
         self.assertEqual(mount, f"{self.output_dir}:/models/{_NAME}:ro")
-        for name in (usage.CONFIG_FILE, usage.BATCHING_FILE):
+        for name in (model_card.CONFIG_FILE, model_card.BATCHING_FILE):
             self.assertTrue(any(w.endswith(f"/{name}") for w in words))
             self.assertTrue(os.path.exists(os.path.join(self.output_dir, name)))
         (curl,) = re.findall(r"(?m)^ +(curl .*)$", self.printed)
@@ -209,7 +208,7 @@ class ExtrasTest(tf.test.TestCase):
 
 
 class PartsTest(tf.test.TestCase):
-    def test_artifact_survives_json(self):
+    def test_artifact_round_trips_through_json(self):
         made = _artifact(settings={"layer": -2, "pooling": "cls"})
         values = json.loads(json.dumps(made.to_json()))
         self.assertEqual(artifacts.Artifact.from_json(values, "card"), made)
@@ -217,13 +216,13 @@ class PartsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "card must hold under"):
             artifacts.Artifact.from_json(values, "card")
 
-    def test_the_name_that_servers_use_is_told_to_the_embedded_one(self):
+    def test_serve_command_has_the_model_name(self):
         for output_dir, count in (("served/pairs", 1), (f"served/{_NAME}", 0)):
-            line = usage.embedded_line(output_dir, _artifact())
+            line = model_card.embedded_line(output_dir, _artifact())
             found = [w for w in shlex.split(line) if "model_name" in w]
             self.assertEqual(found, [f"--model_name={_NAME}"] * count)
 
-    def test_reads_the_tables_of_a_card(self):
+    def test_reads_tables_of_a_card(self):
         readme = (
             "# Title\n\ntext | with | bars\n\n## Metrics\n\n| | |\n|---|---|\n"
             "| dev f1 | 0.5 |\n| a | b \\| c |\n\n## Versions\n\n| | |\n"
@@ -236,16 +235,39 @@ class PartsTest(tf.test.TestCase):
         folder = self.create_tempdir().full_path
         model = tiny_exports.write(folder, tiny_exports.classification())
         tokenizer = checkpoint_loading.read(model).build_tokenizer()
-        made = text_expectations.of_length(tokenizer, [1, 4, 9])
+        made = test_texts.of_length(tokenizer, [1, 4, 9])
         lengths = tokenizer.tokenize(made).row_lengths()
         self.assertAllEqual(lengths, [1, 4, 9])
-        ids = tokenizer.tokenize(text_expectations.of_vocabulary(tokenizer, 3))
+        ids = tokenizer.tokenize(test_texts.of_vocabulary(tokenizer, 3))
         special = {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}
         tokens = set(tokenizer.vocabulary.tokens) - special
         seen = {tokenizer.vocabulary.tokens[x] for x in ids.flat_values}
-        # "##s" and its like need a word that goes on so.
+        # "##s" needs a word to continue.
         whole = {token for token in tokens if not token.startswith("##")}
         self.assertContainsSubset(whole, seen)
+
+
+if __name__ == "__main__":
+    tf.test.main()
+
+
+def _find(head, names):
+    task = mock.Mock(labels=names)
+    with mock.patch.object(assets_extra.tasks, "from_stored", lambda _: task):
+        return assets_extra.find_labels(head, mock.Mock())
+
+
+class LabelsTest(tf.test.TestCase):
+    def test_finds_labels_of_each_head(self):
+        self.assertEqual(_find("classification", ["a", "b"]), ("a", "b"))
+        self.assertEqual(_find("tagging", ["O", "B"]), ("O", "B"))
+        self.assertEqual(_find("classification", None), ())
+        self.assertEqual(_find("embeddings", ["a", "b"]), ())
+        self.assertEqual(_find("next_sentence", []), ("is_next", "not_next"))
+
+    def test_labels_with_line_breaks_are_rejected(self):
+        with self.assertRaisesRegex(UserError, "line breaks.*two"):
+            _find("classification", ("fine", "two\nlines"))
 
 
 if __name__ == "__main__":

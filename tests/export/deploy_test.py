@@ -1,4 +1,4 @@
-"""Tests for export/deploy: what Kubernetes and Docker are told fits."""
+"""Tests for the Kubernetes manifests and the Docker image of export/deploy."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import tensorflow as tf
 import yaml
 from absl.testing import parameterized
 
-from bert_tf.export import usage
+from bert_tf.export import model_card
 from bert_tf.flags import cli
 from bert_tf.flags.serve import ServeConfig
 
@@ -27,7 +27,7 @@ def _read(name):
 
 
 def _serve_flags(words):
-    """Returns the configuration that flags of run/serve.py make."""
+    """Returns the configuration for flags of run/serve.py."""
     values = cli.flags.FlagValues()
     read = cli.define_flags(ServeConfig, values)
     values(["run/serve.py", *words])
@@ -36,7 +36,7 @@ def _serve_flags(words):
 
 class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_SERVERS)
-    def test_pods_are_found_by_their_labels(self, name):
+    def test_selectors_match_the_labels_of_pods(self, name):
         documents = _read(name)
         spec = documents["Deployment", "bert"]["spec"]
         labels = spec["template"]["metadata"]["labels"]
@@ -54,14 +54,14 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         (container,) = _pod(documents)["containers"]
         ports = {x["name"]: x["containerPort"] for x in container["ports"]}
         self.assertEqual(
-            ports, {"grpc": usage.GRPC_PORT, "rest": usage.REST_PORT}
+            ports, {"grpc": model_card.GRPC_PORT, "rest": model_card.REST_PORT}
         )
         for service in ("bert", "bert-pods"):
             for port in documents["Service", service]["spec"]["ports"]:
                 self.assertEqual(port["port"], ports[port["targetPort"]])
 
     @parameterized.parameters(*_SERVERS)
-    def test_probes_ask_for_the_model(self, name):
+    def test_probes_request_the_status_of_the_model(self, name):
         (container,) = _pod(_read(name))["containers"]
         ready = "/v1/models/bert"
         if name == "embedded_server":
@@ -71,11 +71,11 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
             ("readinessProbe", ready),
             ("livenessProbe", "/v1/models/bert"),
         ):
-            asked = container[probe]["httpGet"]
-            self.assertEqual(asked, {"path": path, "port": "rest"})
+            request = container[probe]["httpGet"]
+            self.assertEqual(request, {"path": path, "port": "rest"})
 
     @parameterized.parameters(*_SERVERS)
-    def test_scales_the_deployment_that_has_requests(self, name):
+    def test_autoscaler_targets_the_deployment(self, name):
         documents = _read(name)
         spec = documents["HorizontalPodAutoscaler", "bert"]["spec"]
         target = spec["scaleTargetRef"]
@@ -84,14 +84,14 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLess(spec["minReplicas"], spec["maxReplicas"])
         deployment = documents["Deployment", "bert"]
-        # Both would fight for the number.
+        # Both would set the number of replicas.
         self.assertNotIn("replicas", deployment["spec"])
         (container,) = _pod(documents)["containers"]
-        # Utilization is a share of what is asked for.
+        # Utilization is a share of the requested resources.
         self.assertIn("cpu", container["resources"]["requests"])
 
     @parameterized.parameters(*_SERVERS)
-    def test_models_are_where_the_server_looks(self, name):
+    def test_model_path_is_mounted(self, name):
         pod = _pod(_read(name))
         (container,) = pod["containers"]
         (mount,) = container["volumeMounts"]
@@ -102,25 +102,25 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
                 path = word.partition("=")[2]
                 self.assertTrue(path.startswith(f"{mount['mountPath']}/bert"))
 
-    def test_tensorflow_serving_is_the_one_that_is_printed(self):
+    def test_image_is_that_of_the_usage_instructions(self):
         (container,) = _pod(_read("tensorflow_serving"))["containers"]
-        self.assertEqual(container["image"], usage.IMAGE)
+        self.assertEqual(container["image"], model_card.IMAGE)
         files = [word.rpartition("/")[2] for word in container["args"]]
-        self.assertIn(usage.CONFIG_FILE, files)
-        self.assertIn(usage.BATCHING_FILE, files)
+        self.assertIn(model_card.CONFIG_FILE, files)
+        self.assertIn(model_card.BATCHING_FILE, files)
 
-    def test_flags_of_the_embedded_server_are_its_own(self):
+    def test_flags_of_the_embedded_server_parse(self):
         (container,) = _pod(_read("embedded_server"))["containers"]
         config = _serve_flags(_entry_point() + container["args"])
         self.assertEqual(config.model_base_path, "/models/bert")
-        # Inside a pod nobody else would get through.
+        # On localhost, other pods could not connect.
         self.assertEqual(config.host, "0.0.0.0")
-        self.assertEqual(config.port, usage.GRPC_PORT)
-        self.assertEqual(config.rest_api_port, usage.REST_PORT)
+        self.assertEqual(config.port, model_card.GRPC_PORT)
+        self.assertEqual(config.rest_api_port, model_card.REST_PORT)
 
 
 class DockerTest(tf.test.TestCase):
-    def test_copies_what_is_there_and_sent(self):
+    def test_copies_existing_files_of_the_build_context(self):
         sources = []
         for line in _dockerfile().splitlines():
             if line.startswith("COPY "):
@@ -136,12 +136,12 @@ class DockerTest(tf.test.TestCase):
         self.assertTrue((_ROOT / "run" / "serve.py").exists())
         self.assertIn('"python", "run/serve.py"', _dockerfile())
 
-    def test_commands_of_the_readme_have_their_flags(self):
+    def test_commands_of_the_readme_have_valid_flags(self):
         readme = (_FOLDER / "README.md").read_text(encoding="utf-8")
         (line,) = re.findall(r"(?m)^python run/serve.py (.*)$", readme)
         config = _serve_flags(shlex.split(line))
-        self.assertEqual(config.rest_api_port, usage.REST_PORT)
-        self.assertIn(usage.IMAGE, readme)
+        self.assertEqual(config.rest_api_port, model_card.REST_PORT)
+        self.assertIn(model_card.IMAGE, readme)
         for file in _FOLDER.iterdir():
             if file.suffix == ".yaml" or file.name == "Dockerfile":
                 self.assertIn(f"`{file.name}`", readme)
@@ -156,7 +156,7 @@ def _dockerfile():
 
 
 def _entry_point():
-    """Returns the flags that the image gives its server."""
+    """Returns the server flags in the Dockerfile."""
     (line,) = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())
     words = [word.strip('"') for word in line.split(", ")]
     return words[2:]

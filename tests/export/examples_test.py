@@ -27,7 +27,7 @@ _SPECS = {
 
 
 class ExamplesTest(tf.test.TestCase):
-    def test_gives_the_features_that_are_asked_for(self):
+    def test_returns_the_features_in_the_specs(self):
         serialized = [
             _example(text=["ümlaut"], choices=["a", "b", "c"], other=["x"]),
             _example(choices=[], text=[""]),
@@ -50,7 +50,7 @@ class ExamplesTest(tf.test.TestCase):
         self.assertEqual(empty["text"].shape, [0])
         self.assertEqual(empty["choices"].shape, [0, 0])
 
-    def test_an_example_without_its_text_is_an_error(self):
+    def test_an_example_without_text_fails(self):
         for wrong in ([_example(choices=["a"])], [b"no example"]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 examples.parse(tf.constant(wrong), _SPECS)

@@ -1,4 +1,4 @@
-"""Exports read text as the original does: its goldens, in a fresh process."""
+"""Exports tokenize the golden texts like the original, in a fresh process."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export.verify import clients
-from bert_tf.export.verify import expectation
+from bert_tf.export.verify import reference
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -49,20 +49,20 @@ def _export(folder, vocab_file):
 
 @pytest.mark.slow
 class GoldenTextsTest(tf.test.TestCase):
-    def test_every_string_of_the_original_has_its_ids(self):
+    def test_tokenizes_golden_texts_like_the_original(self):
         strings_file = golden("tokenization/strings.jsonl.gz")
         vocab_file = data("vocab/bert-base-uncased-vocab.txt")
         with gzip.open(strings_file) as file:
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = expectation.strings([row["text"] for row in rows])
+        texts = reference.strings([row["text"] for row in rows])
         client = clients.FreshProcess(version, has_text_operators=True)
-        (answer,) = client.ask([clients.Call("tokenize", {"text": texts})])
+        (answer,) = client.send([clients.Call("tokenize", {"text": texts})])
         self.assertIsNone(answer.error)
-        wanted = expectation.padded([row["uncased"] for row in rows], 0)
-        self.assertAllEqual(answer.outputs["input_ids"], wanted)
-        # Padding is no piece.
+        expected = reference.padded([row["uncased"] for row in rows], 0)
+        self.assertAllEqual(answer.outputs["input_ids"], expected)
+        # Ignores padding.
         is_piece = answer.outputs["starts"] >= 0
         lengths = [len(row["uncased"]) for row in rows]
         self.assertAllEqual(is_piece.sum(1), lengths)

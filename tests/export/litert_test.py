@@ -1,4 +1,4 @@
-"""Tests for exports with --litert: what is written, verified and told."""
+"""Tests for exports with --litert: files, verification and instructions."""
 
 import contextlib
 import dataclasses
@@ -15,11 +15,11 @@ from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import litert_module
 from bert_tf.export import savedmodel
-from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import litert as litert_verification
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Call
-from bert_tf.export.verify.expectation import Expected
+from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.serving import litert
@@ -30,13 +30,13 @@ _CALL = Call("serving_default", {"text": np.array([b"the cat", b"a"], object)})
 
 
 def _few(plan):
-    """Leaves out most texts, for haste."""
+    """Verifies only a few texts, to save time."""
 
     def planned(*args):
         found = [
             one
             for one in plan(*args)
-            if one.call.signature != replay_plan.TOKENIZE
+            if one.call.signature != verify_calls.TOKENIZE
         ]
         return found[:: max(1, len(found) // 12)]
 
@@ -53,7 +53,7 @@ class LitertExportTest(tf.test.TestCase):
         printed = io.StringIO()
         with (
             in_process.verifying(),
-            mock.patch.object(replay_plan, "plan", _few(replay_plan.plan)),
+            mock.patch.object(verify_calls, "plan", _few(verify_calls.plan)),
             contextlib.redirect_stdout(printed),
         ):
             savedmodel.run(
@@ -62,7 +62,7 @@ class LitertExportTest(tf.test.TestCase):
                     output_dir=output_dir,
                     buckets=tiny_exports.BUCKETS,
                     litert=True,
-                    # Of so few weights none becomes int8.
+                    # With so few weights, none becomes int8.
                     litert_quantization="float16",
                 )
             )
@@ -72,13 +72,13 @@ class LitertExportTest(tf.test.TestCase):
             files.read_bytes(os.path.join(cls.version, artifacts.CARD_FILE))
         )
 
-    def test_card_says_how_far_each_form_is_from_the_model(self):
+    def test_card_has_the_difference_of_each_engine(self):
         found = {one["check"]: one for one in self.card["verification"]}
         exact = found["serving_default by LiteRT (float32)"]
         rounded = found["serving_default by LiteRT (float16)"]
         self.assertLess(exact["largest_difference"], 1e-5)
         self.assertGreater(rounded["largest_difference"], 1e-5)
-        self.assertRegex(rounded["detail"], r"%.* choices are the model's")
+        self.assertRegex(rounded["detail"], r"%.* decisions agree")
         self.assertIn("from_ids by LiteRT (float32)", found)
         warmup = found["warm-up by LiteRT (float16)"]
         self.assertIn("one row takes", warmup["detail"])
@@ -87,10 +87,10 @@ class LitertExportTest(tf.test.TestCase):
             {litert.MODEL_FILE, "litert/saved_model.pb"}, self.card["sha256"]
         )
 
-    def test_tells_how_to_serve_it(self):
+    def test_prints_how_to_serve_it(self):
         self.assertRegex(self.printed, r"run/serve\.py .* --engine=litert")
 
-    def test_the_graph_around_the_model_has_no_weights(self):
+    def test_graph_around_the_model_has_no_weights(self):
         folder = os.path.join(self.version, litert.FOLDER, "variables")
         sizes = [
             os.path.getsize(os.path.join(folder, name))
@@ -98,24 +98,24 @@ class LitertExportTest(tf.test.TestCase):
         ]
         self.assertLess(sum(sizes), 10_000)
 
-    def test_what_differs_is_found_and_counted(self):
+    def test_finds_and_counts_differences(self):
         client = litert_verification.InLitert("LiteRT", self.version)
         content = files.read_bytes(
             os.path.join(self.version, litert.MODEL_FILE)
         )
-        (said,) = client.ask([_CALL])
+        (answer,) = client.send([_CALL])
         other = {
-            "probabilities": said.outputs["probabilities"] + 0.01,
-            "label": np.array([said.outputs["label"][0], b"other"], object),
+            "probabilities": answer.outputs["probabilities"] + 0.01,
+            "label": np.array([answer.outputs["label"][0], b"other"], object),
         }
         for values, largest, share, num_faults in (
-            (said.outputs, 0, "100.00% of 2", 0),
+            (answer.outputs, 0, "100.00% of 2", 0),
             (other, 0.01, "50.00% of 2", 2),
         ):
             exactly, rounded, warmups = litert_verification.examine(
                 self.version,
                 "float16",
-                [Planned("texts", _CALL, Expected(values))],
+                [Planned("texts", _CALL, ReferenceOutputs(values))],
                 [Planned("one", dataclasses.replace(_CALL, repeats=2), None)],
                 content,
             )
@@ -126,24 +126,24 @@ class LitertExportTest(tf.test.TestCase):
             self.assertEmpty(warmups.faults)
 
     def test_an_empty_batch_has_no_choices(self):
-        wanted = {"tags": np.zeros([0, 3], object)}
-        given = {"tags": np.zeros([0, 0], object)}
-        counts = litert_verification._count_equal(wanted, given)
+        expected = {"tags": np.zeros([0, 3], object)}
+        actual = {"tags": np.zeros([0, 0], object)}
+        counts = litert_verification._count_equal(expected, actual)
         self.assertEqual(counts, (0, 0))
 
-    def test_a_fault_is_an_answer(self):
+    def test_failed_calls_return_the_error(self):
         client = litert_verification.InLitert("LiteRT", self.version)
         ids = {
             name: np.full((1, 3), 99, np.int32)
             for name in ("input_ids", "input_mask", "segment_ids")
         }
-        (answer,) = client.ask([Call("from_ids", ids)])
+        (answer,) = client.send([Call("from_ids", ids)])
         self.assertIn("INVALID_ARGUMENT", answer.error)
-        self.assertIn("`input_ids` must be below", answer.error)
+        self.assertIn("`input_ids` must be less than", answer.error)
 
 
 class RowLengthsTest(tf.test.TestCase):
-    def test_end_behind_the_last_piece_or_with_the_row(self):
+    def test_row_lengths_end_with_the_last_token_or_the_row(self):
         mask = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
         for whole, lengths in ((False, [2, 3, 4]), (True, [4, 4, 4])):
             found = litert_module._row_lengths(tf.constant(mask), whole)
@@ -151,8 +151,8 @@ class RowLengthsTest(tf.test.TestCase):
 
 
 class FlagsTest(tf.test.TestCase):
-    def test_how_weights_are_kept_is_of_use_with_litert_only(self):
-        with self.assertRaisesRegex(UserError, "of use with --litert only"):
+    def test_litert_quantization_needs_litert(self):
+        with self.assertRaisesRegex(UserError, "is for --litert only"):
             SavedModelConfig(
                 model_dir="m", output_dir="o", litert_quantization="float16"
             )

@@ -36,7 +36,7 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.folder = self.create_tempdir().full_path
 
-    def test_counts_operators_in_and_outside_functions(self):
+    def test_counts_operators_inside_and_outside_functions(self):
         _write(
             self.folder,
             ["MatMul", "__inference_7"],
@@ -47,7 +47,7 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
             {"Erf": 1, "FastBertNormalize": 1, "MatMul": 2},
         )
 
-    def test_finds_nothing_wrong_with_what_serving_links(self):
+    def test_accepts_operators_that_serving_links(self):
         _write(
             self.folder,
             ["MatMul", "Erf", "BatchMatMulV2", "StatefulPartitionedCall"],
@@ -72,24 +72,24 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
         ("HashTableV2", "tables need assets"),
         ("LookupTableFindV2", "tables need assets"),
     )
-    def test_refuses_an_operator_wherever_it_is(self, name, reason):
+    def test_rejects_operators_inside_and_outside_functions(self, name, reason):
         for place in ("names", "in_function"):
             _write(self.folder, **{place: ["MatMul", name]})
             (fault,) = operators.find_faults(self.folder)
             self.assertIn(f"the operator {name}, ", fault)
             self.assertIn(reason, fault)
 
-    def test_refuses_assets_and_compiled_functions(self):
+    def test_rejects_assets_and_compiled_functions(self):
         _write(self.folder, ["MatMul"], compiled=True)
         self.assertIn("XLA", operators.find_faults(self.folder)[0])
         _write(self.folder, ["MatMul"], asset=True)
         self.assertIn("assets", operators.find_faults(self.folder)[0])
 
-    def test_refuses_the_trimmer_that_others_use(self):
+    def test_rejects_round_robin_trimming(self):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def trim(text):
-            pieces = tf_text.WhitespaceTokenizer().tokenize(text)
-            (trimmed,) = tf_text.RoundRobinTrimmer(3).trim([pieces])
+            tokens = tf_text.WhitespaceTokenizer().tokenize(text)
+            (trimmed,) = tf_text.RoundRobinTrimmer(3).trim([tokens])
             return trimmed.to_tensor("")
 
         module = tf.Module()
@@ -98,16 +98,16 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(faults, 1)
         self.assertIn("RoundRobin", faults[0])
 
-    def test_knows_every_operator_of_tensorflow_text(self):
-        # Those of the version that is installed; a new one needs a look.
+    def test_lists_every_operator_of_tensorflow_text(self):
+        # Fails with a new version, whose operators have to be reviewed.
         from tensorflow.core.framework import op_def_pb2
         from tensorflow.python.client import pywrap_tf_session
 
-        known = op_def_pb2.OpList()
-        known.ParseFromString(
+        installed = op_def_pb2.OpList()
+        installed.ParseFromString(
             pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
         )
-        names = {op.name for op in known.op}
+        names = {op.name for op in installed.op}
         self.assertContainsSubset(operators.TEXT_OPERATORS, names)
         texts = {name for name in names if name.startswith("TFText>")}
         self.assertContainsSubset(texts, operators.TEXT_OPERATORS)
@@ -131,12 +131,12 @@ class GraphFileTest(tf.test.TestCase):
         spec = found["twice"].outputs["doubled"]
         self.assertEqual(spec.dtype, tf.float32)
 
-    def test_refuses_what_is_no_saved_model(self):
+    def test_rejects_invalid_saved_models(self):
         folder = self.create_tempdir()
         with self.assertRaisesRegex(UserError, "not there"):
             graph_file.read(folder.full_path)
         folder.create_file(graph_file.FILE, "text")
-        with self.assertRaisesRegex(UserError, "no SavedModel"):
+        with self.assertRaisesRegex(UserError, "not a SavedModel"):
             graph_file.read(folder.full_path)
         folder.create_file(graph_file.FILE, "")
         with self.assertRaisesRegex(UserError, "one graph"):

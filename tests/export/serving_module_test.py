@@ -1,16 +1,18 @@
-"""Tests for export.serving_module: what is saved of a classifier of pairs."""
+"""Tests for export.serving_module with a classifier of pairs."""
 
 import os
 import tempfile
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.export import serving_module
 from bert_tf.modeling import task_models
 from bert_tf.modeling.bert import named_variables
 from bert_tf.text.tokenizer import BertTokenizer
@@ -19,7 +21,7 @@ from tests.support import fresh_process
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
-# What other programs that read SavedModels lack, and what needs files.
+# Operators that other readers of SavedModels lack, or that need files.
 _UNWANTED = ("Erfc", "Einsum", "Table", "PyFunc", "RoundRobin", "Xla", "Sparse")
 
 
@@ -43,7 +45,7 @@ def _shape(info):
 
 
 class SavedClassifierTest(tf.test.TestCase):
-    """One export, with the exact GELU and all that can be asked for."""
+    """Tests of one export with all signatures and the exact GELU."""
 
     @classmethod
     def setUpClass(cls):
@@ -81,7 +83,7 @@ class SavedClassifierTest(tf.test.TestCase):
 
     def test_weights_are_stored_once(self):
         model = bert_tf.load_model(self.model_dir)
-        wanted = sum(
+        expected = sum(
             4 * np.prod(variable.shape)
             for variable in named_variables(model).values()
         )
@@ -91,9 +93,9 @@ class SavedClassifierTest(tf.test.TestCase):
                 os.path.getsize(os.path.join(folder, name))
                 for name in os.listdir(folder)
             )
-            self.assertBetween(stored / wanted, 1.0, 1.03)
+            self.assertBetween(stored / expected, 1.0, 1.03)
 
-    def test_operators_are_those_that_others_read(self):
+    def test_operators_are_supported_by_other_readers(self):
         for version in (self.version, self.ids_version):
             operators = _operators(_read(version))
             self.assertIn("Erf", operators)
@@ -101,7 +103,7 @@ class SavedClassifierTest(tf.test.TestCase):
             self.assertEqual(found, [])
         self.assertEqual(os.listdir(os.path.join(self.version, "assets")), [])
 
-    def test_signatures_say_what_they_take_and_give(self):
+    def test_signatures_have_names_dtypes_and_shapes(self):
         strings, numbers = tf.string.as_datatype_enum, tf.float32
         described = {
             name: (
@@ -119,14 +121,14 @@ class SavedClassifierTest(tf.test.TestCase):
             "probabilities": (numbers, [-1, 3]),
         }
         ids = ("input_ids", "input_mask", "segment_ids")
-        pieces = [-1, -1]
+        tokens = [-1, -1]
         self.assertEqual(
             described,
             {
                 "serving_default": (texts, answer),
                 "from_examples": ({"examples": (strings, [-1])}, answer),
                 "from_ids": (
-                    dict.fromkeys(ids, (integers, pieces)),
+                    dict.fromkeys(ids, (integers, tokens)),
                     answer | {"logits": (numbers, [-1, 3])},
                 ),
                 "classify": (
@@ -139,16 +141,16 @@ class SavedClassifierTest(tf.test.TestCase):
                 "tokenize": (
                     {"text": (strings, [-1])},
                     {
-                        "input_ids": (integers, pieces),
-                        "tokens": (strings, pieces),
-                        "starts": (integers, pieces),
-                        "ends": (integers, pieces),
+                        "input_ids": (integers, tokens),
+                        "tokens": (strings, tokens),
+                        "starts": (integers, tokens),
+                        "ends": (integers, tokens),
                     },
                 ),
                 "attention": (
                     texts,
                     {
-                        "tokens": (strings, pieces),
+                        "tokens": (strings, tokens),
                         "attention": (numbers, [-1, 1, 2, -1, -1]),
                     },
                 ),
@@ -164,19 +166,19 @@ class SavedClassifierTest(tf.test.TestCase):
         self.assertEqual(methods.pop("classify"), "tensorflow/serving/classify")
         self.assertEqual(set(methods.values()), {"tensorflow/serving/predict"})
 
-    def test_a_pair_has_two_texts(self):
+    def test_pairs_need_equal_numbers_of_rows(self):
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError,
-            "`text` and `text_pair` must have as many rows",
+            "`text` and `text_pair` must have the same number of rows",
         ):
             self.loaded["serving_default"](
                 text=tf.constant(["the cat"]),
                 text_pair=tf.constant(["sat", "on the mat"]),
             )
 
-    def test_other_forms_of_a_request_get_the_same_answer(self):
+    def test_all_signatures_return_the_same_answer(self):
         loaded = self.loaded
-        # Of several lengths, with an empty second text and an empty first.
+        # Several lengths, with an empty second text and an empty first one.
         first = ["the cat", "東 dog sat on the mat", ""]
         second = ["", "matting . " * 20, "cat"]
         serialized = [
@@ -196,7 +198,7 @@ class SavedClassifierTest(tf.test.TestCase):
             text=tf.constant(first), text_pair=tf.constant(second)
         )
         model = bert_tf.load_model(self.model_dir)
-        # The library takes no empty text, but one without pieces.
+        # The library rejects empty texts, but not texts without tokens.
         rows = [
             (a or "\u200b", b or "\u200b")
             for a, b in zip(first, second, strict=True)
@@ -234,7 +236,7 @@ class SavedClassifierTest(tf.test.TestCase):
         ids = [[2, 6, 3, 7, 8, 3, 0], [2, 5, 9, 10, 3, 15, 3]]
         inputs = {
             "input_ids": ids,
-            "input_mask": [[int(piece > 0) for piece in row] for row in ids],
+            "input_mask": [[int(token > 0) for token in row] for row in ids],
             "segment_ids": [[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]],
         }
         answers = fresh_process.call(
@@ -253,7 +255,7 @@ class SavedClassifierTest(tf.test.TestCase):
             atol=1e-5,
         )
 
-    def test_rows_are_as_long_as_the_bucket_that_holds_them(self):
+    def test_rows_are_padded_to_the_smallest_bucket(self):
         loaded = self.loaded["attention"]
         for text, length in (
             ("cat", 5),
@@ -279,16 +281,16 @@ class SavedClassifierTest(tf.test.TestCase):
 
     def test_a_version_is_never_overwritten(self):
         before = os.path.getmtime(self.version)
-        with self.assertRaisesRegex(UserError, "--version=1 is taken"):
+        with self.assertRaisesRegex(UserError, "--version=1 exists"):
             tiny_exports.export(self.model_dir, self.output_dir, version=1)
-        with self.assertRaisesRegex(UserError, "--version=1 is taken"):
+        with self.assertRaisesRegex(UserError, "--version=1 exists"):
             tiny_exports.export(
                 self.model_dir, self.output_dir, version=1, ids_only=True
             )
         self.assertEqual(os.path.getmtime(self.version), before)
         self.assertEqual(os.listdir(self.output_dir), ["1"])
 
-    def test_half_precision_stores_halves(self):
+    def test_half_precision_stores_bfloat16(self):
         output_dir = os.path.join(self.folder, "half")
         version = tiny_exports.export(
             self.model_dir, output_dir, precision="bfloat16", version=7
@@ -318,6 +320,76 @@ class SavedClassifierTest(tf.test.TestCase):
         self.assertAllClose(
             rounded["probabilities"], exact["probabilities"], atol=2e-2
         )
+
+
+if __name__ == "__main__":
+    tf.test.main()
+
+
+def _logits(outputs):
+    return {x: t for x, t in outputs.items() if x.endswith("logits")}
+
+
+class ComputeTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(0, 3, 7)
+    def test_parts_return_the_same_as_one_call(self, count):
+        model = task_models.BertForQuestionAnswering(tiny_model.CONFIG)
+        for name, value in tiny_model.random_weights(model).items():
+            named_variables(model)[name].assign(value)
+        rng = np.random.default_rng(count)
+        ids = tf.constant(rng.integers(0, 16, [count, 9]), tf.int32)
+        lengths = rng.integers(1, 10, [count, 1])
+        inputs = {
+            "input_ids": ids,
+            "input_mask": tf.constant(np.arange(9) < lengths, tf.int32),
+            "segment_ids": tf.constant(
+                rng.integers(0, 2, [count, 9]), tf.int32
+            ),
+        }
+        specs = {
+            name: tf.TensorSpec([None, None], x.dtype)
+            for name, x in inputs.items()
+        }
+        compute = tf.function(
+            lambda rows: serving_module.compute(model, rows, 3, _logits),
+            input_signature=[specs],
+        )
+        outputs = compute(inputs)
+        self.assertEqual(set(outputs), {"start_logits", "end_logits"})
+        expected = serving_module.compute(model, inputs)
+        for name, values in outputs.items():
+            self.assertEqual(values.shape, [count, 9])
+            self.assertAllClose(values, expected[name], atol=1e-6)
+
+    def test_parts_have_at_most_the_given_number_of_rows(self):
+        counts = []
+
+        def model(inputs, training):
+            self.assertFalse(training)
+            ids = inputs["input_ids"]
+            # In order, as the parts are computed one by one.
+            count = tf.py_function(
+                lambda x: counts.append(len(x)) or len(x), [ids], tf.int32
+            )
+            with tf.control_dependencies([count]):
+                return {"logits": tf.cast(ids, tf.float32), "states": ids}
+
+        compute = tf.function(
+            lambda ids, most: serving_module.compute(
+                model, {"input_ids": ids}, most, _logits
+            ),
+            input_signature=[
+                tf.TensorSpec([None, 2], tf.int32),
+                tf.TensorSpec([], tf.int32),
+            ],
+        )
+        ids = tf.reshape(tf.range(22), [11, 2])
+        for most, expected in ((4, [4, 4, 3]), (11, [11])):
+            counts.clear()
+            outputs = compute(ids, tf.constant(most))
+            self.assertAllEqual(outputs["logits"], ids)
+            self.assertEqual(list(outputs), ["logits"])
+            self.assertEqual(counts, expected)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from bert_tf.export import version_directory
 
 
 def _is_version(name):
-    """Returns whether a server takes a name for that of a version."""
+    """Returns whether a server treats a name as a version."""
     try:
         return int(name) >= 0
     except ValueError:
@@ -32,7 +32,7 @@ class VersionDirectoryTest(tf.test.TestCase):
         with open(path, encoding="utf-8") as file:
             return file.read()
 
-    def test_the_next_version_is_above_all(self):
+    def test_the_next_version_follows_the_highest(self):
         self.assertEqual(version_directory.choose(None, [self.path]), 1)
         self._write(1, "one")
         self._write(9, "nine")
@@ -46,11 +46,11 @@ class VersionDirectoryTest(tf.test.TestCase):
         self.assertEqual(version_directory.choose(None, both), 12)
         for taken in (9, 11):
             with self.assertRaisesRegex(
-                UserError, f"--version={taken} is taken .* version 12"
+                UserError, f"--version={taken} exists .* version 12"
             ):
                 version_directory.choose(taken, both)
 
-    def test_nothing_looks_like_a_version_before_it_is_whole(self):
+    def test_versions_appear_when_they_are_complete(self):
         with version_directory.write(self.path, 3) as temporary:
             os.makedirs(os.path.join(temporary, "variables"))
             names = os.listdir(self.path)
@@ -58,14 +58,14 @@ class VersionDirectoryTest(tf.test.TestCase):
             self.assertFalse(any(map(_is_version, names)))
         self.assertEqual(os.listdir(self.path), ["3"])
 
-    def test_what_fails_leaves_nothing(self):
+    def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):
             with version_directory.write(self.path, 3) as temporary:
                 os.makedirs(temporary)
                 raise KeyboardInterrupt
         self.assertEqual(os.listdir(self.path), [])
 
-    def test_what_others_wrote_meanwhile_stays(self):
+    def test_keeps_versions_of_other_processes(self):
         with self.assertRaisesRegex(UserError, "meanwhile"):
             with version_directory.write(self.path, 1) as temporary:
                 os.makedirs(temporary)
@@ -73,7 +73,7 @@ class VersionDirectoryTest(tf.test.TestCase):
         self.assertEqual(self._read(1), "theirs")
         self.assertEqual(os.listdir(self.path), ["1"])
 
-    def test_a_file_is_no_directory_for_versions(self):
+    def test_rejects_a_file_as_output_directory(self):
         folder = self.create_tempdir()
         path = folder.create_file("file").full_path
         for wrong in (path, f"{path}/", os.path.join(path, "below")):

@@ -25,7 +25,7 @@ def _selection(more_is_better=True, last_step=25, **flags):
 
 
 def _stops(selection, last_step=25):
-    """Returns where a run stops that begins anew."""
+    """Returns the steps where a new trial stops."""
     stops = [0]
     while stops[-1] < last_step:
         stops.append(selection.next_stop(stops[-1]))
@@ -45,8 +45,8 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         due = [step for step in range(26) if selection.is_due(step)]
         self.assertEqual(due, stops if flags else [])
 
-    def test_what_was_evaluated_is_not_due(self):
-        # A run that was stopped while it evaluated goes on with that.
+    def test_finished_evaluations_are_not_due(self):
+        # A trial that stopped while evaluating resumes with the evaluation.
         selection = _selection(keep_best=True, evaluate_every_steps=10)
         selection.restore([{"step": 10, "m": 0.5}])
         self.assertFalse(selection.is_due(10))
@@ -57,7 +57,9 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         (True, [0.5, 0.7, 0.7, 0.6, 0.9], [1, 1, 0, 0, 1], 5),
         (False, [0.5, 0.7, 0.4, 0.4, 0.6], [1, 0, 1, 0, 0], 3),
     )
-    def test_of_equals_the_first_is_best(self, more, scores, is_best, best):
+    def test_first_of_equal_evaluations_is_best(
+        self, more, scores, is_best, best
+    ):
         selection = _selection(more, keep_best=True)
         for step, (score, expected) in enumerate(
             zip(scores, is_best, strict=True), start=1
@@ -69,11 +71,11 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_patience(self):
         selection = _selection(early_stopping_patience=2)
-        hopeless = []
+        stops = []
         for step, score in enumerate([0.5, 0.6, 0.6, 0.4], start=1):
             selection.evaluations.append({"step": step, "m": score})
-            hopeless.append(selection.should_stop())
-        self.assertEqual(hopeless, [False, False, False, True])
+            stops.append(selection.should_stop())
+        self.assertEqual(stops, [False, False, False, True])
         never = _selection(keep_best=True)
         never.restore(selection.evaluations)
         self.assertFalse(never.should_stop())

@@ -20,7 +20,7 @@ from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 
 
-class RunSelectionTest(
+class GridSearchTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
     @pytest.mark.thorough
@@ -31,7 +31,7 @@ class RunSelectionTest(
             num_train_epochs="3",
             do_predict=True,
         )
-        # The process dies in the second run.
+        # The process dies in the second trial.
         with (
             finetuning_case.die_at(60),
             self.assertRaises(finetuning_case.Interrupted),
@@ -47,7 +47,7 @@ class RunSelectionTest(
             scores[folder] = json.loads(
                 finetuning_case.read_text(path, "eval_results.json")
             )["dev"]["accuracy"]
-            # Gone, since each is three times the model.
+            # Checkpoints are removed: each is three times the model's size.
             self.assertFalse([n for n in os.listdir(path) if "ckpt" in n])
         best = max(scores.values())
         self.assertEqual(results["dev"]["accuracy"], best)
@@ -79,12 +79,12 @@ class RunSelectionTest(
                     self.out(f"output/runs/{folder}/model")
                 )[name],
             )
-        # All is done.
+        # All trials have finished.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
     @pytest.mark.thorough
-    def test_runs_that_are_done_are_evaluated_on_other_data(self):
+    def test_finished_trials_are_evaluated_on_new_data(self):
         runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
         first = finetuning_case.run(self.config(**runs))
         folders = [
@@ -94,7 +94,7 @@ class RunSelectionTest(
         weights = [
             finetuning_case.weights(os.path.join(x, "model")) for x in folders
         ]
-        # What a process leaves that is killed while it writes.
+        # A process killed while writing leaves such a folder.
         os.makedirs(os.path.join(folders[0], "model.tmp-123-0a1b2c3d"))
         with finetuning_case.die_at(0):
             again = finetuning_case.run(self.config(do_predict=True, **runs))
@@ -128,7 +128,7 @@ class RunSelectionTest(
         self.assertEqual(finetuning_case.run(alone)["dev"], scores[-1])
 
     @pytest.mark.thorough
-    def test_nothing_of_an_earlier_best_run_stays(self):
+    def test_files_of_an_earlier_best_trial_are_removed(self):
         flags = {"num_train_epochs": "2"}
         finetuning_case.run(
             self.config(learning_rate="1e-9,1e-8", do_predict=True, **flags)
@@ -147,7 +147,7 @@ class RunSelectionTest(
         )
 
     @pytest.mark.thorough
-    def test_files_that_are_not_asked_for_are_not_evaluated(self):
+    def test_splits_are_evaluated_only_on_request(self):
         def build_task(config, stored_task):
             task = classification_flags.build_task(config, stored_task)
             every = {x: self.out(f"{x}.csv") for x in ("train", "dev", "test")}
@@ -161,12 +161,12 @@ class RunSelectionTest(
         self.assertIn("test_results.tsv", os.listdir(self.out("output")))
 
     @pytest.mark.thorough
-    def test_runs_that_are_done_began_with_the_same_model(self):
+    def test_finished_trials_must_have_started_from_the_same_model(self):
         runs = {"num_train_epochs": "0.5", "num_restarts": 2}
         config = self.config(**runs)
         results = finetuning_case.run(config)
         finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
-        # The runs that are new come first, and are not begun.
+        # The new trials come first, and are not started.
         wider = self.config(
             **runs | {"num_restarts": 1, "learning_rate": "0.001,0.003"}
         )
@@ -174,12 +174,12 @@ class RunSelectionTest(
             finetuning_case.die_at(0),
             self.assertRaisesRegex(
                 UserError,
-                "runs/rate_0.003_.*_seed_12345 cannot go on like this: the "
-                "model of --pretrained_model_dir was",
+                "runs/rate_0.003_.*_seed_12345: the model of "
+                "--pretrained_model_dir was",
             ),
         ):
             finetuning_case.run(wider)
-        # Begun before models were hashed, runs stay what they were.
+        # Trials of earlier versions have no model hash.
         for folder in os.listdir(self.out("output/runs")):
             path = self.out(f"output/runs/{folder}/run.json")
             written = files.read_json(path)
@@ -188,7 +188,7 @@ class RunSelectionTest(
         with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
-    def test_a_run_that_is_not_finite_stops_no_other(self):
+    def test_a_trial_that_is_not_finite_does_not_stop_the_others(self):
         runs = {
             "learning_rate": "1e38,0.003",
             "num_train_epochs": "0.5",
@@ -197,9 +197,9 @@ class RunSelectionTest(
         released = []
         release = Trial.release
 
-        def note(run):
-            released.append(run.step)
-            release(run)
+        def note(trial):
+            released.append(trial.step)
+            release(trial)
 
         with (
             mock.patch.object(Trial, "release", note),
@@ -213,7 +213,7 @@ class RunSelectionTest(
         folder = self.out(f"output/runs/{failed}")
         written = files.read_json(os.path.join(folder, "run.json"))
         self.assertIn(written["failure"], message)
-        # What the message speaks of.
+        # The file that the message names.
         self.assertIn("not_finite_batch_2.npz", os.listdir(folder))
         self.assertEqual(finetuning_case.state(folder)["global_step"], 1)
         value = results["dev"]["accuracy"]
@@ -229,36 +229,37 @@ class RunSelectionTest(
             f"        0.003      4     0.5        1 run    {value:.4f}\n"
             f"          all    all     all  1 of 2 runs    {value:.4f}\n",
         )
-        # It is neither repeated nor evaluated.
+        # The failed trial is neither repeated nor evaluated.
         with finetuning_case.die_at(0), self.assertLogs(level="INFO") as logs:
             again = finetuning_case.run(self.config(do_predict=True, **runs))
         self.assertEqual(again["dev"], results["dev"])
         text = "\n".join(logs.output)
-        self.assertIn(f"Run 1 of 2 has failed before: {failed}.", text)
-        self.assertIn("Run 2 of 2 is done, and is evaluated again", text)
+        self.assertIn(f"Trial 1 of 2 has failed before: {failed}.", text)
+        self.assertIn("Trial 2 of 2 is done and is evaluated again", text)
 
     @pytest.mark.thorough
-    def test_all_runs_are_not_finite(self):
+    def test_all_trials_are_not_finite(self):
         config = self.config(learning_rate="1e38,1e37", num_train_epochs="0.5")
         with self.assertRaisesRegex(
-            UserError, "All 2 runs in .*output/runs have failed.*try a smaller"
+            UserError,
+            "All 2 trials in .*output/runs have failed.*try a smaller",
         ):
             finetuning_case.run(config)
         table = finetuning_case.read_text(self.out("output"), "runs.txt")
         self.assertEqual(table.count("failed"), 2)
         with (
             finetuning_case.die_at(0),
-            self.assertRaisesRegex(UserError, "All 2 runs"),
+            self.assertRaisesRegex(UserError, "All 2 trials"),
         ):
             finetuning_case.run(config)
-        # Of a single run it is the end.
+        # A single trial raises the error.
         with self.assertRaisesRegex(NotFiniteError, "Step 2 is not finite"):
             finetuning_case.run(
                 dataclasses.replace(config, learning_rate="1e38")
             )
 
-    def test_a_run_whose_scores_are_not_finite_has_failed_too(self):
-        # The only step is finite; what it makes of the weights is not.
+    def test_a_trial_with_scores_that_are_not_finite_fails(self):
+        # The only step is finite, but the weights after it are not.
         finetuning_case.run(
             self.config(learning_rate="1e38,0.003", num_train_epochs="0.084")
         )
@@ -266,7 +267,7 @@ class RunSelectionTest(
         self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
         self.assertRegex(table, r"(?m)^ *0\.003 .* best$")
 
-    def test_another_error_of_a_run_stops_all(self):
+    def test_other_errors_stop_all_trials(self):
         config = self.config(num_restarts=2)
         error = UserError("Something else.")
         with (
@@ -281,7 +282,7 @@ class RunSelectionTest(
     def test_table(self):
         def finished(rate, seed, value):
             trial_config = grid_search.TrialConfig(rate, 16, 2.0, seed, "")
-            return grid_search.FinishedRun(
+            return grid_search.FinishedTrial(
                 trial_config, "", {"dev": {"f1": value}}
             )
 

@@ -10,7 +10,7 @@ from bert_tf.finetuning.input import FinetuneInput
 
 @dataclasses.dataclass
 class _Numbers:
-    """Features that say which example they are of."""
+    """Features that hold the number of their example."""
 
     lengths: np.ndarray
 
@@ -24,12 +24,12 @@ class _Numbers:
 
 
 class InputTest(tf.test.TestCase):
-    def test_rows_of_workers_make_the_batch(self):
+    def test_shares_of_workers_make_up_the_batch(self):
         source = FinetuneInput(
             _Numbers(np.array([3, 9, 5, 12, 7, 8, 2, 11])), 5, 1, 6, (8, 12)
         )
         whole = iter(source.dataset(2))
-        # The third worker is left with nothing.
+        # The third worker gets no rows.
         parts = [
             iter(source.dataset(2, first, count))
             for first, count in ((0, 3), (3, 2), (5, 0))

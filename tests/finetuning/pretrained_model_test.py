@@ -1,24 +1,39 @@
 """Tests for bert_tf.finetuning.pretrained_model."""
 
+import dataclasses
 import json
 import os
 
+import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
+from bert_tf.distribute import devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
+from bert_tf.finetuning import run as finetuning
+from bert_tf.flags.devices import DeviceConfig
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_finetuning
 from tests.support import tiny_model
+from tests.support.shared_data import golden
 
 _CASED = [token.replace("dog", "Dog") for token in tiny_model.TOKENS]
+# More labels than a message shows.
+_LABELS = tuple("abcdefgh")
 
 
-class TrioTest(tf.test.TestCase, parameterized.TestCase):
-    """The original's --bert_config_file, --vocab_file, --init_checkpoint."""
+class OriginalFlagsTest(tf.test.TestCase, parameterized.TestCase):
+    """Tests --bert_config_file, --vocab_file and --init_checkpoint."""
 
     def setUp(self):
         super().setUp()
@@ -40,18 +55,18 @@ class TrioTest(tf.test.TestCase, parameterized.TestCase):
         return path
 
     def _read(self, tokens, init_checkpoint=None, **flags):
-        trio = {
+        files = {
             "vocab_file": os.path.join(self.folder, "vocab.txt"),
             "bert_config_file": os.path.join(self.folder, "config.json"),
         }
-        with open(trio["vocab_file"], "w", encoding="utf-8") as file:
+        with open(files["vocab_file"], "w", encoding="utf-8") as file:
             file.write("".join(f"{token}\n" for token in tokens))
-        with open(trio["bert_config_file"], "w", encoding="utf-8") as file:
+        with open(files["bert_config_file"], "w", encoding="utf-8") as file:
             json.dump(tiny_model.CONFIG.to_dict(), file)
         return pretrained_models.read(
             tiny_finetuning.config(
                 self.folder,
-                **trio
+                **files
                 | {
                     "pretrained_model_dir": None,
                     "init_checkpoint": init_checkpoint,
@@ -67,18 +82,18 @@ class TrioTest(tf.test.TestCase, parameterized.TestCase):
         (tiny_model.TOKENS, None, True, 0),
         (tiny_model.TOKENS, False, False, 1),
     )
-    def test_case_is_that_of_the_vocabulary(
+    def test_case_follows_the_vocabulary(
         self, tokens, flag, expected, num_warnings
     ):
         with self.assertLogs(level="WARNING") as logs:
             stored = self._read(tokens, do_lower_case=flag)
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
-        # The first says that the weights are random.
+        # The first warning is about random weights.
         self.assertLen(logs.output, 1 + num_warnings)
         if num_warnings:
             self.assertIn(f"--do_lower_case={flag}, though", logs.output[1])
 
-    def test_a_model_that_says_how_it_reads(self):
+    def test_case_that_the_model_stores(self):
         path = self._write_model(tiny_model.TOKENS, lower_case=False)
         stored = self._read(tiny_model.TOKENS, path)
         self.assertFalse(stored.tokenizer_settings["lower_case"])
@@ -89,11 +104,195 @@ class TrioTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write_model(tiny_model.TOKENS)
         with self.assertRaisesRegex(
             UserError,
-            "that of --vocab_file=.*vocab.txt is .*--allow_changed_data",
+            "--vocab_file=.*vocab.txt .*--allow_changed_data",
         ):
             self._read(_CASED, path)
         stored = self._read(_CASED, path, allow_changed_data=True)
         self.assertEqual(stored.vocabulary.tokens, tuple(_CASED))
+
+
+class NormalizationTest(tf.test.TestCase, parameterized.TestCase):
+    def _adapt(self, stored, **values):
+        folder = self.create_tempdir().full_path
+        config = tiny_finetuning.config(folder, **values)
+        return pretrained_models.with_normalization(stored, config)
+
+    def _stored(self, kind="encoder"):
+        path = os.path.join(self.create_tempdir().full_path, "model")
+        return model_directory.read_model(tiny_model.write(path, kind=kind))
+
+    def test_default_is_the_normalization_of_the_model(self):
+        stored = self._stored()
+        self.assertIs(self._adapt(stored), stored)
+        self.assertIs(self._adapt(stored, normalization="original"), stored)
+
+    def test_model_can_change_to_ascii_lower(self):
+        stored = self._adapt(self._stored(), normalization="ascii_lower")
+        tokenizer = stored.build_tokenizer()
+        self.assertEqual(stored.tokenizer_settings, tokenizer.settings())
+        self.assertAllEqual(
+            tokenizer.tokens(tokenizer.tokenize("The caT CÄT")),
+            [b"the", b"cat", b"[UNK]"],
+        )
+        same = self._adapt(stored, normalization="ascii_lower")
+        self.assertIs(same, stored)
+
+    def test_model_cannot_change_back(self):
+        stored = self._adapt(self._stored(), normalization="ascii_lower")
+        with self.assertRaisesRegex(
+            UserError, "trained with --normalization=ascii_lower.*=original"
+        ):
+            self._adapt(stored, normalization="original")
+
+    def test_flags_must_not_contradict_each_other(self):
+        with self.assertRaisesRegex(UserError, "lower-cases all.*=false"):
+            self._adapt(
+                self._stored(),
+                normalization="ascii_lower",
+                do_lower_case=False,
+            )
+
+    def test_warns_of_a_cased_vocabulary(self):
+        stored = self._stored()
+        settings = {**stored.tokenizer_settings, "lower_case": False}
+        object.__setattr__(stored, "tokenizer_settings", settings)
+        with self.assertLogs(level="WARNING") as logs:
+            self._adapt(stored, normalization="ascii_lower")
+        self.assertIn("has upper-case letters", logs.output[0])
+
+    @pytest.mark.slow
+    def test_model_directory_stores_the_normalization(self):
+        folder = self.create_tempdir().full_path
+        config = tiny_finetuning.config(
+            folder, num_train_epochs="0.1", normalization="ascii_lower"
+        )
+        finetuning.run(config, classification_flags.build_task)
+        path = os.path.join(config.output_dir, "model")
+        with open(
+            os.path.join(path, "tokenizer.json"), encoding="utf-8"
+        ) as file:
+            self.assertEqual(json.load(file)["normalization"], "ascii_lower")
+        with self.assertRaisesRegex(UserError, "=ascii_lower.*=original; drop"):
+            finetuning.run(
+                tiny_finetuning.config(
+                    folder,
+                    do_train=False,
+                    pretrained_model_dir=None,
+                    normalization="original",
+                ),
+                classification_flags.build_task,
+            )
+
+
+def _task(labels=_LABELS, **values):
+    return ClassificationTask(
+        name="custom", labels=labels, metric_names=("accuracy",), **values
+    )
+
+
+def _regression():
+    return _task(None, problem_type="regression")
+
+
+class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
+    def stored(self, task, **values):
+        path = f"{self.create_tempdir().full_path}/model"
+        tiny_model.write_task(path, task)
+        stored = formats.read(path)
+        task = {
+            n: x for n, x in (stored.task | values).items() if x is not None
+        }
+        return dataclasses.replace(stored, task=task)
+
+    def assert_head(self, expected, stored, task):
+        self.assertEqual(
+            pretrained_models.has_head_for(stored, task), expected, stored.task
+        )
+
+    def test_labels(self):
+        stored = self.stored(_task())
+        self.assert_head(True, stored, _task())
+        self.assert_head(False, stored, _task((*"abcdefg", "x")))
+        self.assert_head(True, stored, _task((*"abcdef", "h", "g")))
+        self.assert_head(False, stored, _task(tuple("abcdefg")))
+
+    @parameterized.parameters(
+        (_task(("a", "b", "c")), _task(("c", "a", "b"))),
+        (
+            TaggingTask(name="tagging", labels=("O", "I-x", "B-x")),
+            TaggingTask(name="tagging", labels=("B-x", "O", "I-x")),
+        ),
+    )
+    def test_labels_in_another_order(self, task, other):
+        stored = self.stored(task)
+        inputs = {
+            "input_ids": np.array([[2, 5, 6, 3], [2, 9, 3, 0]], np.int32),
+            "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.int32),
+            "segment_ids": np.array([[0, 0, 1, 1], [0, 0, 0, 0]], np.int32),
+        }
+        logits = [
+            np.array(
+                pretrained_models.build_model(
+                    stored, one, devices.prepare(DeviceConfig())
+                )(inputs)["logits"]
+            )
+            for one in (task, other)
+        ]
+        self.assertGreater(np.ptp(logits[0], axis=-1).min(), 0.01)
+        self.assertAllEqual(logits[1], logits[0][..., [2, 0, 1]])
+
+    def test_other_forms_of_heads(self):
+        stored = self.stored(_task())
+        self.assert_head(False, stored, SquadTask())
+        self.assert_head(False, stored, _task(problem_type="multi_label"))
+        self.assert_head(False, stored, _task(head="bilstm"))
+        self.assert_head(False, stored, _regression())
+        self.assert_head(True, self.stored(SquadTask()), SquadTask())
+        self.assert_head(False, self.stored(SquadTask()), _task())
+
+    def test_refuses_a_head_for_another_task(self):
+        tagging = TaggingTask(name="tagging", labels=("O", "B-x"))
+        stored = self.stored(tagging)
+        with self.assertRaisesRegex(
+            UserError,
+            r"for this task \(custom: classification\)\. Received: tagging; "
+            r"2 labels: O, B-x; add --do_train",
+        ):
+            pretrained_models.build_model(
+                stored, _task(("O", "B-x")), devices=None, keep_head=True
+            )
+        with self.assertRaisesRegex(
+            UserError, r"\(custom: classification; 8 labels:"
+        ):
+            pretrained_models.build_model(
+                self.stored(_task(("a", "b"))),
+                _task(),
+                devices=None,
+                keep_head=True,
+            )
+
+    def test_regression(self):
+        stored = self.stored(_regression())
+        self.assert_head(True, stored, _regression())
+        self.assert_head(False, stored, _task())
+        # As Hugging Face stores it.
+        stored = self.stored(
+            _regression(), labels=["LABEL_0"], problem_type=None
+        )
+        self.assert_head(True, stored, _regression())
+
+    def test_models_without_label_names(self):
+        stored = self.stored(_task(), labels=None, problem_type=None)
+        self.assert_head(True, stored, _task())
+        self.assert_head(False, stored, _task(("a", "b")))
+        self.assert_head(False, stored, _regression())
+
+    def test_checkpoints_of_the_original(self):
+        path = golden("model/classifier.ckpt.index").removesuffix(".index")
+        stored = checkpoint_loading.read(path)
+        self.assert_head(True, stored, _task(("no", "maybe", "yes")))
+        self.assert_head(False, stored, _task(("no", "yes")))
+        self.assertEqual(np.shape(stored.weights["output_bias"]), (3,))
 
 
 if __name__ == "__main__":

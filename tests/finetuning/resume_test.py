@@ -1,4 +1,4 @@
-"""Fine-tuning that is interrupted and started again."""
+"""Tests that fine-tuning resumes after interruptions."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ class ResumeTest(
         ({},),
         ({"keep_best": True, "evaluate_every_steps": 6},),
     )
-    def test_continues_bit_for_bit(self, values):
+    def test_resumes_bit_for_bit(self, values):
         common = {"save_checkpoints_steps": 7} | values
         through = self.config(output_dir=self.out("through"), **common)
         finetuning_case.run(through)
@@ -71,11 +71,11 @@ class ResumeTest(
             finetuning_case.read_text(self.out("through"), "eval_results.json")
         )
         self.assertEqual(results["dev"], written["dev"])
-        # Nothing is left to do.
+        # Nothing is left to train.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
-    def test_refuses_to_go_on_with_other_settings(self):
+    def test_refuses_to_resume_with_other_settings(self):
         finetuning_case.run(self.config(num_train_epochs="0.5"))
         for values, message in (
             (
@@ -93,7 +93,7 @@ class ResumeTest(
             UserError, "file of the train data was .*--allow_changed_data"
         ):
             finetuning_case.run(self.config(num_train_epochs="0.5"))
-        # Where to compute may change without being asked.
+        # Devices may change without a flag.
         allowed = self.config(
             num_train_epochs="0.75",
             allow_changed_data=True,
@@ -114,15 +114,14 @@ class ResumeTest(
             finetuning_case.metrics(allowed.output_dir)[-1]["step"], 9
         )
 
-    def test_notices_another_pretrained_model_of_the_same_name(self):
+    def test_detects_another_pretrained_model_at_the_same_path(self):
         config = self.config(num_train_epochs="0.5")
         results = finetuning_case.run(config)
         finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
         with self.assertRaisesRegex(
             UserError,
-            r"run in .*output \(step 6\) cannot go on like this: the model of "
-            "--pretrained_model_dir was '[0-9a-f]{64}' and is '[0-9a-f]{64}' "
-            "now. Use what it was begun with, .*--allow_changed_data",
+            r"output \(step 6\): the model of --pretrained_model_dir was "
+            "'[0-9a-f]{64}' and is '[0-9a-f]{64}' now.*--allow_changed_data",
         ):
             finetuning_case.run(config)
         allowed = dataclasses.replace(config, allow_changed_data=True)
@@ -133,21 +132,23 @@ class ResumeTest(
             "\n".join(logs.output),
         )
 
-    def test_goes_on_where_no_model_was_noted(self):
-        describe = experiments.describe
+    def test_resumes_checkpoints_without_a_model_hash(self):
+        trial_identity = experiments.trial_identity
 
-        def describe_less(*args):
-            identity = describe(*args)
+        def identity_without_model(*args):
+            identity = trial_identity(*args)
             finetuning_case.forget_model(identity)
             return identity
 
         config = self.config(num_train_epochs="0.5")
-        with mock.patch.object(experiments, "describe", describe_less):
+        with mock.patch.object(
+            experiments, "trial_identity", identity_without_model
+        ):
             results = finetuning_case.run(config)
         with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
-    def test_new_weights_are_drawn_and_not_compared(self):
+    def test_random_initial_weights_are_not_compared(self):
         model = tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
         config = self.config(
             pretrained_model_dir=None,
@@ -164,7 +165,7 @@ class ResumeTest(
         ):
             self.assertEqual(finetuning_case.run(config), results)
 
-    def test_what_no_weight_depends_on_may_change(self):
+    def test_paths_and_evaluation_flags_may_change(self):
         config = self.config(num_train_epochs="0.5")
         results = finetuning_case.run(config)
         moved = self.out("moved.csv")

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.finetuning.run and what it is made of."""
+"""Tests for bert_tf.finetuning.run and the modules it uses."""
 
 import functools
 import json
@@ -23,10 +23,10 @@ from tests.support import tiny_finetuning
 logical_devices.make()
 
 
-class OneRunTest(
+class SingleTrialTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
-    def test_learns_and_leaves_what_it_says(self):
+    def test_learns_and_writes_its_results(self):
         config = self.config(num_train_epochs="6", do_predict=True)
         results = finetuning_case.run(config)
         self.assertGreater(results["dev"]["accuracy"], 0.85)
@@ -71,11 +71,11 @@ class OneRunTest(
                 self.folder, "dev.csv"
             ).splitlines()[1:]
         ]
-        right = [
+        is_correct = [
             p["label"] == label
             for p, label in zip(predictions, truth, strict=True)
         ]
-        self.assertAllClose(np.mean(right), results["dev"]["accuracy"])
+        self.assertAllClose(np.mean(is_correct), results["dev"]["accuracy"])
         self.assertLen(
             finetuning_case.read_text(
                 output_dir, "test_results.tsv"
@@ -86,7 +86,7 @@ class OneRunTest(
         self.assertEqual(task["labels"], ["feline", "other"])
         self.assertEqual(task["results"], results)
 
-    def test_evaluation_alone_repeats_the_scores(self):
+    def test_evaluation_without_training_repeats_the_scores(self):
         results = finetuning_case.run(self.config())
         again = finetuning_case.run(
             self.config(do_train=False, pretrained_model_dir=None)
@@ -102,13 +102,15 @@ class OneRunTest(
             finetuning_case.run(elsewhere)["dev"], results["dev"]
         )
         # A model that was trained for something else.
-        with self.assertRaisesRegex(UserError, "no fine-tuned model for this"):
+        with self.assertRaisesRegex(
+            UserError, "is not fine-tuned for this task"
+        ):
             finetuning_case.run(
                 self.config(do_train=False, output_dir=self.out("third"))
             )
         with self.assertRaisesRegex(
             UserError,
-            "no trained model in .*third.* give a fine-tuned one with",
+            "no trained model in .*third",
         ):
             finetuning_case.run(
                 self.config(
@@ -118,7 +120,7 @@ class OneRunTest(
                 )
             )
 
-    def test_scores_stay_that_are_not_computed_again(self):
+    def test_keeps_scores_that_are_not_computed_again(self):
         results = finetuning_case.run(self.config(num_train_epochs="0.5"))
         again = finetuning_case.run(
             self.config(
@@ -138,7 +140,7 @@ class OneRunTest(
             {"global_step": 6} | results | again,
         )
 
-    def test_scores_stay_where_training_was_done(self):
+    def test_keeps_scores_of_finished_training(self):
         flags = {"num_train_epochs": "0.5"}
         results = finetuning_case.run(self.config(**flags))
         with finetuning_case.die_at(0):
@@ -155,15 +157,13 @@ class OneRunTest(
         task = model_directory.read_model(self.out("output/model")).task
         self.assertEqual(task["results"], expected)
 
-    def test_output_dir_is_a_folder(self):
+    def test_output_dir_must_be_a_folder(self):
         with open(self.out("output"), "w", encoding="utf-8"):
             pass
-        with self.assertRaisesRegex(
-            UserError, "--output_dir=.*output is no folder"
-        ):
+        with self.assertRaisesRegex(UserError, "--output_dir=.*output is "):
             finetuning_case.run(self.config())
 
-    def test_head_goes_on_where_labels_are_the_same(self):
+    def test_keeps_the_head_if_labels_are_equal(self):
         finetuning_case.run(self.config())
         config = self.config(
             pretrained_model_dir=self.out("output/model"),
@@ -182,9 +182,9 @@ class OneRunTest(
         {"distribution_strategy": "mirrored", "num_gpus": 4},
     )
     @pytest.mark.thorough
-    def test_parts_of_a_step_change_nothing(self, **parts):
-        # Weights of classes make the parts count differently. Four devices
-        # cannot share the batch evenly.
+    def test_results_do_not_depend_on_micro_batches_and_devices(self, **parts):
+        # Class weights give the parts unequal counts. Four devices cannot
+        # share the batch evenly.
         common = {
             "train_batch_size": "6",
             "num_train_epochs": "0.5",
@@ -200,7 +200,7 @@ class OneRunTest(
                 value, expected[name], rtol=1e-4, atol=1e-5, msg=name
             )
 
-    def test_fixed_length_pads_all_as_the_original(self):
+    def test_one_length_bucket_pads_to_the_maximum_as_in_the_original(self):
         shapes = set()
         read = FinetuneInput.read
 
@@ -216,7 +216,7 @@ class OneRunTest(
             finetuning_case.run(self.config(output_dir=self.out("buckets")))
             self.assertEqual(shapes, {(4, 8), (4, 12)})
 
-    def test_unreached_and_frozen_keep_their_weights(self):
+    def test_frozen_layers_keep_their_weights(self):
         start = finetuning_case.weights(
             tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
         )
@@ -229,7 +229,7 @@ class OneRunTest(
                 self.assertAllEqual(after[name], value, name)
             elif "key/bias" not in name:  # No softmax depends on it.
                 self.assertNotAllClose(after[name], value, msg=name)
-        # Nor are there moments of them.
+        # They have no optimizer slots.
         self.assertFalse(
             [
                 name
@@ -271,7 +271,7 @@ class OneRunTest(
             )
 
     @pytest.mark.thorough
-    def test_dropout_flags_change_the_run(self):
+    def test_dropout_flags_change_the_loss(self):
         losses = []
         for number, values in enumerate(
             (
@@ -290,13 +290,13 @@ class OneRunTest(
             losses.append(finetuning_case.metrics(config.output_dir)[0]["loss"])
         self.assertLen(set(losses), 4)
 
-    def test_a_run_gives_its_memory_back(self):
+    def test_trial_frees_its_memory(self):
         models = []
         release = Trial.release
 
-        def note(run):
-            models.append(run.model)
-            release(run)
+        def note(trial):
+            models.append(trial.model)
+            release(trial)
 
         with mock.patch.object(Trial, "release", note):
             finetuning_case.run(self.config(num_train_epochs="0.1"))
@@ -314,17 +314,18 @@ class OneRunTest(
         self.assertFalse(os.path.exists(self.out("output/model")))
 
 
-class BestOfRunTest(
+class ModelSelectionTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
     def _scores(self, values):
-        """Lets dev score what the test says."""
+        """Replaces the accuracy on dev by given values."""
         scores = iter(values)
         real = classification_flags.ClassificationTask.score
 
         def score(task, examples, predictions):
-            found = real(task, examples, predictions)
-            return found | {"accuracy": next(scores, found["accuracy"])}
+            metrics = real(task, examples, predictions)
+            accuracy = next(scores, metrics["accuracy"])
+            return metrics | {"accuracy": accuracy}
 
         return mock.patch.object(
             classification_flags.ClassificationTask, "score", score
@@ -334,7 +335,7 @@ class BestOfRunTest(
         config = self.config(keep_best=True, evaluate_every_steps=5)
         seen = []
         save = functools.partial(self._remember, seen)
-        # Of the two best ones the first counts.
+        # The first of the two best evaluations counts.
         with self._scores([0.5, 0.7, 0.9, 0.9, 0.1]), save():
             finetuning_case.run(config)
         steps = [step for step, _ in seen]
@@ -350,7 +351,7 @@ class BestOfRunTest(
             self.assertAllEqual(value, best[name], name)
         last = finetuning_case.state(config.output_dir)
         self.assertNotAllClose(last["output_weights"], best["output_weights"])
-        # What is said of the model is said of that step.
+        # Results and model card refer to that step.
         for path in ("model/task.json", "eval_results.json"):
             values = json.loads(
                 finetuning_case.read_text(self.out("output"), path)
@@ -362,7 +363,7 @@ class BestOfRunTest(
         )
 
     def _remember(self, seen):
-        """Keeps what is written to the folder of the best."""
+        """Records the weights written to the folder of the best model."""
         from bert_tf.training.checkpoints import CheckpointStore
 
         save = CheckpointStore.save
@@ -381,7 +382,7 @@ class BestOfRunTest(
         self.assertEqual(
             finetuning_case.metrics(config.output_dir)[-1]["step"], 16
         )
-        # Started again, it does not go on.
+        # A rerun does not resume training.
         with finetuning_case.die_at(0):
             finetuning_case.run(config)
 
@@ -410,11 +411,11 @@ class FlagsTest(
         ({"learning_rate": "5e-5,x"}, "--learning_rate must be a number"),
         ({"train_batch_size": "4.5"}, "--train_batch_size must be a whole"),
         ({"num_train_epochs": "2,2"}, "names a value twice"),
-        ({"num_restarts": 2, "do_eval": False}, "Several runs need --do_eval"),
+        ({"num_restarts": 2, "do_eval": False}, "trials need --do_eval"),
         ({"keep_best": True, "do_eval": False}, "need --do_train and"),
         ({"evaluate_every_steps": 5}, "needs --keep_best or"),
         ({"pretrained_model_dir": None}, "Give --pretrained_model_dir"),
-        ({"vocab_file": "v.txt"}, "takes the place of"),
+        ({"vocab_file": "v.txt"}, "replaces"),
         ({"do_train": False, "do_eval": False}, "At least one of"),
         ({"seed": -1}, "--seed, .* must be at least 0.*: -1"),
         (
@@ -436,7 +437,9 @@ class FlagsTest(
         ({"num_frozen_layers": 3}, "--num_frozen_layers must be at most 2"),
         ({"do_lower_case": False}, "with do_lower_case=True"),
     )
-    def test_refuses_what_the_model_is_not(self, values, message):
+    def test_refuses_flags_that_the_model_does_not_support(
+        self, values, message
+    ):
         with self.assertRaisesRegex(UserError, message):
             finetuning_case.run(self.config(**values))
         self.assertFalse(os.path.exists(self.out("output")))

@@ -1,4 +1,4 @@
-"""Fine-tuning, prediction and distillation by several workers."""
+"""Tests of fine-tuning, prediction and distillation with several workers."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def _wait_for_step(worker, output_dir, step):
 
 @pytest.mark.thorough
 class FinetuneWorkersTest(tf.test.TestCase):
-    def test_two_workers_do_what_one_process_does(self):
+    def test_two_workers_equal_one_process(self):
         folder = self.create_tempdir().full_path
         alone = os.path.join(folder, "alone")
         together = os.path.join(folder, "together")
@@ -54,8 +54,8 @@ class FinetuneWorkersTest(tf.test.TestCase):
         )
 
         self._assert_same_runs(alone, together)
-        # Both have done everything, and one has written.
-        for text in ("the best on dev", "has failed: Step 2", "Run 3 of 3"):
+        # Both workers compute everything; only the chief writes.
+        for text in ("the best on dev", "has failed: Step 2", "Trial 3 of 3"):
             self.assertIn(text, chief_log)
             self.assertIn(text, log)
         for text in ("The model is in", "Wrote the predictions", "step/s"):
@@ -87,7 +87,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
                 _read_lines(received, "dev_predictions.jsonl"),
                 _read_lines(expected, "dev_predictions.jsonl"),
             )
-            if name != "tagger":  # Several runs leave these where they were.
+            if name != "tagger":  # Several trials keep theirs in runs/.
                 self.assertAllClose(
                     killed_process.read_metrics(received),
                     killed_process.read_metrics(expected),
@@ -109,13 +109,13 @@ class FinetuneWorkersTest(tf.test.TestCase):
             self.assertEqual(mine.keys(), theirs.keys())
             for name, value in theirs.items():
                 if isinstance(value, float | dict):
-                    # Those of neighbours differ by a hundred times as much.
+                    # Other rows differ by a hundred times as much.
                     self.assertAllClose(mine[name], value, rtol=0, atol=1e-5)
                 else:
                     self.assertEqual(mine[name], value)
 
     def _run_with_interruptions(self, flags):
-        """Kills a worker, asks one to stop, and lets the third run end."""
+        """Kills a worker, preempts one, then lets the third start finish."""
         arguments = tiny_finetuning.command_line(_SCRIPT, flags)
         with worker_processes.started(2, *arguments) as workers:
             chief, other = workers
@@ -128,7 +128,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
             _wait_for_step(chief, flags["output_dir"], 10)
             other.kill(signal.SIGTERM)
             for log in worker_processes.finish(workers):
-                self.assertRegex(log, "Stopped .*as asked")
+                self.assertRegex(log, "Stopped .*SIGTERM")
             self.assertRegex(chief.log, "Resumed at step [45]:")
         with worker_processes.started(2, *arguments) as workers:
             chief_log, _ = worker_processes.finish(workers)

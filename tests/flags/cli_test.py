@@ -1,15 +1,22 @@
-"""Tests for bert_tf.flags.cli."""
+"""Tests for bert_tf.flags.cli: flags, help and errors."""
 
 import dataclasses
+import importlib
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import textwrap
+import typing
 
 import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
 
+from bert_tf import commands
+from bert_tf.config import GROUPS
+from bert_tf.config import IGNORED
 from bert_tf.config import option
 from bert_tf.flags import cli
 
@@ -166,10 +173,98 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(message, result.stdout + result.stderr)
         self.assertNotIn("Traceback", result.stderr)
 
-    def test_help_lists_the_flags(self):
-        result = self._run("--help")
+    @parameterized.parameters("--help", "-h", "-?")
+    def test_help_succeeds_without_required_flags(self, flag):
+        result = self._run(flag)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertStartsWith(result.stdout, "Does one thing.\n\n")
+        self.assertIn("--depth=INTEGER (required)", result.stdout)
+
+    @parameterized.parameters("--helpshort", "--helpfull", "--helpxml")
+    def test_long_forms_of_help_stay_those_of_absl(self, flag):
+        result = self._run(flag)
         self.assertIn("Does one thing.", result.stdout)
         self.assertIn("How deep to dig.", result.stdout)
+        self.assertNotIn("(required)", result.stdout)
+
+
+_COMMANDS = sorted(
+    path.stem
+    for path in pathlib.Path(commands.__file__).parent.glob("*.py")
+    if path.stem != "__init__"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _HelpConfig:
+    """Flags of several subjects, in mixed order."""
+
+    old: bool = option(False, "Old.", group=IGNORED)
+    zone: str | None = option(None, "Zone.", group="hardware")
+    rate: float = option(0.5, "Rate.", group="training")
+    steps: int = option(7, "Steps.", group="training")
+    file: str = option(help_text="Required file.", group="data")
+    kind: str = option(
+        "small", "word " * 30, group="training", choices=("small", "large")
+    )
+
+
+class HelpTest(tf.test.TestCase, parameterized.TestCase):
+    def test_groups_flags_by_subject(self):
+        text = cli.help_text(
+            _HelpConfig, "Trains.\n\n  python run/x.py --nosteps --file=a\n"
+        )
+        words = ("word " * 15).strip()
+        expected = f"""\
+            Trains.
+
+              python run/x.py --nosteps --file=a
+
+            Data:
+              --file=TEXT (required)
+                  Required file.
+
+            Training:
+              --steps=INTEGER (default: 7)
+                  Steps.
+              --rate=NUMBER (default: 0.5)
+                  Rate.
+              --kind={{small, large}} (default: small)
+                  {words}
+                  {words}
+
+            Hardware:
+              --zone=TEXT
+                  Zone.
+
+            Accepted for compatibility, ignored:
+              --[no]old (default: false)
+
+            """
+        self.assertStartsWith(text, textwrap.dedent(expected))
+
+    def test_unknown_subject_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "'colors'"):
+            option(1, "Text.", group="colors")
+
+    @parameterized.parameters(*_COMMANDS)
+    def test_shows_every_flag_of_a_script_once(self, name):
+        module = importlib.import_module(f"bert_tf.commands.{name}")
+        config_cls = typing.get_type_hints(module.main)["config"]
+        text = cli.help_text(config_cls, module.__doc__)
+        description = module.__doc__.strip() + "\n\n"
+        self.assertStartsWith(text, description)
+        text = text.removeprefix(description)
+        shown = re.findall(r"(?m)^  --(?:\[no\])?(\w+)", text)
+        fields = dataclasses.fields(config_cls)
+        self.assertCountEqual(
+            shown, [field.metadata["name"] or field.name for field in fields]
+        )
+        headings = [x.lower() for x in re.findall(r"(?m)^(\w.*):\n  --", text)]
+        groups = {field.metadata["group"] for field in fields}
+        self.assertEqual(headings, [x for x in GROUPS if x in groups])
+        self.assertNotIn("other", headings)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
 
 if __name__ == "__main__":

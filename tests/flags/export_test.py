@@ -35,7 +35,7 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"model_name": ""}, "--model_name must be a name"),
         ({"output_dir": "/"}, "--model_name must be a name"),
     )
-    def test_what_cannot_be_is_one_sentence(self, values, message):
+    def test_invalid_flags_raise_one_sentence(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             _config(**values)
 
@@ -45,7 +45,7 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"output_dir": "/a/b"}, "b"),
         ({"model_name": "nice"}, "nice"),
     )
-    def test_a_model_is_called_as_its_directory(self, values, name):
+    def test_model_name_defaults_to_the_directory(self, values, name):
         self.assertEqual(_config(**values).served_name, name)
 
     def test_buckets_are_numbers(self):
@@ -86,7 +86,7 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
             "full_int8 is for --input=ids. Received: --input=text",
         ),
     )
-    def test_what_cannot_be_is_one_sentence(self, values, message):
+    def test_invalid_flags_raise_one_sentence(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             TfliteConfig(
                 **{"model_dir": "model", "output_file": "a.tflite"} | values

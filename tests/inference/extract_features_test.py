@@ -60,12 +60,12 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         for row, golden_row in zip(rows, expected, strict=True):
             self.assertEqual(list(row), list(golden_row))
             self.assertEqual(row["linex_index"], golden_row["linex_index"])
-            pieces = zip(row["features"], golden_row["features"], strict=True)
-            for piece, golden_piece in pieces:
-                self.assertEqual(list(piece), list(golden_piece))
-                self.assertEqual(piece["token"], golden_piece["token"])
+            entries = zip(row["features"], golden_row["features"], strict=True)
+            for entry, golden_entry in entries:
+                self.assertEqual(list(entry), list(golden_entry))
+                self.assertEqual(entry["token"], golden_entry["token"])
                 layers = zip(
-                    piece["layers"], golden_piece["layers"], strict=True
+                    entry["layers"], golden_entry["layers"], strict=True
                 )
                 for layer, golden_layer in layers:
                     self.assertEqual(list(layer), list(golden_layer))
@@ -87,7 +87,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         tokens = [[p["token"] for p in row["features"]] for row in rows]
         self.assertEqual(tokens[0], "[CLS] the cat ##s [SEP]".split())
         self.assertEqual(tokens[1], "[CLS] [SEP]".split())
-        # The last ||| divides; the first is text that has no pieces.
+        # The last ||| separates; the first is text without tokens.
         pair = "[CLS] the [UNK] [UNK] [UNK] dog [SEP] on mat . [SEP]"
         self.assertEqual(tokens[2], pair.split())
         model = bert_model.BertModel(tiny_model.CONFIG, return_all_layers=True)
@@ -112,7 +112,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(values, np.round(values, 6))
 
     @parameterized.parameters("bert_tf", "tf1", "huggingface")
-    def test_a_model_of_any_format_brings_what_it_needs(self, weights_format):
+    def test_model_of_any_format_needs_no_other_flags(self, weights_format):
         stored = formats.read(self._model_dir())
         path = os.path.join(self.folder, weights_format)
         os.mkdir(path)
@@ -123,7 +123,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._run(model_dir=path, **options), expected)
         self.assertEqual(self._run(init_checkpoint=path, **options), expected)
 
-    def test_flags_come_before_what_lies_beside_the_checkpoint(self):
+    def test_flags_override_files_next_to_the_checkpoint(self):
         path = os.path.join(self.folder, "tf1")
         os.mkdir(path)
         stored = formats.read(self._model_dir())
@@ -142,7 +142,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             )
         self.assertIn("other.txt is not the vocabulary in", logs.output[0])
         self.assertEqual(
-            [piece["token"] for piece in rows[0]["features"]],
+            [entry["token"] for entry in rows[0]["features"]],
             "[CLS] the Dog ##s [SEP]".split(),
         )
         config_file = os.path.join(self.folder, "exact.json")
@@ -155,7 +155,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self._run(
                 init_checkpoint=path, bert_config_file=config_file, **options
             )
-        # Where nothing lies beside it, the flags have to say it.
+        # Without a configuration next to it the flags are required.
         os.remove(os.path.join(path, "bert_config.json"))
         with self.assertRaisesRegex(UserError, "bert_config.json"):
             self._run(init_checkpoint=path, **options)
@@ -164,7 +164,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                 init_checkpoint=path, bert_config_file=config_file, **options
             )
 
-    def test_long_lines_are_cut(self):
+    def test_long_lines_are_truncated(self):
         rows = self._run(
             b"cats cats cats ||| the dog\ncats cats cats\n",
             model_dir=self._model_dir(),
@@ -172,7 +172,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             max_seq_length=6,
         )
         tokens = [
-            " ".join(piece["token"] for piece in row["features"])
+            " ".join(entry["token"] for entry in row["features"])
             for row in rows
         ]
         self.assertEqual(
@@ -186,8 +186,8 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             ({"layers": "-1,x"}, "separated by commas.*'-1,x'"),
             ({"layers": "-1,2"}, "between -2 and 1.* Received: 2"),
             ({"max_seq_length": 13}, "must not exceed .* 12. Received: 13"),
-            ({"do_lower_case": False}, "reads lower case"),
-            ({"input_file": "nowhere.txt"}, "--input_file names a file that"),
+            ({"do_lower_case": False}, "reads lower-case"),
+            ({"input_file": "nowhere.txt"}, "--input_file: no such file"),
         ):
             options = {"max_seq_length": 12, "layers": "-1"} | options
             with self.assertRaisesRegex(UserError, message):
@@ -209,9 +209,9 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             os.listdir(self.folder), ["features.jsonl", "lines.txt", "model"]
         )
 
-    def test_output_that_cannot_be(self):
+    def test_refuses_invalid_output_paths(self):
         for output, message in (
-            (self.input_file, "another file than --input_file"),
+            (self.input_file, "must differ from --input_file"),
             (self.folder, "must name a file"),
             (f"{self.input_file}/features.jsonl", "cannot be written"),
         ):
@@ -227,7 +227,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                 b"the cat\n", model_dir=self._model_dir(with_vocabulary=False)
             )
 
-    def test_flags_of_the_original_that_mean_nothing_warn_once(self):
+    def test_ignored_flags_warn_once(self):
         with self.assertLogs(level="WARNING") as logs:
             self._run(
                 b"the cat\n",
@@ -237,7 +237,7 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                 use_tpu=True,
                 master="grpc://somewhere",
             )
-        warnings = [line for line in logs.output if "mean nothing" in line]
+        warnings = [line for line in logs.output if "are ignored" in line]
         self.assertLen(warnings, 1)
         self.assertIn("--use_tpu, --master", warnings[0])
 

@@ -24,7 +24,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _expected(model, tokens, places):
-    """Probabilities for each place, from all positions' logits."""
+    """Returns probabilities for each position, from all logits."""
     ids = [tiny_model.TOKENS.index(token) for token in tokens.split()]
     logits = model({"input_ids": np.array([ids])})["masked_lm_logits"]
     logits = np.float64(logits[0])[places]
@@ -42,7 +42,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         cls.filler = fill_mask.FillMask(cls.path)
         cls.model = load.build_model(model_directory.read_model(cls.path))
 
-    def test_probabilities_are_the_models(self):
+    def test_probabilities_equal_the_models_softmax(self):
         texts = ["The [MASK] sat[MASK]on the mats.", "[MASK]."]
         found = self.filler(texts, top_k=16)
         expected = [
@@ -51,7 +51,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
                 "[CLS] the [MASK] sat [MASK] on the mat ##s . [SEP]",
                 [2, 4],
             ),
-            # Shorter than the other text, so padded beside it.
+            # Shorter than the other text, so it is padded.
             _expected(self.model, "[CLS] [MASK] . [SEP]", [1]),
         ]
         self.assertEqual([len(masks) for masks in found], [2, 1])
@@ -76,7 +76,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
             [c.probability for c in all_of_them[:3]],
         )
 
-    def test_many_texts_go_through_in_order(self):
+    def test_many_texts_stay_in_order(self):
         texts = ["the [MASK]" + " cat" * (n % 5) for n in range(70)]
         found = self.filler(texts, top_k=1)
         self.assertLen(found, 70)
@@ -87,13 +87,13 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("the mask", "must contain at least one .MASK."),
         ("the [mask]", "must contain at least one .MASK."),
-        ("cats " * 5 + "[MASK]", "at most 12 pieces.* Received: 13"),
+        ("cats " * 5 + "[MASK]", "at most 12 tokens.* Received: 13"),
     )
     def test_rejects_texts_it_cannot_fill(self, text, message):
         with self.assertRaisesRegex(UserError, message):
             self.filler([text])
 
-    def test_rejects_more_candidates_than_pieces(self):
+    def test_rejects_more_candidates_than_tokens(self):
         with self.assertRaisesRegex(UserError, "between 1 and .* 16"):
             self.filler(["[MASK]"], top_k=17)
 

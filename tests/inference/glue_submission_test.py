@@ -10,13 +10,13 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.api import load
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import GlueSubmissionConfig
 from bert_tf.inference import glue_submission
-from bert_tf.inference import load
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.predictor import Predictor
+from bert_tf.tasks.predict import Predictor
 from tests.support import tiny_model
 
 _SINGLE = "index\tsentence\n0\tthe cat\n1\tdogs sat on the mat .\n2\ta mat\n"
@@ -103,7 +103,7 @@ class GlueSubmissionTest(tf.test.TestCase):
                 for name in archive.namelist()
             }
 
-    def test_all_files_with_a_line_for_each_row(self):
+    def test_writes_all_files_with_a_line_for_each_row(self):
         with self.assertLogs("absl", "WARNING") as logs:
             files = self._run()
         self.assertEqual(list(files), [f"{name}.tsv" for name in _NAMES])
@@ -142,10 +142,10 @@ class GlueSubmissionTest(tf.test.TestCase):
                 self.assertContainsSubset(answers, task.labels)
         self.assertEqual(files["WNLI.tsv"][1:], ["0\t1", "1\t1"])
         warnings = "\n".join(logs.output)
-        self.assertIn("has 2 rows and the official one 146", warnings)
-        self.assertEqual(warnings.count("the leaderboard will not take"), 11)
+        self.assertIn("has 2 rows instead of the official 146", warnings)
+        self.assertEqual(warnings.count("the leaderboard will reject"), 11)
 
-    def test_answers_are_those_of_the_right_model(self):
+    def test_each_task_is_predicted_by_its_model(self):
         files = self._run(**self._some("rte", "mnli"))
         pairs = [("the cat", "a dog"), ("on", "the mats")]
         for title, name in (("AX", "mnli"), ("MNLI-m", "mnli"), ("RTE", "rte")):
@@ -168,7 +168,7 @@ class GlueSubmissionTest(tf.test.TestCase):
                     files[f"{title}.tsv"][index + 1], f"{index}\t{label}"
                 )
 
-    def test_the_same_answers_make_the_same_file(self):
+    def test_equal_predictions_make_equal_files(self):
         flags = self._some("cola")
         self._run(**flags)
         first = pathlib.Path(self.output).read_bytes()
@@ -203,7 +203,7 @@ class GlueSubmissionTest(tf.test.TestCase):
         )
         files = self._run(glue_dir=str(folder), **self._some("mnli"))
         self.assertEqual(list(files), ["AX.tsv"])
-        with self.assertRaisesRegex(UserError, "--glue_dir names no folder"):
+        with self.assertRaisesRegex(UserError, "--glue_dir: no such folder"):
             self._run(glue_dir=str(folder / "nothing"))
 
     def test_refuses_models_that_do_not_fit(self):
@@ -216,13 +216,13 @@ class GlueSubmissionTest(tf.test.TestCase):
         own = tiny_model.write_task(
             f"{folder}/own", _task("rte", name="custom", official=None)
         )
-        # One that nobody asked for is left out; then all others are missing.
+        # A model of no GLUE task is skipped; then all models are missing.
         with (
             self.assertLogs(level="WARNING") as logs,
             self.assertRaisesRegex(UserError, "a model for CoLA"),
         ):
             self._run(model_dirs=own)
-        self.assertIn("own is left out", "".join(logs.output))
+        self.assertIn("own is skipped", "".join(logs.output))
         encoder = tiny_model.write(f"{folder}/encoder", kind="encoder")
         with (
             self.assertLogs(level="WARNING") as logs,
@@ -230,12 +230,11 @@ class GlueSubmissionTest(tf.test.TestCase):
         ):
             self._run(model_dirs=encoder)
         self.assertIn(
-            "encoder is left out: the leaderboard asks for no model for "
-            "encoder",
+            "encoder is skipped: the leaderboard needs no model for encoder",
             "".join(logs.output),
         )
 
-    def test_all_is_looked_at_before_the_first_answer(self):
+    def test_checks_all_files_before_the_first_prediction(self):
         folder = pathlib.Path(self.create_tempdir().full_path) / "glue"
         shutil.copytree(self.data, folder)
         (folder / "RTE" / "test.tsv").write_text(f"{_PAIRS}2\tA\n")

@@ -14,14 +14,13 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.api import load
 from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import PredictConfig
-from bert_tf.inference import load
 from bert_tf.inference import predict
 from bert_tf.io import resumable_file
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks import predictor as predictors
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
@@ -45,7 +44,7 @@ _TASK = ClassificationTask(
 
 
 def _texts(count):
-    """Texts of one to nine words, each another one."""
+    """Returns different texts of one to nine words."""
     rng = np.random.default_rng(2)
     return [
         " ".join(rng.choice(_WORDS, rng.integers(1, 10))) for _ in range(count)
@@ -54,7 +53,7 @@ def _texts(count):
 
 @contextlib.contextmanager
 def _lengths_chosen():
-    """Yields a list of the lengths that those of batches are chosen by."""
+    """Yields a list that records the lengths used to choose buckets."""
     chosen = []
     choose = task_prediction.allowed_lengths
 
@@ -106,7 +105,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             return describe(predictor, examples, on_examples)
 
         with (
-            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", size),
+            mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", size),
             mock.patch.object(predict.Predictor, "describe", spy),
         ):
             yield sizes
@@ -117,8 +116,8 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         vocabulary = tokenizer.vocabulary
         rows = []
         for text in texts:
-            (pieces,) = tokenizer.tokenize([text])
-            ids = [vocabulary.cls_id, *pieces.numpy()[:10], vocabulary.sep_id]
+            (tokens,) = tokenizer.tokenize([text])
+            ids = [vocabulary.cls_id, *tokens.numpy()[:10], vocabulary.sep_id]
             logits = model({"input_ids": np.array([ids])})["logits"]
             rows.append(tf.nn.softmax(logits[0]).numpy())
         return np.array(rows)
@@ -129,10 +128,10 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         {"batch_size": 5, "num_length_buckets": 2},
         {"distribution_strategy": "mirrored", "batch_size": 3, "num_gpus": 2},
     )
-    def test_each_row_in_order_whatever_the_chunks(self, **flags):
+    def test_rows_stay_in_order_for_any_chunk_size(self, **flags):
         texts = _texts(23)
         path = self._write("texts.jsonl", self._rows(texts))
-        with mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7):
+        with mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", 7):
             rows = self._run(path, **flags)
         self.assertLen(rows, 23)
         probabilities = np.array(
@@ -198,7 +197,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             ["label", "index", "probability", "probabilities"],
         ),
     )  # fmt: skip
-    def test_a_file_gives_what_predict_gives(
+    def test_predictions_equal_model_predict(
         self, task, name, contents, rows, keys
     ):
         path = tiny_model.write_task(f"{self.folder}/{task.kind}", task)
@@ -221,7 +220,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sizes, [9, 1])
         self.assertEqual(self._run(path, model_dir=model), rows)
 
-    def test_formats_say_the_same(self):
+    def test_formats_give_equal_predictions(self):
         texts = _texts(5)
         rows = [
             self._run(self._write(name, text))
@@ -235,7 +234,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         for other in rows[1:]:
             self.assertEqual(other, rows[0])
 
-    def test_no_more_than_a_chunk_is_in_memory(self):
+    def test_holds_one_chunk_in_memory(self):
         path = self._write("texts.jsonl", self._rows(_texts(23)))
         with self._chunks_of(10) as sizes:
             self._run(path)
@@ -251,7 +250,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sizes, [])
         self.assertFalse(tf.io.gfile.exists(self.output))
 
-    def test_what_is_there_stays_if_a_run_fails(self):
+    def test_failed_run_keeps_the_earlier_file(self):
         path = self._write("texts.txt", "cat\ndog")
         before = self._run(path)
         with (
@@ -280,14 +279,14 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             return describe(*args)
 
         with (
-            mock.patch.object(predictors, "EXAMPLES_PER_CHUNK", 7),
+            mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", 7),
             mock.patch.object(predict.Predictor, "describe", fail),
             self.assertRaises(OSError),
         ):
             self._run(path, **flags)
 
     @parameterized.parameters(0, 2)
-    def test_goes_on_where_it_was_stopped(self, num_length_buckets):
+    def test_resumes_after_a_kill(self, num_length_buckets):
         flags = {"num_length_buckets": num_length_buckets, "batch_size": 3}
         path = self._write("texts.jsonl", self._rows(_texts(23)))
         with self._chunks_of(7), _lengths_chosen() as chosen:
@@ -307,7 +306,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
         self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
-    def test_begins_anew_where_anything_has_changed(self):
+    def test_starts_over_after_any_change(self):
         path = self._write("texts.jsonl", self._rows(_texts(23)))
 
         def change_input():
@@ -332,7 +331,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(sizes, [7, 7, 7, 2])
             self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
-    def test_refuses_what_another_process_writes(self):
+    def test_refuses_a_file_that_another_process_writes(self):
         path = self._write("texts.txt", "cat")
         with (
             resumable_file.open_partial(self.output, {}),
@@ -340,7 +339,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         ):
             self._run(path)
 
-    def test_models_of_others(self):
+    def test_models_of_other_formats(self):
         stored = formats.read(self.model)
         task = {"kind": "classification", "labels": ["a", "b", "c"]}
         path = f"{self.folder}/huggingface"
@@ -366,13 +365,13 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, f"kind='{kind}'; fine-tune it"):
             self._run(texts, model_dir=path)
 
-    def test_refuses_files_that_cannot_be(self):
-        with self.assertRaisesRegex(UserError, "--input_file names .* there"):
+    def test_refuses_invalid_paths(self):
+        with self.assertRaisesRegex(UserError, "--input_file: no such file"):
             self._run(f"{self.folder}/nothing.csv")
         with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
             self._run(self._write("texts.csv", "text\ncat\n"))
         self.output = self._write("same.txt", "cat")
-        with self.assertRaisesRegex(UserError, "another file than"):
+        with self.assertRaisesRegex(UserError, "must differ from"):
             self._run(f"{self.folder}/./same.txt")
         self.output = self.folder
         with self.assertRaisesRegex(UserError, "Received a directory"):
@@ -390,10 +389,10 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
                 self._run(f"{self.folder}/same.txt", model_dir="nowhere")
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
-    def test_numbers_that_are_not_finite(self):
+    def test_refuses_outputs_that_are_not_finite(self):
         stored = formats.read(self.model)
         weights = {name: stored.weights[name] for name in stored.weights}
-        # Of sums that are too large for float32 one is positive.
+        # Overflows float32; one of the sums is positive.
         weights["output_weights"][:2] = [[3e38], [-3e38]]
         path = tiny_model.write_task(
             f"{self.folder}/broken", _TASK, weights=weights

@@ -13,7 +13,7 @@ from bert_tf.io import files
 
 
 class _Interruption(BaseException):
-    """Stands for Ctrl-C: not an `Exception`."""
+    """Simulates Ctrl-C, which is not an `Exception`."""
 
 
 class ExpandGlobsTest(tf.test.TestCase, parameterized.TestCase):
@@ -29,7 +29,7 @@ class ExpandGlobsTest(tf.test.TestCase, parameterized.TestCase):
         found = files.expand_globs(patterns)
         return [os.path.relpath(path, self.folder) for path in found]
 
-    def test_matches_are_sorted_and_folders_left_out(self):
+    def test_matches_are_sorted_without_folders(self):
         self.assertEqual(self._expand("*.txt"), ["a.txt", "b.txt"])
 
     def test_patterns_keep_their_order_and_duplicates_count_once(self):
@@ -75,7 +75,7 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(files.read_bytes(self.path), b"earlier")
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
 
-    def test_devices_and_streams_stay_what_they_are(self):
+    def test_refuses_devices_and_streams(self):
         pipe = os.path.join(self.folder, "pipe")
         os.mkfifo(pipe)
         stream = os.path.join(self.folder, "stdout")
@@ -90,7 +90,7 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
         self.assertTrue(os.path.islink(stream))
 
-    def test_earlier_contents_are_there_until_the_end(self):
+    def test_earlier_contents_stay_until_the_end(self):
         files.write_text(self.path, "earlier")
         with files.atomic_file(self.path) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
@@ -98,7 +98,7 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(files.read_bytes(self.path), b"earlier")
         self.assertEqual(files.read_bytes(self.path), b"later")
 
-    def test_what_is_half_written_is_told_by_its_name(self):
+    def test_temporary_files_are_recognized_by_name(self):
         with files.atomic_file(self.path) as temporary:
             self.assertTrue(files.is_temporary(temporary))
             files.write_text(temporary, "")
@@ -200,7 +200,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("中".encode(), files.read_bytes(self.path))
 
     @parameterized.parameters(b'{"a": ', b"", b'"\xff"', b"[" * 100_000)
-    def test_rejects_what_is_not_json(self, contents):
+    def test_rejects_invalid_json(self, contents):
         files.write_bytes(self.path, contents)
         with self.assertRaisesRegex(UserError, "x.json is not valid JSON"):
             files.read_json(self.path)
@@ -211,14 +211,14 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             files.read_json(self.path)
 
     @parameterized.parameters("[1]", "null", '"a"')
-    def test_rejects_what_is_no_object(self, text):
+    def test_rejects_json_other_than_an_object(self, text):
         files.write_text(self.path, text)
         with self.assertRaisesRegex(UserError, "x.json must hold one JSON obj"):
             files.read_json_object(self.path)
         files.write_text(self.path, '{"a": [1]}')
         self.assertEqual(files.read_json_object(self.path), {"a": [1]})
 
-    def test_sha256_of_a_file_longer_than_what_is_read_at_once(self):
+    def test_sha256_of_a_file_longer_than_one_chunk(self):
         contents = b"abc" * (6 << 20)
         files.write_bytes(self.path, contents)
         expected = hashlib.sha256(contents).hexdigest()
@@ -228,7 +228,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         files.write_bytes(self.path, b"x")
         self.assertEqual(files.require_file(self.path, "--a"), self.path)
         for path in (self.path + "x", os.path.dirname(self.path), ""):
-            with self.assertRaisesRegex(UserError, "--a names a file"):
+            with self.assertRaisesRegex(UserError, "--a: no such file"):
                 files.require_file(path, "--a")
 
     def test_bert_config_errors_name_the_file(self):

@@ -70,7 +70,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
-    def test_csv_fields_with_everything_in_them(self):
+    def test_csv_fields_with_special_characters(self):
         rows = [
             ['he said "no", then left', "x"],
             ["two\nlines\n", ""],
@@ -99,9 +99,9 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         ("a.csv", "a,b\n\n1,2\n\r\n3,4\n\n\n", [3, 5]),
         ("a.tsv", "a\tb\n\n1\t2\n\r\n3\t4\n\n\n", [3, 5]),
         ("a.tsv", "\n\na\tb\n1\t2\n", [4]),
-        # No header, as it is of one column.
+        # Not a header, as it has one column.
         ("a.csv", "a\n1\na\n", [2, 3]),
-        # A row with an empty text, as it would be elsewhere.
+        # A row with an empty text, as in the other formats.
         ("a.tsv", "a\n1\n\n3\n\n", [2, 3, 4]),
         ("a.csv", '\na\n"1\n"\n\r\n3\n\n', [3, 5, 6]),
         ("a.jsonl", '\n{"a": 1}\n\n{"a": 2}\n', [2, 4]),
@@ -136,7 +136,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
             [(2, {"index": "0", "text": "t"})],
         )
 
-    def test_rows_may_have_the_columns_of_another_edition(self):
+    def test_longer_rows_have_their_own_columns(self):
         options = {"columns_of_longer_rows": ("id", "text", "first", "gold")}
         self.assertEqual(
             self.read(
@@ -154,7 +154,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, "line 2 must have"):
                 self.read("a.tsv", f"{header}\n{row}\n", **options)
 
-    def test_broken_rows_are_named_or_left_out(self):
+    def test_broken_rows_raise_or_are_skipped(self):
         contents = "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n"
         self.assert_refused(
             r"a.tsv, line 3 must have 2 columns.*Received: 1\.",
@@ -178,7 +178,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         (r"a.csv, line 3 is the header again", "a.csv", "a,b\n1,2\na,b\n"),
         (r"a.tsv, line 3 is the header again", "a.tsv",
          "a\tb\n1\t2\n\ufeffa\tb\n"),
-        (r"line 1 is not JSON that can be read: .*digits", "a.jsonl",
+        (r"line 1 is not readable JSON: .*digits", "a.jsonl",
          '{"a": %s}' % ("9" * 5000)),
         (r"names the column 'a' twice", "a.csv", "a,b, a\n1,2,3\n"),
         (r"a.csv is empty", "a.csv", ""),
@@ -194,14 +194,14 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
          '{\n "train": []\n}'),
         (r"line 2 must be a JSON object.*list", "a.jsonl", '{"a": 1}\n[1]'),
         (r"line 3 must be a JSON object.*int", "a.json", '[{"a": 1},\n\n7]'),
-        (r"line 1 is not JSON that can be read", "a.json", "[" * 100_000),
-        (r"a.jsonl, line 2 holds half of a character, '.ud83d', .*so '",
+        (r"line 1 is not readable JSON", "a.json", "[" * 100_000),
+        (r"a.jsonl, line 2 has half of a character, '.ud83d', .*so '",
          "a.jsonl", '{"a": "\\ud83d\\ude00"}\n{"a": "so \\ud83d"}'),
-        (r"a.json, line 3 holds half of a character, '.ude00', .*so '",
+        (r"a.json, line 3 has half of a character, '.ude00', .*so '",
          "a.json", '[{"a": "\\uD83D\\uDE00"},\n\n{"a": "so \\uDE00"}]'),
         (r"a.xlsx must end in .csv, .tsv", "a.xlsx", "a,b\n1,2\n"),
         (r"line 2 is not UTF-8", "a.csv", b"a,b\n\xe9,2\n"),
-        (r"a.csv.gz is no whole gzip file", "a.csv.gz", b"a,b\n1,2\n"),
+        (r"a.csv.gz is not a complete gzip file", "a.csv.gz", b"a,b\n1,2\n"),
     )  # fmt: skip
     def test_bad_files(self, message, name, contents):
         self.assert_refused(message, name, contents)
@@ -216,8 +216,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         flags = {"text": "--text_column", "label": "--label_column"}
         with self.assertRaisesRegex(
             UserError,
-            "names the columns 'text;label'; say with --label_column which is "
-            "meant.$",
+            "names the columns 'text;label'; name another with --label_column",
         ):
             table.require(["text;label", "label"], flags)
         lines = tables.read_table(self.write("a.txt", "x\n"))
@@ -226,8 +225,8 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             lines.require(["label"], flags)
 
-    def test_rows_are_read_as_they_are_asked_for(self):
-        # The error in line 3 does not show before its turn.
+    def test_rows_are_read_lazily(self):
+        # The error in line 3 is raised when that line is read.
         path = self.write("a.csv", "a,b\n1,2\n3\n")
         rows = tables.read_table(path).rows
         self.assertEqual(next(rows).values, {"a": "1", "b": "2"})

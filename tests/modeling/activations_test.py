@@ -41,7 +41,7 @@ class ActivationsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(np.abs(difference).max(), 3e-4, 6e-4)
 
     @parameterized.parameters(*HIDDEN_ACTS)
-    def test_derivative_is_that_of_the_function(self, name):
+    def test_derivative_matches_the_function(self, name):
         x = tf.constant(_X + 0.01, tf.float64)  # Not at relu's corner.
         with tf.GradientTape() as tape:
             tape.watch(x)

@@ -12,7 +12,7 @@ _MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
 
 def _numpy_attention(layer, x, seen):
-    """The definition, one head at a time."""
+    """Computes attention from its definition, one head at a time."""
     heads = layer.bert_config.num_attention_heads
     size = x.shape[-1] // heads
     contexts, weights = [], []
@@ -43,47 +43,51 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(left_to_right=(False, True), fuse=(False, True))
     def test_matches_numpy(self, left_to_right, fuse):
         self.layer.fuse = fuse
-        adder = attention.attention_adder(_MASK, left_to_right)
+        attention_bias = attention.build_attention_bias(_MASK, left_to_right)
         seen = np.broadcast_to(_MASK[:, np.newaxis], (3, 5, 5)) == 1
         if left_to_right:
             seen = seen & np.tril(np.ones((5, 5), bool))
-        context, probs = self.layer(self.x, adder)
+        context, probs = self.layer(self.x, attention_bias)
         expected, weights = _numpy_attention(self.layer, self.x, seen)
         self.assertAllClose(context, expected, atol=1e-5)
         self.assertAllClose(probs, weights, atol=1e-6)
 
     def test_padding_does_not_reach_tokens(self):
-        adder = attention.attention_adder(_MASK)
+        attention_bias = attention.build_attention_bias(_MASK)
         changed = np.where(_MASK[..., np.newaxis] == 1, self.x, 9.0)
-        before, _ = self.layer(self.x, adder)
-        after, _ = self.layer(changed.astype("float32"), adder)
+        before, _ = self.layer(self.x, attention_bias)
+        after, _ = self.layer(changed.astype("float32"), attention_bias)
         tokens = _MASK == 1
         self.assertAllClose(
             before.numpy()[tokens], after.numpy()[tokens], atol=1e-6
         )
 
-    def test_a_row_of_padding_ranks_its_scores_as_they_are(self):
-        empty = attention.attention_adder(np.zeros((3, 5), np.int32))
-        full = attention.attention_adder(np.ones((3, 5), np.int32))
+    def test_a_row_of_padding_keeps_the_order_of_its_scores(self):
+        empty = attention.build_attention_bias(np.zeros((3, 5), np.int32))
+        full = attention.build_attention_bias(np.ones((3, 5), np.int32))
         self.assertAllClose(
             self.layer(self.x, empty)[1], self.layer(self.x, full)[1], atol=1e-3
         )
 
-    def test_adder(self):
+    def test_attention_bias(self):
         self.assertAllEqual(
-            attention.attention_adder([[1, 1, 0]]), [[[[0, 0, -10000]]]]
+            attention.build_attention_bias([[1, 1, 0]]), [[[[0, 0, -10000]]]]
         )
         self.assertAllEqual(
-            attention.attention_adder([[1, 1, 0]], left_to_right=True)[0, 0],
+            attention.build_attention_bias([[1, 1, 0]], left_to_right=True)[
+                0, 0
+            ],
             [[0, -1e4, -1e4], [0, 0, -1e4], [0, 0, -1e4]],
         )
 
-    def test_dropout_is_on_the_weights(self):
-        adder = attention.attention_adder(_MASK)
+    def test_dropout_applies_to_attention_weights(self):
+        attention_bias = attention.build_attention_bias(_MASK)
         seeds = tf.constant([4, 5, 6])
-        context, dropped = self.layer(self.x, adder, dropout_seeds=seeds)
-        _, probs = self.layer(self.x, adder)
-        keys = dropout.draw_keys(seeds, self.layer.salt)
+        context, dropped = self.layer(
+            self.x, attention_bias, dropout_seeds=seeds
+        )
+        _, probs = self.layer(self.x, attention_bias)
+        keys = dropout.draw_keys(seeds, self.layer.dropout_id)
         kept = dropout.draw_mask([3, 2, 5, 5], 0.3, keys)
         self.assertAllClose(dropped, np.where(kept, probs / 0.7, 0), atol=1e-6)
         value = self.x @ self.layer.value.kernel + self.layer.value.bias
@@ -95,9 +99,9 @@ class AttentionTest(tf.test.TestCase, parameterized.TestCase):
         layer = attention.Attention(tiny_layers.CONFIG)
         layer.build(self.x.shape)
         tiny_layers.randomize(layer, seed=2)
-        adder = attention.attention_adder(_MASK)
-        hidden, _ = layer(self.x, adder)
-        context, _ = layer.self_attention(self.x, adder)
+        attention_bias = attention.build_attention_bias(_MASK)
+        hidden, _ = layer(self.x, attention_bias)
+        context, _ = layer.self_attention(self.x, attention_bias)
         output = layer.residual_output
         total = context @ output.dense.kernel + output.dense.bias + self.x
         total -= total.numpy().mean(-1, keepdims=True)

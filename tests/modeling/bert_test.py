@@ -40,7 +40,7 @@ class SizeTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_number_of_parameters(self, sizes, parameters, variables):
         config = BertConfig(vocab_size=30522, type_vocab_size=2, **sizes)
-        # Zeros: a third of a billion random numbers take their time.
+        # Zeros, as drawing a third of a billion random numbers is slow.
         with mock.patch.object(
             layers, "truncated_normal", return_value="zeros"
         ):
@@ -67,7 +67,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertCountEqual(bert_model.named_variables(model), expected)
 
     @parameterized.parameters("bert", "encoder")
-    def test_encoder_by_itself(self, name):
+    def test_encoder_alone(self, name):
         model = bert_model.BertModel(tiny_layers.CONFIG, name=name)
         received = {
             name: tuple(variable.shape)
@@ -78,7 +78,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("bert", "other")
-    def test_encoder_within_a_model_of_the_user(self, name):
+    def test_encoder_in_a_user_model(self, name):
         class Outer(keras.Model):
             def __init__(self):
                 super().__init__(name="bert")
@@ -196,7 +196,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(before, after, atol=1e-5)
 
     @parameterized.parameters(True, False)
-    def test_left_to_right_sees_nothing_to_the_right(self, left_to_right):
+    def test_left_to_right_tokens_ignore_later_tokens(self, left_to_right):
         model = bert_model.BertModel(
             tiny_layers.replace(left_to_right=left_to_right)
         )
@@ -245,7 +245,7 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         ].numpy()
 
     @parameterized.parameters(False, True)
-    def test_result_of_an_example_does_not_depend_on_its_batch(self, fuse):
+    def test_outputs_do_not_depend_on_the_batch(self, fuse):
         model = _pretraining_model(fuse=fuse)
         seeds = np.array([5, 9, 2], np.int32)
         whole = self._logits(model, [0, 1, 2], seeds)
@@ -261,7 +261,7 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllClose(plain, fused, atol=1e-4)
 
-    def test_seeds_decide_and_inference_ignores_them(self):
+    def test_seeds_determine_dropout_and_inference_ignores_them(self):
         model = _pretraining_model()
         rows, seeds = [0, 1, 2], np.array([5, 9, 2], np.int32)
         once = self._logits(model, rows, seeds)
@@ -282,20 +282,20 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(first, second)
         self.assertAllEqual(draw()[1], second)
 
-    def test_each_place_has_a_salt_of_its_own(self):
+    def test_each_dropout_has_its_own_id(self):
         model = bert_model.BertModel(tiny_layers.CONFIG)
         seeds = np.array([5, 9, 2], np.int32)
         with mock.patch.object(
             dropout, "draw_keys", wraps=dropout.draw_keys
         ) as draw_keys:
             model(tiny_layers.inputs(), training=True, dropout_seeds=seeds)
-        salts = [call.args[1] for call in draw_keys.call_args_list]
+        dropout_ids = [call.args[1] for call in draw_keys.call_args_list]
         # One after the embeddings, three in each of the two layers.
-        self.assertEqual(salts, list(range(7)))
+        self.assertEqual(dropout_ids, list(range(7)))
 
 
 class KerasTest(tf.test.TestCase, parameterized.TestCase):
-    """The model as a part of plain Keras programs."""
+    """Uses the model in plain Keras programs."""
 
     def _classifier(self):
         inputs = {

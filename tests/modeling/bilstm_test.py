@@ -19,7 +19,7 @@ def _layer(**kwargs):
 
 
 def _reference(layer):
-    """Keras' own, with the same weights."""
+    """Returns Keras' own BiLSTM with the same weights."""
     reference = keras.layers.Bidirectional(
         keras.layers.LSTM(_UNITS, return_sequences=True)
     )
@@ -62,7 +62,7 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
         for ours, theirs in zip(gradients, expected_gradients, strict=True):
             self.assertAllClose(ours, theirs, atol=1e-5)
 
-    def test_gradient_is_that_of_differences(self):
+    def test_gradient_matches_finite_differences(self):
         layer = _layer()
         kernel = layer.directions[1].recurrent_kernel
 
@@ -95,7 +95,7 @@ class BiLSTMTest(tf.test.TestCase, parameterized.TestCase):
         changed = np.where(_MASK[..., np.newaxis] == 1, self.inputs, 9.0)
         self.assertAllEqual(layer(changed.astype("f4"), _MASK), states)
 
-    def test_of_unknown_size_in_a_graph(self):
+    def test_unknown_sizes_in_a_graph(self):
         layer = _layer()
         weights = [x.value for x in layer.weights]
 

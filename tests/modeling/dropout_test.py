@@ -9,15 +9,15 @@ from bert_tf.modeling import dropout
 _SEEDS = tf.constant([3, 2**31 - 1, 0, 77], tf.int32)
 
 
-def _mask(shape, rate=0.5, seeds=None, salt=5):
+def _mask(shape, rate=0.5, seeds=None, dropout_id=5):
     """Returns the mask as 0 and 1, <float64>[batch, ...]."""
     seeds = tf.range(shape[0]) if seeds is None else seeds
-    keys = dropout.draw_keys(seeds, salt)
+    keys = dropout.draw_keys(seeds, dropout_id)
     return dropout.draw_mask(list(shape), rate, keys).numpy().astype(float)
 
 
 def _hash(value):
-    """The integer hash `lowbias32`, in Python's integers."""
+    """Computes the integer hash `lowbias32` with Python's integers."""
     value ^= value >> 16
     value = value * 0x7FEB352D % 2**32
     value ^= value >> 15
@@ -53,7 +53,7 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(np.count_nonzero(dropped), 3000)
 
     def test_matches_an_independent_computation(self):
-        mask = _mask([4, 2, 3], 0.4, _SEEDS, salt=7)
+        mask = _mask([4, 2, 3], 0.4, _SEEDS, dropout_id=7)
         place = 7 * 0x9E3779B9 % 2**32
         for row, seed in enumerate(_SEEDS.numpy().tolist()):
             first = _hash((_hash(seed) + place) % 2**32)
@@ -73,7 +73,7 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         mask = _mask([64, 12, 1024], rate)
         error = np.sqrt(rate * (1 - rate) / mask.size)
         self.assertAllClose(1 - mask.mean(), rate, rtol=0, atol=4 * error)
-        # By example and by position too, and as spread as coin tosses are.
+        # By example and by position too; spread like coin tosses.
         for axis in (0, (1, 2)):
             shares = 1 - mask.mean(axis=axis)
             expected = np.sqrt(rate * (1 - rate) * shares.size / mask.size)
@@ -83,12 +83,12 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
         correlation = np.corrcoef(a.ravel(), b.ravel())[0, 1]
         self.assertLess(abs(correlation), 4.5 / np.sqrt(a.size))
 
-    def test_examples_places_and_steps_are_independent(self):
+    def test_examples_dropout_ids_and_steps_are_independent(self):
         shape = [16, 128, 64]
         masks = [
-            _mask(shape, seeds=tf.range(16) + 16 * step, salt=salt)
+            _mask(shape, seeds=tf.range(16) + 16 * step, dropout_id=dropout_id)
             for step in range(3)
-            for salt in (0, 1, 2, dropout.HEAD_SALT)
+            for dropout_id in (0, 1, 2, dropout.HEAD_DROPOUT_ID)
         ]
         for index, a in enumerate(masks):
             for b in masks[:index]:
@@ -96,7 +96,7 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
             for shift in (1, 2, 7):
                 self._assert_uncorrelated(a, np.roll(a, shift, axis=0))
 
-    def test_neighbours_within_an_example_are_independent(self):
+    def test_neighbors_within_an_example_are_independent(self):
         mask = _mask([8, 256, 256])
         for shift in (1, 2, 3, 16, 64, 128):
             for axis in (1, 2):
@@ -122,16 +122,16 @@ class DropoutTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class DeriveSeedsTest(tf.test.TestCase):
-    def test_every_part_has_a_seed_of_its_own(self):
+    def test_every_part_has_its_own_seed(self):
         seeds = np.arange(-500, 500, dtype=np.int32)
         derived = dropout.derive_seeds(seeds, 20).numpy()
         self.assertEqual(derived.shape, (1000, 20))
         self.assertEqual(derived.dtype, np.int32)
         self.assertAllGreaterEqual(derived, 0)
-        # Of 20,000 among 2**31 two may be the same, but hardly more.
+        # Among 20,000 of 2**31 seeds, two may collide, but hardly more.
         self.assertGreater(len(np.unique(derived)), 19_990)
 
-    def test_the_first_do_not_depend_on_their_number_or_the_batch(self):
+    def test_first_seeds_do_not_depend_on_number_or_batch(self):
         derived = dropout.derive_seeds([7, -3, 11], 5)
         self.assertAllEqual(
             dropout.derive_seeds([-3], tf.constant(2)), derived[1:2, :2]

@@ -13,7 +13,7 @@ from tests.support import tiny_layers
 class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.layer = embeddings.Embeddings(tiny_layers.CONFIG, salt=6)
+        self.layer = embeddings.Embeddings(tiny_layers.CONFIG, dropout_id=6)
         self.layer.build((None, None))
         tiny_layers.randomize(self.layer)
         self.inputs = tiny_layers.inputs()

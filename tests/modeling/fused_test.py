@@ -25,7 +25,7 @@ def _keys(rate):
 
 
 def _gradients(function, tensors):
-    """Returns the result and the gradient of a telling sum of it."""
+    """Returns the result and the gradient of a weighted sum of it."""
 
     @tf.function
     def compute():
@@ -126,10 +126,15 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
     def test_masked_softmax_dropout(self, rate, dtype):
         mask = tf.sequence_mask([5, 2, 1], _LENGTH, dtype=tf.float32)
-        adder = (1.0 - mask[:, tf.newaxis, tf.newaxis]) * -10000.0
+        attention_bias = (1.0 - mask[:, tf.newaxis, tf.newaxis]) * -10000.0
         self._assert_jit_agrees(
             lambda scores, jit: fused.masked_softmax_dropout(
-                scores, adder, _keys(rate), scale=0.5, rate=rate, jit=jit
+                scores,
+                attention_bias,
+                _keys(rate),
+                scale=0.5,
+                rate=rate,
+                jit=jit,
             ),
             [_normal(_BATCH, _HEADS, _LENGTH, _LENGTH, dtype=dtype)],
         )

@@ -1,4 +1,4 @@
-"""The model against numbers that the original code computed."""
+"""Tests of the model against golden outputs of the original."""
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +34,7 @@ def _negative_log(logits, labels):
 
 
 def _compute_losses(outputs, stored):
-    """The losses as the original writes them; the names are the golden's."""
+    """Computes the original's losses, with the names in the golden file."""
     values = {}
     values["masked_lm_log_probs"], losses = _negative_log(
         outputs["masked_lm_logits"], stored["masked_lm_ids"]
@@ -112,7 +112,7 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
             atol = 1e-5 * np.abs(expected).max()
             self.assertAllClose(received, expected, rtol=0, atol=atol, msg=name)
 
-    def test_names_and_shapes_are_those_of_the_checkpoint(self):
+    def test_names_and_shapes_match_the_checkpoint(self):
         config = files.read_bert_config(golden("model/bert_config.json"))
         tensors = tf1_checkpoint.read(golden("model/bert_model.ckpt.index"))
         expected = {name: x.shape for name, x in tensors.items()}

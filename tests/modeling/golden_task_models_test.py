@@ -1,4 +1,4 @@
-"""The heads of tasks against numbers that the original code computed."""
+"""Tests of task heads against golden outputs of the original."""
 
 import numpy as np
 import tensorflow as tf

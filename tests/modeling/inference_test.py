@@ -1,4 +1,4 @@
-"""The form of models for inference computes what the models compute."""
+"""Tests for bert_tf.modeling.inference: outputs match the model's."""
 
 import numpy as np
 import tensorflow as tf
@@ -127,7 +127,7 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
                 variable.dtype, "bfloat16" if is_large else "float32", weight
             )
 
-    def test_weights_of_now(self, name):
+    def test_copies_current_weights(self, name):
         model = _build(name)
         prepared = inference.prepare(model)
         before = tf.nest.flatten(prepared(_inputs(name)))
@@ -155,7 +155,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
             ("bert/encoder/layer_2", "bert/encoder/layer_3", "bert/pooler"),
         ),
     )
-    def test_what_is_left_changes_nothing(self, name, values, left_out):
+    def test_leaving_heads_out_changes_nothing(self, name, values, left_out):
         model = _build(name)
         full = inference.prepare(model)
         prepared = inference.prepare(model, **values)
@@ -170,7 +170,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         expected = full(_inputs(name))
         received = prepared(_inputs(name))
         if name == "encoder":
-            # What was in the middle is the end now.
+            # The output in the middle is the last one now.
             self.assertLen(received["encoder_outputs"], 2)
             for key in ("encoder_outputs", "attention_probs"):
                 expected[key] = expected[key][:2]
@@ -179,7 +179,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         for key, values in received.items():
             self.assertAllClose(values, expected[key], rtol=0, atol=1e-6)
 
-    def test_the_form_is_that_of_inference_whatever_the_model(self):
+    def test_form_does_not_depend_on_the_model(self):
         model = models.BertModel(_CONFIG, fuse=True, dtype="mixed_bfloat16")
         prepared = inference.prepare(model, "float16")
         self.assertFalse(prepared.fuse)
@@ -189,7 +189,7 @@ class PartsTest(tf.test.TestCase, parameterized.TestCase):
         name = "bert/encoder/layer_3/attention/self/query_key_value/kernel"
         self.assertEqual(named[name].dtype, "float16")
 
-    def test_a_head_has_what_it_reads(self):
+    def test_a_head_keeps_its_inputs(self):
         model = _build("classification")
         prepared = inference.prepare(model, has_pooler=False)
         with self.assertRaisesRegex(UserError, "has_pooler=False"):

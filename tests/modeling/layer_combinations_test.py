@@ -51,7 +51,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         expected = layer.scale.numpy() * np.tensordot(shares, summed, 1)
         self.assertAllClose(_compute(layer), expected, atol=1e-6)
 
-    def test_names_are_those_of_the_config(self):
+    def test_names_match_the_config(self):
         for name in LAYER_COMBINATIONS:
             self.assertEqual(_compute(_build(name)).shape[:2], (3, 4))
 
@@ -61,7 +61,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
         ("weighted_sum_last_four_hidden", 3, "4 layers at least"),
         ("second_to_last_hidden", 1, "2 layers at least. Received: one of 1"),
     )
-    def test_what_cannot_be(self, name, num_layers, message):
+    def test_wrong_combinations_are_refused(self, name, num_layers, message):
         config = tiny_layers.replace(num_hidden_layers=num_layers)
         with self.assertRaisesRegex(UserError, message):
             layer_combinations.LayerCombination(config, name)

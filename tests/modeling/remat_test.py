@@ -53,11 +53,11 @@ def _compute(dtype, **arguments):
 
 
 class RematTest(tf.test.TestCase):
-    def test_outputs_and_gradients_are_the_same_to_the_bit(self):
+    def test_outputs_and_gradients_match_bit_for_bit(self):
         self._compare("float32")
 
     @pytest.mark.thorough
-    def test_in_bfloat16_too(self):
+    def test_bfloat16(self):
         self._compare("mixed_bfloat16")
 
     def _compare(self, dtype):
@@ -72,7 +72,7 @@ class RematTest(tf.test.TestCase):
         self.assertEqual(more - products, 2 * 8)
 
     @pytest.mark.thorough
-    def test_plain_operations_give_the_same_but_for_rounding(self):
+    def test_plain_operations_match_up_to_rounding(self):
         flags = {"return_all_layers": True}
         outputs, gradients, _ = _compute("float32", **flags)
         again, same, _ = _compute("float32", remat=True, **flags)
@@ -81,12 +81,12 @@ class RematTest(tf.test.TestCase):
         for name, gradient in gradients.items():
             self.assertAllClose(same[name], gradient, msg=name)
 
-    def test_is_part_of_the_configuration(self):
+    def test_configuration_round_trip(self):
         model = bert_model.BertForPretraining(_CONFIG, remat=True)
         self.assertTrue(model.get_config()["remat"])
         self.assertTrue(model.bert.encoder.get_config()["remat"])
 
-    def test_refuses_what_it_does_not_keep(self):
+    def test_refuses_attention_probs(self):
         with self.assertRaisesRegex(UserError, "return_attention_probs"):
             bert_model.BertModel(
                 _CONFIG, remat=True, return_attention_probs=True
@@ -111,7 +111,7 @@ class RematTest(tf.test.TestCase):
                 remat=True,
             )
 
-    def test_several_devices_are_kept_from_undoing_it(self):
+    def test_several_devices_do_not_undo_it(self):
         before = tf.config.optimizer.get_experimental_options()
         self.addCleanup(
             tf.config.optimizer.set_experimental_options,

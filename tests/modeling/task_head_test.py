@@ -23,7 +23,7 @@ _DEEP = tiny_layers.replace(num_hidden_layers=4)
 
 
 def _names(scope, number):
-    """Returns the names of what is under a head."""
+    """Returns the names of the weights under a head."""
     return {
         f"{scope}bilstm_{level}/{direction}/{name}"
         for level, direction, name in itertools.product(
@@ -152,7 +152,7 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
         expected += head.output_bias.numpy()
         self.assertAllClose(outputs["logits"], expected, atol=1e-5)
 
-    def test_by_default_as_wide_as_base(self):
+    def test_default_width_is_that_of_bert_base(self):
         model = task_models.BertForQuestionAnswering(
             tiny_layers.CONFIG, head="bilstm"
         )
@@ -164,7 +164,7 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
         ({"lstm_size": 3}, "is for heads with a BiLSTM. Received: 3"),
         ({"head": "bilstm", "lstm_size": 0}, "at least 1.*Received: 0"),
     )
-    def test_what_cannot_be(self, arguments, message):
+    def test_wrong_arguments_are_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             task_models.BertForQuestionAnswering(
                 tiny_layers.CONFIG, **arguments
@@ -173,7 +173,7 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
 
 class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*LAYER_COMBINATIONS)
-    def test_only_what_is_on_top_is_trained(self, combination):
+    def test_the_encoder_is_not_trained(self, combination):
         model = _tagger(combination)
         with tf.GradientTape() as tape:
             logits = model(
@@ -220,7 +220,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         again = model(tiny_layers.inputs(), training=True, dropout_seeds=_SEEDS)
         self.assertAllEqual(noisy["logits"], again["logits"])
 
-    def test_by_default_the_best_of_table_7(self):
+    def test_default_combination_is_the_best_of_table_7(self):
         model = _tagger(None)
         self.assertEqual(
             model.get_config()["layer_combination"], "concat_last_four_hidden"
@@ -238,7 +238,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"lstm_size": 3}, "is for heads with a BiLSTM"),
     )
-    def test_what_cannot_be(self, arguments, message):
+    def test_wrong_arguments_are_refused(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             task_models.BertForTagging(_DEEP, num_labels=2, **arguments)
 
@@ -246,7 +246,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         {"approach": "feature_based", "layer_combination": "last_hidden"},
         {"head": "bilstm"},
     )
-    def test_gradients_of_a_strategy_repeat(self, **arguments):
+    def test_gradients_under_a_strategy_repeat(self, **arguments):
         strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
         with strategy.scope():
             model = task_models.BertForTagging(

@@ -15,7 +15,7 @@ from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
 _SEEDS = np.array([5, 9, 2], np.int32)
-# Class, arguments, and what stands before its head's names.
+# Class, arguments, and the prefix of the names of its head.
 _MODELS = (
     (task_models.BertForClassification, {"num_labels": 3}, ""),
     (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
@@ -30,7 +30,7 @@ _WITH_DROPOUT = tuple(
 
 
 def _inputs(cls):
-    """Three examples; with four choices each where there are choices."""
+    """Returns three examples, with four choices each if there are any."""
     if cls is not task_models.BertForMultipleChoice:
         return tiny_layers.inputs()
     inputs = tiny_layers.inputs(batch=12).items()
@@ -45,7 +45,7 @@ def _quiet_encoder():
 
 class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_MODELS)
-    def test_names_are_those_of_the_weight_map(self, cls, arguments, scope):
+    def test_names_match_the_weight_map(self, cls, arguments, scope):
         for name in (None, "bert", "cls"):
             model = cls(tiny_layers.CONFIG, name=name, **arguments)
             expected = {
@@ -109,7 +109,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         ({"num_labels": 0}, "at least one label.*num_labels=0"),
         ({"labels": []}, "at least one label"),
         ({"labels": ["a", "b"], "num_labels": 3}, "num_labels=3.*: a, b"),
-        ({"labels": ["a", "b", "a"]}, "another name. Received: a, b, a"),
+        ({"labels": ["a", "b", "a"]}, "different names. Received: a, b, a"),
     )
     def test_wrong_labels(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
@@ -151,7 +151,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
         for index, name in enumerate(("start_logits", "end_logits")):
             self.assertAllClose(outputs[name], expected[..., index], atol=1e-5)
 
-    def test_multiple_choice_is_each_choice_by_itself(self):
+    def test_multiple_choice_scores_each_choice_alone(self):
         model = tiny_layers.randomize(
             task_models.BertForMultipleChoice(
                 tiny_layers.CONFIG,
@@ -226,12 +226,14 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         rate = 1 - 1e-9
         model = cls(_quiet_encoder(), head_dropout_prob=rate, **arguments)
         tiny_layers.randomize(model)
-        # Nothing of the input is left, so the bias is.
+        # All of the input is dropped, so the logits are the bias.
         bias = model.head.output_bias.numpy()
         logits = self._logits(model)
         self.assertAllEqual(logits, np.broadcast_to(bias, logits.shape))
 
-    def test_only_what_the_head_reads_is_dropped(self, cls, arguments, scope):
+    def test_head_dropout_applies_to_its_input_only(
+        self, cls, arguments, scope
+    ):
         del scope
         model = tiny_layers.randomize(cls(_quiet_encoder(), **arguments))
         self.assertEqual(model.head.dropout_prob, 0.1)
@@ -242,7 +244,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         for name in ("sequence_output", "pooled_output"):
             self.assertAllEqual(noisy[name], quiet[name])
 
-    def test_seeds_decide_and_inference_ignores_them(
+    def test_seeds_determine_dropout_and_inference_ignores_them(
         self, cls, arguments, scope
     ):
         del scope
@@ -265,9 +267,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         first = self._logits(model, seeds=None)
         self.assertNotAllClose(self._logits(model, seeds=None), first)
 
-    def test_result_of_an_example_does_not_depend_on_its_batch(
-        self, cls, arguments, scope
-    ):
+    def test_outputs_do_not_depend_on_the_batch(self, cls, arguments, scope):
         del scope
         model = tiny_layers.randomize(cls(tiny_layers.CONFIG, **arguments))
         whole = self._logits(model)
@@ -283,15 +283,15 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
         ) as draw_keys:
             self._logits(model, seeds=None)
         calls = [call.args for call in draw_keys.call_args_list]
-        salts = [salt for _, salt in calls]
-        # Seven are the encoder's.
-        self.assertEqual(salts, [*range(7), dropout.HEAD_SALT])
+        dropout_ids = [dropout_id for _, dropout_id in calls]
+        # Seven belong to the encoder.
+        self.assertEqual(dropout_ids, [*range(7), dropout.HEAD_DROPOUT_ID])
         for seeds, _ in calls:
             self.assertAllEqual(seeds, calls[0][0])
 
 
 class ChoiceSeedsTest(tf.test.TestCase):
-    def test_each_choice_has_a_mask_of_its_own(self):
+    def test_each_choice_has_its_own_mask(self):
         model = task_models.BertForMultipleChoice(
             _quiet_encoder(), head_dropout_prob=0.5
         )
@@ -303,7 +303,7 @@ class ChoiceSeedsTest(tf.test.TestCase):
         )["logits"]
         self.assertLen(np.unique(logits), 6)
 
-    def test_a_choice_more_changes_nothing_in_the_others(self):
+    def test_another_choice_does_not_change_the_others(self):
         model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
         tiny_layers.randomize(model)
         inputs = _inputs(type(model))

@@ -25,12 +25,12 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         return record_files.damage(self.path("a.tfrecord"), 3)
 
     def pretrain(self, **flags):
-        # Else they would be written anew.
+        # Otherwise the records would be written again.
         flags |= {"input_file": self.path("a.tfrecord")}
         return super().pretrain(**flags)
 
     @pytest.mark.thorough
-    def test_found_late_or_early_the_run_is_the_same(self):
+    def test_the_run_is_the_same_whenever_damage_is_found(self):
         flags = {"num_train_steps": 9, "iterations_per_loop": 9}
         offset = self._damage()
         with self.assertRaisesRegex(
@@ -38,30 +38,30 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         ):
             self.pretrain(**flags, output_dir=self.path("refused"))
         log = self.pretrain(**flags, max_corrupt_records=1)
-        said = [line for line in log if "left out, 1 of at most 1" in line]
-        self.assertLen(said, 1)
-        self.assertIn(f"a.tfrecord, record 3 at byte {offset}", said[0])
+        lines = [line for line in log if "skipped, 1 of at most 1" in line]
+        self.assertLen(lines, 1)
+        self.assertIn(f"a.tfrecord, record 3 at byte {offset}", lines[0])
         metadata = files.read_json(self.path("out", "model.ckpt-9.json"))
         (left_out,) = metadata["metadata"]["corrupt_records"]
         self.assertEqual(left_out["record"], 3)
         self.assertEqual(left_out["offset"], offset)
 
-        # In two goes it is found in either, at other steps of the process.
-        flags |= {"max_corrupt_records": 1, "output_dir": self.path("parts")}
+        # Each of two processes finds it, at other steps of the process.
+        flags |= {"max_corrupt_records": 1, "output_dir": self.path("two")}
         self.pretrain(stop_at_step=5, **flags)
         self.pretrain(**flags)
-        tensors = tf1_checkpoint.read(self.path("parts"))
+        tensors = tf1_checkpoint.read(self.path("two"))
         for name, value in tf1_checkpoint.read(self.path("out")).items():
             self.assertAllEqual(tensors[name], value, name)
 
-    def test_is_left_out_of_the_evaluation_too(self):
+    def test_leaves_records_out_of_the_evaluation(self):
         self.pretrain(num_train_steps=1)
         self._damage()
         flags = {"do_train": False, "do_eval": True}
         with self.assertRaisesRegex(UserError, "a.tfrecord is corrupt"):
             self.pretrain(**flags)
         log = self.pretrain(**flags, max_corrupt_records=2)
-        self.assertIn("left out, 1 of at most 2", "\n".join(log))
+        self.assertIn("skipped, 1 of at most 2", "\n".join(log))
         self.assertTrue(os.path.exists(self.path("out", "eval_results.txt")))
 
 
@@ -90,11 +90,11 @@ class DataServiceTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.assertAllEqual(tensors[name], value, name)
         del servers
 
-    def test_flags_that_would_mean_nothing_are_refused(self):
+    def test_refuses_flags_without_effect(self):
         for flags, message in (
             (
                 {"tf_data_service": "grpc://a:1", "max_corrupt_records": 1},
-                "cannot be had with --tf_data_service",
+                "does not work with --tf_data_service",
             ),
             (
                 {
@@ -102,7 +102,7 @@ class DataServiceTest(pretrain_case.PretrainCase, tf.test.TestCase):
                     "do_train": False,
                     "do_eval": True,
                 },
-                "with --do_train only",
+                "--do_train only",
             ),
         ):
             with self.assertRaisesRegex(UserError, message):

@@ -13,7 +13,7 @@ from tests.support import tiny_pretraining
 
 
 class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
-    """What records are made for, and what is trained on them."""
+    """Objectives and masking of the records against the flags."""
 
     def setUp(self):
         super().setUp()
@@ -49,9 +49,11 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_ngram": 3}, {"dynamic_masking": True}, "--max_ngram=3"),
         ({"next_sentence_pairs": False}, {}, "--nouse_next_sentence"),
     )
-    def test_refuses_what_does_not_fit(self, made_with, flags, message):
+    def test_refuses_flags_that_do_not_fit_the_records(
+        self, record_flags, flags, message
+    ):
         with self.assertRaisesRegex(UserError, message):
-            self._check(self._manifest(**made_with), **flags)
+            self._check(self._manifest(**record_flags), **flags)
 
     @parameterized.parameters(
         ({}, {}),
@@ -62,11 +64,11 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         ({"next_sentence_pairs": False}, {"use_next_sentence": False}),
         ({"next_sentence_pairs": True}, {"use_next_sentence": False}),
     )
-    def test_takes_what_fits(self, made_with, flags):
-        self._check(self._manifest(**made_with), **flags)
+    def test_accepts_flags_that_fit_the_records(self, record_flags, flags):
+        self._check(self._manifest(**record_flags), **flags)
         self._check(None, **flags)
 
-    def test_masks_are_drawn_as_the_records_have_them(self):
+    def test_dynamic_masking_uses_the_flags_of_the_records(self):
         def masking(manifest):
             return pretraining_input.build_input(
                 tiny_pretraining.make_config(

@@ -10,6 +10,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import evaluate as pretraining_evaluation
+from bert_tf.training import output as training_output
 from tests.support import logical_devices
 from tests.support import record_files
 
@@ -27,7 +28,7 @@ _CONFIG = BertConfig(
 
 
 def _numpy_results(model, examples):
-    """One example at a time, in float64."""
+    """Evaluates one example at a time, in float64."""
     sums = np.zeros(6)
     for example in examples:
         batch = {
@@ -67,10 +68,10 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         self.folder = self.create_tempdir().full_path
         self.examples = [record_files.make_features(n) for n in range(21)]
         path = record_files.write(f"{self.folder}/data", range(21))
-        # 21 examples in batches of 8: three rows of the last do not count.
+        # 21 examples in batches of 8: three rows of the last batch are blank.
         self.data = PretrainingInput([path], 8, 3, 8)
 
-    def test_equals_numpy_over_all_examples(self):
+    def test_matches_numpy_over_all_examples(self):
         model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
         results = pretraining_evaluation.evaluate(
@@ -80,7 +81,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(results.keys(), expected.keys())
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
-        # The means of batches differ here, so the test can tell.
+        # Batches have different means, so a mean of means would fail.
         first = pretraining_evaluation.evaluate(
             model, self.data.evaluation_dataset(), 12, max_eval_steps=1
         )
@@ -89,15 +90,15 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
 
     @parameterized.parameters((2, 8), (4, 3))
-    def test_any_number_of_devices_gives_the_same(self, count, batch_size):
+    def test_results_do_not_depend_on_the_devices(self, count, batch_size):
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{number}" for number in range(count)]
         )
         with strategy.scope():
             model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
-        # Neither do batches divide the examples, nor replicas the batches; in
-        # batches of 3 the fourth replica has blank rows only.
+        # The last batch is not full, and replicas get unequal shares; in
+        # batches of 3 the fourth replica has only blank rows.
         data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
         results = pretraining_evaluation.evaluate(
             model, data.evaluation_dataset(), 12, strategy=strategy
@@ -106,7 +107,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
 
-    def test_without_next_sentence_only_masked_lm_is_measured(self):
+    def test_without_next_sentence(self):
         model = bert_model.BertForPretraining(_CONFIG)
         results = pretraining_evaluation.evaluate(
             model,
@@ -120,10 +121,10 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(results["loss"], results["masked_lm_loss"])
 
-    def test_writes_the_originals_form(self):
+    def test_writes_results_in_the_original_format(self):
         path = os.path.join(self.folder, "eval_results.txt")
         results = {"loss": 1 / 3, "global_step": 20, "masked_lm_loss": 0.25}
-        pretraining_evaluation.write_results(path, results)
+        training_output.write_results(path, results)
         with open(path) as file:
             self.assertEqual(
                 file.read(),

@@ -27,7 +27,7 @@ class LeaveOutDamagedTest(tf.test.TestCase):
         self.source.explain.return_value = None
 
     def _leave_out(self, errors):
-        """Does what fails once for each error."""
+        """Runs an action that fails once for each error."""
         return pretraining_reader.leave_out_damaged(
             "training",
             mock.Mock(side_effect=[*errors, "done"]),
@@ -36,7 +36,7 @@ class LeaveOutDamagedTest(tf.test.TestCase):
             64,
         )
 
-    def test_goes_on_for_as_long_as_something_can_be_mended(self):
+    def test_continues_while_records_can_be_repaired(self):
         error = tf.errors.DataLossError(None, None, "corrupted record")
         self.source.repair.return_value = True
         self.assertEqual(self._leave_out([error, error]), "done")
@@ -47,7 +47,7 @@ class LeaveOutDamagedTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "a.tfrecord is corrupt"):
             self._leave_out([error])
 
-    def test_damage_that_other_workers_do_not_see_ends_the_run(self):
+    def test_damage_on_one_worker_ends_the_run(self):
         cluster = Cluster(("a:1", "b:1", "c:1"), 2)
         self.devices = device_setup.Devices(
             self.devices.strategy,
@@ -65,7 +65,7 @@ class LeaveOutDamagedTest(tf.test.TestCase):
         meet.assert_called_once_with(cluster, "training 0", mock.ANY)
         self.source.repair.assert_not_called()
 
-    def test_all_must_read_and_leave_out_the_same(self):
+    def test_workers_must_have_the_same_records(self):
         self.source.budget.spend("b.tfrecord", 3, 96, "a bad checksum")
         coordinator = mock.create_autospec(Coordinator, instance=True)
         self.devices = dataclasses.replace(
@@ -81,13 +81,13 @@ class LeaveOutDamagedTest(tf.test.TestCase):
                 "record 3 of b.tfrecord": "a bad checksum",
             },
         )
-        # The copies of damaged files go whatever happens.
+        # The copies of damaged files are always removed.
         self.source.close.assert_called_once_with()
         coordinator.agree.side_effect = UserError("All workers must have")
         with self.assertRaisesRegex(UserError, "All workers must have"):
             self._leave_out([])
 
-    def test_a_lone_worker_waits_for_nobody(self):
+    def test_a_single_worker_does_not_wait(self):
         self.assertEqual(worker_health.meet(None, "training 0", 1000.0), [])
 
 

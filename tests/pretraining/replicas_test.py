@@ -1,7 +1,7 @@
-"""Tests that a step is the same however many devices share it.
+"""Tests that a step does not depend on the number of devices.
 
-Sums of other parts round otherwise, so trajectories agree within a tolerance;
-the rate is small, as Adam makes whole steps of the smallest differences.
+Other splits round differently, so trajectories agree within a tolerance; the
+rate is small, as Adam turns even tiny differences into whole steps.
 """
 
 import functools
@@ -17,7 +17,7 @@ from tests.support.step_trainer import StepTrainer
 logical_devices.make()
 
 _CALLS = (1, 4, 15, 30)
-# Its gradient is rounding alone.
+# Its gradient is only rounding.
 _WITHOUT_GRADIENT = "/key/bias"
 
 
@@ -42,7 +42,7 @@ class _TestCase(tf.test.TestCase, parameterized.TestCase):
 
 
 class FewStepsTest(_TestCase):
-    def test_seven_examples_on_four_devices_are_clipped_together(self):
+    def test_clips_the_gradient_of_all_devices_together(self):
         options = {
             "batch_size": 7,
             "optimizer": "lamb",
@@ -50,13 +50,13 @@ class FewStepsTest(_TestCase):
             "weight_scale": 1.0,
         }
         expected = StepTrainer(**options).train(1, 4)
-        # So that clipping changes all steps: of parts it would be another.
+        # Clipping changes all steps, and clipping parts would differ.
         for metrics in expected.metrics:
             self.assertGreater(metrics["grad_norm"], 2.0)
         received = StepTrainer(devices=4, **options).train(1, 4)
         self.assert_same_run(received, expected, 1e-4)
 
-    def test_each_example_has_dropout_of_its_own(self):
+    def test_each_example_has_its_own_dropout(self):
         trainer = StepTrainer(devices=4)
         shares = [
             trainer.strategy.experimental_local_results(
@@ -72,12 +72,12 @@ class FewStepsTest(_TestCase):
 @pytest.mark.thorough
 class FiftyStepsTest(_TestCase):
     @parameterized.product(
-        parts=[(1, 2), (2, 0), (2, 2), (4, 0), (4, 1)],
+        split=[(1, 2), (2, 0), (2, 2), (4, 0), (4, 1)],
         optimizer=["bert_adam", "lamb"],
     )
-    def test_trajectory_is_that_of_one_device(self, parts, optimizer):
+    def test_trajectory_equals_one_device(self, split, optimizer):
         options = {"optimizer": optimizer, "dropout": 0.0}
-        devices, max_micro_batch_size = parts
+        devices, max_micro_batch_size = split
         received = StepTrainer(
             devices=devices,
             max_micro_batch_size=max_micro_batch_size,
@@ -85,7 +85,7 @@ class FiftyStepsTest(_TestCase):
             num_train_steps=60,
             **options,
         ).train(*_CALLS)
-        self.assertEqual(received.loop.step, 50)
+        self.assertEqual(received.training_step.global_step, 50)
         self.assert_same_run(received, _one_device(**options))
 
     @parameterized.parameters("mixed_bfloat16", "mixed_float16")
@@ -110,7 +110,7 @@ class FiftyStepsTest(_TestCase):
             for other in others:
                 self.assertAllEqual(other, first, name)
 
-    def test_dropout_repeats_itself_with_its_seed_alone(self):
+    def test_dropout_depends_on_the_seed(self):
         first, again, other = (
             StepTrainer(devices=2, max_micro_batch_size=2, seed=seed).train(
                 1, 9

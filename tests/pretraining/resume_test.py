@@ -1,4 +1,4 @@
-"""Pretraining that is killed and started again, as processes."""
+"""Tests that killed pretraining processes resume bit for bit."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ class PretrainResumeTest(tf.test.TestCase):
         for name, value in tf1_checkpoint.read(through).items():
             self.assertAllEqual(state[name], value, name)
 
-    def test_mistake_is_one_sentence_and_exit_status_1(self):
+    def test_a_wrong_flag_is_one_line_and_exit_status_1(self):
         folder = self.create_tempdir().full_path
         flags = tiny_pretraining.write_flags(folder, max_seq_length=17)
         process = _start(**flags)

@@ -26,12 +26,12 @@ logical_devices.make()
 
 
 class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
-    def test_leaves_what_it_promises(self):
+    def test_writes_metrics_checkpoints_and_model(self):
         log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
 
-        self.assertStartsWith(log[1], "A fresh start")
+        self.assertStartsWith(log[1], "Training from scratch")
         text = "\n".join(log)
-        for said in (
+        for fragment in (
             "1,514 parameters",
             "Memory of a step",
             "precision float32 (--mixed_precision=float32)",
@@ -39,7 +39,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             " left",
             "the tanh form",
         ):
-            self.assertIn(said, text)
+            self.assertIn(fragment, text)
         lines = self.metrics()
         self.assertEqual([line["step"] for line in lines], [1, 2, 4])
         self.assertEqual(
@@ -71,11 +71,11 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 "next_sentence_loss",
             ],
         )
-        left = set(os.listdir(self.path("out")))
+        names = set(os.listdir(self.path("out")))
         self.assertContainsSubset(
-            {"learning_curves.png", "summaries", "model.ckpt-5.index"}, left
+            {"learning_curves.png", "summaries", "model.ckpt-5.index"}, names
         )
-        # The model directory holds the weights of the last checkpoint.
+        # The model directory has the weights of the last checkpoint.
         directory = model_directory.read_model(self.path("out", "model"))
         self.assertEqual(
             directory.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
@@ -87,7 +87,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in directory.weights.items():
             self.assertAllEqual(value, tensors[name], name)
 
-    def test_finished_run_finishes_at_once(self):
+    def test_rerunning_a_finished_run_does_nothing(self):
         self.pretrain(num_train_steps=2)
         written = os.stat(self.path("out", "model", "README.md")).st_mtime_ns
         log = self.pretrain(num_train_steps=2)
@@ -98,7 +98,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             written,
         )
 
-    def test_a_later_phase_is_not_taken_for_an_earlier_one(self):
+    def test_refuses_to_end_before_the_last_checkpoint(self):
         self.pretrain(num_train_steps=4)
         path = self.path("out", "model", "README.md")
         written = os.stat(path).st_mtime_ns
@@ -108,7 +108,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.pretrain(num_train_steps=4, stop_at_step=2)
         self.assertEqual(os.stat(path).st_mtime_ns, written)
 
-    def test_output_dir_is_a_folder_that_can_be_read_again(self):
+    def test_refuses_bad_output_dirs(self):
         files.write_text(self.path("out"), "")
         for path, message in (
             (self.path("out"), "--output_dir=.* is no folder"),
@@ -117,7 +117,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             with self.assertRaisesRegex(UserError, message):
                 self.pretrain(output_dir=path)
 
-    def test_evaluation_is_of_the_model_that_was_trained(self):
+    def test_refuses_to_evaluate_as_another_model(self):
         self.pretrain(num_train_steps=1)
         flags = {"do_train": False, "do_eval": True, "num_train_steps": 1}
         with self.assertRaisesRegex(
@@ -125,10 +125,10 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         ):
             self.pretrain(hidden_act="relu", **flags)
         log = self.pretrain(hidden_act="relu", allow_changed_data=True, **flags)
-        self.assertIn("Evaluated otherwise, as allowed", "\n".join(log))
+        self.assertIn("as allowed: bert_config.hidden_act", "\n".join(log))
         self.pretrain(**flags)
 
-    def test_records_to_evaluate_on_are_looked_at_first(self):
+    def test_checks_evaluation_records_before_training(self):
         longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
         records = tiny_pretraining.write_records(
             self.path("long.tfrecord"), range(3), **longer
@@ -138,10 +138,10 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self.pretrain(do_eval=True, eval_input_file=path)
             self.assertFalse(os.path.exists(self.path("out")))
 
-    def test_going_on_equals_going_through(self):
+    def test_resuming_equals_an_uninterrupted_run(self):
         self.pretrain(output_dir=self.path("through"))
         self.pretrain(stop_at_step=3)
-        # A killed run may leave lines of steps that it has to repeat.
+        # A killed run may have written lines of steps that it repeats.
         with open(self.path("out", training_metrics.METRICS_FILE), "a") as file:
             file.write('{"step": 4, "loss": 9}\n{"step": 5, "lo')
         self.pretrain(stop_at_step=6)
@@ -159,7 +159,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in tf1_checkpoint.read(self.path("through")).items():
             self.assertAllEqual(tensors[name], value, name)
 
-    def test_second_phase_goes_on_with_longer_records(self):
+    def test_second_phase_continues_with_longer_records(self):
         self.pretrain(stop_at_step=4)
         longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
         records = tiny_pretraining.write_records(
@@ -167,26 +167,26 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
         log = self.pretrain(input_file=records, **longer)
         self.assertStartsWith(log[1], "Resumed at step 4")
-        named = [line for line in log if "New phase from step 4" in line]
-        self.assertLen(named, 1)
-        self.assertRegex(named[0], "input_file was.*long.tfrecord")
-        self.assertRegex(named[0], "max_seq_length was 8 and is 16")
-        # 0.01 * (1 - 5 / 6): the schedule goes on.
+        lines = [line for line in log if "New phase from step 4" in line]
+        self.assertLen(lines, 1)
+        self.assertRegex(lines[0], "input_file was.*long.tfrecord")
+        self.assertRegex(lines[0], "max_seq_length was 8 and is 16")
+        # 0.01 * (1 - 5 / 6): the schedule continues.
         last = self.metrics()[-1]
         self.assertEqual(last["step"], 6)
         self.assertAllClose(last["learning_rate"], 0.01 / 6)
-        # Going on in the second phase is no change.
+        # Resuming the second phase is no change.
         log = self.pretrain(input_file=records, **longer)
         self.assertNotIn("New phase", "\n".join(log))
 
     def test_evaluates_a_new_model(self):
         log = self.pretrain(do_train=False, do_eval=True)
-        self.assertIn("has learnt nothing", "\n".join(log))
+        self.assertIn("new and untrained", "\n".join(log))
         results = files.read_bytes(self.path("out", "eval_results.txt"))
         self.assertIn(b"global_step = 0\n", results)
         self.assertFalse(os.path.exists(self.path("out", "model")))
 
-    def test_evaluates_a_checkpoint_on_whatever_records(self):
+    def test_evaluates_a_checkpoint_on_other_records(self):
         self.pretrain(num_train_steps=2, use_next_sentence=False)
         records = tiny_pretraining.write_records(self.path("held.tfrecord"))
         log = self.pretrain(
@@ -198,7 +198,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn(b"global_step = 2\n", results)
 
     @pytest.mark.thorough
-    def test_options_have_their_effect(self):
+    def test_options_have_an_effect(self):
         losses = {}
         for name, options in {
             "plain": {},
@@ -220,7 +220,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name in ("seed", "masks", "task"):
             self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
 
-    def test_records_of_the_original_have_nothing_to_check(self):
+    def test_records_without_a_manifest(self):
         records = tiny_pretraining.write_records(
             self.path("plain.tfrecord"), with_manifest=False
         )
@@ -229,17 +229,17 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         directory = model_directory.read_model(self.path("out", "model"))
         self.assertIsNone(directory.vocabulary)
 
-    def test_flags_without_meaning_warn_once(self):
+    def test_flags_without_effect_warn_once(self):
         log = self.pretrain(num_train_steps=1, master="local", num_tpu_cores=8)
-        warned = [line for line in log if "mean nothing" in line]
-        self.assertLen(warned, 1)
-        self.assertIn("--master, --num_tpu_cores", warned[0])
+        warnings = [line for line in log if "no effect" in line]
+        self.assertLen(warnings, 1)
+        self.assertIn("--master, --num_tpu_cores", warnings[0])
 
 
-class PretrainTroubleTest(
+class PretrainErrorsTest(
     pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
 ):
-    def test_loss_that_is_not_finite_keeps_batch_and_checkpoint(self):
+    def test_an_infinite_loss_dumps_the_batch(self):
         with self.assertRaisesRegex(
             UserError, "Step 2 is not finite"
         ) as raised:
@@ -282,7 +282,7 @@ class PretrainTroubleTest(
         with self.assertRaisesRegex(UserError, "has 64 lines.*70"):
             self.pretrain()
 
-    def test_refuses_a_vocabulary_the_records_were_not_made_with(self):
+    def test_refuses_another_vocabulary_than_the_records(self):
         tokens = list(tiny_pretraining.VOCABULARY.tokens)
         tokens[-2:] = tokens[:-3:-1]
         other = Vocabulary(tokens)
@@ -290,14 +290,14 @@ class PretrainTroubleTest(
         with self.assertRaisesRegex(UserError, f"(?s).*{other.hash}"):
             self.pretrain(vocab_file=self.path("other.txt"))
 
-    def test_refuses_ids_the_model_does_not_have(self):
+    def test_refuses_ids_outside_the_vocabulary(self):
         records = tiny_pretraining.write_records(
             self.path("x.tfrecord"), [7, 64, 3, 4], with_manifest=False
         )
         with self.assertRaisesRegex(UserError, "vocab_size=64"):
             self.pretrain(input_file=records)
 
-    def test_refuses_to_go_on_as_another_run(self):
+    def test_refuses_to_resume_with_other_settings(self):
         self.pretrain(num_train_steps=2)
         before = self.metrics()
         deeper = dataclasses.replace(
@@ -329,20 +329,20 @@ class PretrainTroubleTest(
 
 class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def _fill(self, folder, free):
-        """Leaves `free` bytes on the small file system."""
+        """Fills the small file system up to `free` bytes."""
         usage = os.statvfs(folder)
         size = usage.f_bavail * usage.f_frsize - free
         pathlib.Path(folder, "filler").write_bytes(bytes(size))
 
-    def test_training_goes_on_without_checkpoints(self):
+    def test_training_continues_without_checkpoints(self):
         with full_disk.mount(self, megabytes=4) as folder:
-            # A checkpoint of the widened model takes 0.6 MB, it alone 0.2.
+            # A checkpoint of the wider model takes 0.6 MB, the model alone 0.2.
             wide = dataclasses.replace(
                 tiny_pretraining.CONFIG, hidden_size=128, intermediate_size=128
             )
             files.write_text(self.path("bert_config.json"), wide.to_json())
             self._fill(folder, 1_000_000)
-            # No further phase can go on from there.
+            # Training cannot resume from there.
             with self.assertRaisesRegex(
                 UserError, "checkpoint of step 6 could not .*the model is there"
             ):
@@ -364,9 +364,9 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
                             self.folder, output_dir=folder
                         )
                     )
-            said = [x for x in logs.output if "The checkpoint of step" in x]
-            self.assertLen(said, 3)
-            # Nothing half-written; what TensorBoard reads may be empty.
+            lines = [x for x in logs.output if "The checkpoint of step" in x]
+            self.assertLen(lines, 3)
+            # No half-written files; TensorBoard's files may be empty.
             self.assertContainsSubset(
                 os.listdir(folder), ["filler", "summaries"]
             )

@@ -11,8 +11,8 @@ from bert_tf.training import memory
 from tests.support import tiny_pretraining
 
 
-class AssemblyTest(tf.test.TestCase):
-    def _assemble(self, preferred_micro_batch=0, **flags):
+class BuildTrainingTest(tf.test.TestCase):
+    def _build(self, preferred_micro_batch=0, **flags):
         folder = self.create_tempdir().full_path
         config = tiny_pretraining.make_config(folder, **flags)
         return training_setup.build_training(
@@ -22,33 +22,31 @@ class AssemblyTest(tf.test.TestCase):
             preferred_micro_batch,
         )
 
-    def test_batches_that_are_accumulated_make_one_larger_step(self):
-        parts = self._assemble(
-            train_batch_size=4, gradient_accumulation_steps=2
-        )
-        self.assertEqual(parts.plan, StepPlan(8, 1, 4))
-        self.assertEqual(parts.plan.num_micro_batches, 2)
+    def test_accumulated_batches_make_one_step(self):
+        setup = self._build(train_batch_size=4, gradient_accumulation_steps=2)
+        self.assertEqual(setup.plan, StepPlan(8, 1, 4))
+        self.assertEqual(setup.plan.num_micro_batches, 2)
 
-    def test_micro_batch_is_what_fits_or_what_was_before(self):
+    def test_micro_batch_fits_or_stays_as_before(self):
         flags = {"train_batch_size": 12, "micro_batch_size": "auto"}
         estimate = memory.MemoryEstimate(fixed=10_000, per_example=1_000)
         with (
             mock.patch.object(memory, "estimate", return_value=estimate),
             mock.patch.object(memory, "available_bytes", return_value=500),
         ):
-            few = self._assemble(**flags)
-            as_before = self._assemble(preferred_micro_batch=6, **flags)
-        # There are 500 and the 12 x 1,514 of weights and slots, of which 0.8
-        # are planned with.
+            few = self._build(**flags)
+            as_before = self._build(preferred_micro_batch=6, **flags)
+        # 500 and the 12 x 1,514 of weights and slots are available; 0.8 of that
+        # is usable.
         self.assertEqual(few.plan.micro_batch_size, 4)
         self.assertEqual(as_before.plan.micro_batch_size, 6)
 
     def test_flags_reach_the_model(self):
-        parts = self._assemble(remat=True, xla="off", schedule_start_step=3)
-        self.assertTrue(parts.model.bert.encoder.remat)
-        self.assertFalse(parts.model.fuse)
+        setup = self._build(remat=True, xla="off", schedule_start_step=3)
+        self.assertTrue(setup.model.bert.encoder.remat)
+        self.assertFalse(setup.model.fuse)
         rates = [
-            float(parts.optimizer.learning_rate_at(tf.constant(step)))
+            float(setup.optimizer.learning_rate_at(tf.constant(step)))
             for step in (3, 4)
         ]
         self.assertAllClose(rates, [0.0, 0.005])

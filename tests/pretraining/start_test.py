@@ -1,4 +1,4 @@
-"""Tests of what pretraining starts from, and of going on elsewhere."""
+"""Tests for --init_checkpoint and --init_optimizer_state."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ _SPEED = ("examples_per_second", "tokens_per_second")
 
 
 class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
-    """Each test begins with a run that has done three of its six steps."""
+    """Tests that start with a run that has done three of its six steps."""
 
     @classmethod
     def setUpClass(cls):
@@ -45,7 +45,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         return self.path(name)
 
     def bare(self):
-        """Returns a checkpoint without anything that describes it."""
+        """Returns a checkpoint without configuration and vocabulary."""
         os.mkdir(self.path("bare"))
         for suffix in (".index", ".data-00000-of-00001"):
             shutil.copy(
@@ -54,32 +54,32 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             )
         return self.path("bare", "alone.ckpt")
 
-    def assert_weights_are_the_first_runs(self, found, but=()):
+    def assert_weights_of_first_run(self, tensors, but=()):
         for name, value in self.first.items():
             if not weight_map.is_optimizer_state(name):
                 if weight_map.part_of(name) not in but:
-                    self.assertAllEqual(found[name], value, name)
+                    self.assertAllEqual(tensors[name], value, name)
 
-    def test_takes_weights_but_not_moments_and_step(self):
+    def test_loads_weights_without_moments_and_step(self):
         for name, path in {
             "training": self.path("first"),
             "hugging": self.convert("huggingface", "hugging"),
         }.items():
-            # With a rate of 0 the weights stay what they were.
+            # With a learning rate of 0 the weights do not change.
             log = self.pretrain(
                 init_checkpoint=path,
                 output_dir=self.path("next", name),
                 num_train_steps=1,
             )
-            self.assertStartsWith(log[1], "Initialised from the checkpoint")
+            self.assertStartsWith(log[1], "Initialized from the checkpoint")
             self.assertIn("loaded 30 weights; new: none", "\n".join(log))
-            found = tf1_checkpoint.read(self.path("next", name))
-            self.assert_weights_are_the_first_runs(found)
-            self.assertEqual(found["global_step"], 1)
+            tensors = tf1_checkpoint.read(self.path("next", name))
+            self.assert_weights_of_first_run(tensors)
+            self.assertEqual(tensors["global_step"], 1)
             moment = "bert/pooler/dense/kernel/adam_v"
-            self.assertNotAllClose(found[moment], self.first[moment])
+            self.assertNotAllClose(tensors[moment], self.first[moment])
 
-    def test_heads_that_are_not_there_are_new(self):
+    def test_missing_heads_are_new(self):
         stored = formats.read(self.path("first"))
         path = self.convert(
             "huggingface",
@@ -98,12 +98,12 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             "cls/seq_relationship/output_bias;",
             "\n".join(log),
         )
-        self.assert_weights_are_the_first_runs(
+        self.assert_weights_of_first_run(
             tf1_checkpoint.read(self.path("out")),
             but=("bert/pooler", "cls/seq_relationship"),
         )
 
-    def test_going_on_elsewhere_equals_going_through(self):
+    def test_optimizer_state_continues_the_run_bit_for_bit(self):
         self.pretrain(output_dir=self.path("through"))
         expected = tf1_checkpoint.read(self.path("through"))
         for name, path in {
@@ -116,11 +116,11 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 init_optimizer_state=True,
                 output_dir=self.path("next", name),
             )
-            self.assertIn("training goes on at step 3.", "\n".join(log))
-            found = tf1_checkpoint.read(self.path("next", name))
-            self.assertEqual(set(found), set(expected))
+            self.assertIn("training continues at step 3.", "\n".join(log))
+            tensors = tf1_checkpoint.read(self.path("next", name))
+            self.assertEqual(set(tensors), set(expected))
             for tensor, value in expected.items():
-                self.assertAllEqual(found[tensor], value, tensor)
+                self.assertAllEqual(tensors[tensor], value, tensor)
             lines, all_lines = (
                 [
                     {k: v for k, v in line.items() if k not in _SPEED}
@@ -131,7 +131,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             )
             self.assertNotEmpty(lines)
             self.assertEqual(lines, all_lines)
-        # Started again it goes on with its own checkpoint.
+        # A rerun resumes from its own checkpoint.
         log = self.pretrain(
             init_checkpoint=path,
             init_optimizer_state=True,
@@ -139,7 +139,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
         self.assertStartsWith(log[1], "Resumed at step 6")
 
-    def test_refuses_state_that_is_not_there_or_at_its_end(self):
+    def test_refuses_missing_state_and_finished_runs(self):
         for flags, message in (
             (
                 {"init_checkpoint": self.path("first", "model")},
@@ -154,7 +154,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self.pretrain(init_optimizer_state=True, **flags)
         self.assertFalse(os.path.exists(self.path("out")))
 
-    def test_exact_gelu_is_not_taken_for_the_tanh_form(self):
+    def test_refuses_exact_gelu_for_the_tanh_form(self):
         exact = self.convert(
             "huggingface",
             "exact",
@@ -185,8 +185,8 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.pretrain(init_checkpoint=path)
         self.assertFalse(os.path.exists(self.path("out")))
 
-    def test_output_directory_says_what_its_checkpoints_are(self):
-        # As it is before training has come to its end.
+    def test_output_directory_describes_its_checkpoints(self):
+        # As it is before training has ended.
         shutil.rmtree(self.path("first", "model"))
         stored = formats.read(self.path("first"))
         self.assertEqual(stored.config, tiny_pretraining.CONFIG)
@@ -194,7 +194,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             stored.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
         )
         self.assertEqual(stored.optimizer_state["global_step"], 3)
-        # What somebody put there stays, however it is laid out.
+        # Existing files stay, in any formatting.
         own = self.path("first", "bert_config.json")
         with open(own) as file:
             text = file.read().replace("\n", "")
@@ -205,9 +205,9 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         log = self.pretrain(output_dir=self.path("first"), stop_at_step=4)
         with open(own) as file:
             self.assertEqual(file.read(), text)
-        said = [line for line in log if "was there already" in line]
-        self.assertLen(said, 1)
-        self.assertIn("vocab.txt", said[0])
+        warnings = [line for line in log if "exists already" in line]
+        self.assertLen(warnings, 1)
+        self.assertIn("vocab.txt", warnings[0])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Three workers, of which one dies or falls silent, and what is left of it."""
+"""Tests that three workers stop when one dies or hangs, and can resume."""
 
 import re
 import shutil
@@ -14,16 +14,16 @@ from tests.support import tiny_pretraining
 from tests.support import worker_processes
 
 _STEPS = 200
-# How long the others may take to stop, in seconds.
+# Maximum time until the others stop, in seconds.
 _PATIENCE = 60
 
 
 class WorkersKilledTest(pretrain_case.PretrainCase, tf.test.TestCase):
     @pytest.mark.thorough
-    def test_all_stop_and_go_on_as_if_nothing_had_been(self):
+    def test_all_stop_and_resume_bit_for_bit(self):
         with self._started(3, "undisturbed") as workers:
             worker_processes.finish(workers)
-        # The last one, the chief, and one that still exists but is silent.
+        # The last worker, the chief, and one that hangs.
         for victim, number, step, name in (
             (2, signal.SIGKILL, 40, "Worker 2 (at "),
             (0, signal.SIGKILL, 80, "Worker 0 (the chief, at "),
@@ -49,7 +49,7 @@ class WorkersKilledTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in expected.items():
             self.assertAllEqual(tensors[name], value, name)
 
-        # With fewer workers the same batches are shared in another way.
+        # Fewer workers split the same batches differently.
         with self._started(2, "fewer") as workers:
             chiefs, _ = worker_processes.finish(workers)
         self.assertRegex(chiefs, "Resumed at step [0-9]")
@@ -74,11 +74,11 @@ class WorkersKilledTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
 
     def _check_end(self, worker, name):
-        """Checks that a worker ends soon, and says because of whom."""
+        """Checks that a worker ends in time and names the lost worker."""
         self.assertEqual(worker.wait(_PATIENCE), 1, worker.log)
-        # Who is slow to look may find another one gone by then, too.
+        # A slow worker may find that a second one has ended by then.
         self.assertRegex(worker.log, f"(?i)ERROR: .*{re.escape(name)}")
-        self.assertIn("start the same command on all workers", worker.log)
+        self.assertIn("rerun the same command on all workers", worker.log)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pretraining on two workers, one of which is asked to stop."""
+"""Tests that all workers stop when one gets SIGTERM."""
 
 import os
 import re
@@ -23,10 +23,10 @@ class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
             if any(line["step"] >= step for line in self.metrics()):
                 return
             time.sleep(0.02)
-        self.fail(f"Step {step} never came.")
+        self.fail(f"Step {step} was never done.")
 
     @pytest.mark.slow
-    def test_all_stop_that_wait_for_another_one(self):
+    def test_waiting_workers_stop(self):
         tiny_pretraining.write_records(self.path("a.tfrecord"))
         flags = {"input_file": self.path("a.tfrecord"), "num_train_steps": 5}
         command = tiny_pretraining.command_line(
@@ -35,15 +35,15 @@ class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
         with worker_processes.started(3, *command, absent=[2]) as workers:
             for worker in workers:
-                # Also for each other, if they are slow; they listen by now.
+                # Slow workers may also wait for each other; they listen now.
                 worker.wait_for("Waiting for ")
             workers[1].kill(signal.SIGTERM)
             logs = worker_processes.finish(workers)
-        self.assertIn("as another worker was asked to", logs[0])
-        self.assertIn("Stopped as asked (SIGTERM)", logs[1])
+        self.assertIn("another worker got SIGTERM", logs[0])
+        self.assertIn("Stopped on SIGTERM", logs[1])
 
     @pytest.mark.thorough
-    def test_all_stop_and_one_goes_on_alone(self):
+    def test_all_stop_and_one_resumes_alone(self):
         path = self.path("a.tfrecord")
         tiny_pretraining.write_records(path)
         record_files.damage(path, 3)
@@ -64,14 +64,14 @@ class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
             workers[1].kill(signal.SIGTERM)
             logs = worker_processes.finish(workers)
         stops = [
-            {*re.findall(r"Stopped at step (\d+) as asked", log)}
+            {*re.findall(r"Stopped at step (\d+) on SIGTERM", log)}
             for log in logs
         ]
         self.assertLen(stops[0], 1)
         self.assertEqual(stops[0], stops[1])
         for log in logs:
-            self.assertIn("left out, 1 of at most 1", log)
-        # The chief alone tells how far they are.
+            self.assertIn("skipped, 1 of at most 1", log)
+        # Only the chief logs the progress.
         self.assertIn("tokens/s", logs[0])
         self.assertNotIn("tokens/s", logs[1])
         steps = [line["step"] for line in self.metrics()]

@@ -1,4 +1,4 @@
-"""Several processes train as one does."""
+"""Tests that several workers train as one process does."""
 
 import dataclasses
 
@@ -21,9 +21,9 @@ class WorkersTrajectoryTest(
     pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
 ):
     @parameterized.parameters(
-        # Dropout's masks are those of the examples, whoever computes them.
+        # Dropout masks depend on the example, not on the worker.
         {"num_workers": 2, "dropout": 0.1, "micro_batch_size": "2"},
-        # 7 examples for three: one row is blank, of each step.
+        # 7 examples for three workers: two rows of each step are blank.
         {"num_workers": 3, "dropout": 0.0, "micro_batch_size": "0"},
     )
     @pytest.mark.thorough
@@ -63,12 +63,12 @@ class WorkersTrajectoryTest(
         for name, value in tf1_checkpoint.read(self.path("out")).items():
             self.assertAllClose(tensors[name], value, 0, 1e-5, name)
 
-        # All workers have the same weights, to the last bit.
+        # All workers have the same weights, bit for bit.
         for index in range(num_workers):
             own = np.load(self.path(f"workers.worker{index}.npz"))
             for name in own.files:
                 self.assertAllEqual(own[name], tensors[name], name)
-        # One bar and one log of metrics are enough.
+        # Only the chief logs metrics.
         for index, log in enumerate(logs):
             self.assertEqual("Step 50 of 50" in log, index == 0, log)
 

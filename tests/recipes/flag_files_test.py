@@ -1,4 +1,4 @@
-"""Runs the flag files as a user types them, from the repository root."""
+"""Tests that the flag files run from the repository root."""
 
 import os
 import pathlib
@@ -72,7 +72,7 @@ class FlagFilesTest(tf.test.TestCase):
                 "--nosplit_sentences",
             )
 
-    def test_without_data_one_sentence_says_how_to_make_them(self):
+    def test_missing_data_error_says_how_to_make_it(self):
         result = self._run("pretrain", "--flagfile=base.flags")
 
         self.assertEqual(result.returncode, 1)
@@ -85,7 +85,7 @@ class FlagFilesTest(tf.test.TestCase):
             self.assertIn(needed, result.stderr)
 
     @pytest.mark.thorough
-    def test_base_does_a_step(self):
+    def test_base_trains_one_step(self):
         self._make_data()
 
         log = self._succeed(
@@ -99,7 +99,7 @@ class FlagFilesTest(tf.test.TestCase):
             self.assertTrue((self.root / "output/base" / name).exists(), name)
 
     @pytest.mark.thorough
-    def test_tiny_goes_on_in_phase_2(self):
+    def test_tiny_continues_in_phase_2(self):
         self._make_data()
         short = ("--num_train_steps=4", "--max_eval_steps=1")
 

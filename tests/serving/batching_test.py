@@ -1,4 +1,4 @@
-"""Tests of merging, with a servable that notes how it was called."""
+"""Tests for bert_tf.serving.batching, with a servable that records calls."""
 
 import asyncio
 import threading
@@ -8,9 +8,8 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from bert_tf.serving import batching
-from bert_tf.serving import batching_options
 from bert_tf.serving import errors
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import TensorSpec
@@ -19,7 +18,7 @@ _TIMEOUT_SECONDS = 60
 
 
 class _Recorder(Servable):
-    """Doubles numbers once it is let; refuses the number 13."""
+    """Doubles numbers when it is released; refuses the number 13."""
 
     def __init__(self, output_rows=None, repeats=1):
         spec = TensorSpec(tf.int64, (None, None))
@@ -52,7 +51,7 @@ class _Recorder(Servable):
 
 
 def _run(servable, options, requests, cancel=()):
-    """Returns what each of the requests gets, and the calls' sizes.
+    """Returns the result of each request, and the sizes of the calls.
 
     The first request occupies the only thread until the others are queued.
     """
@@ -100,7 +99,7 @@ def _run(servable, options, requests, cancel=()):
 
 
 class BatchSchedulerTest(absltest.TestCase):
-    def test_merges_what_waits_and_splits_the_answers(self):
+    def test_merges_waiting_requests_and_splits_the_outputs(self):
         servable = _Recorder()
         values, observed, queued = _run(
             servable,
@@ -132,7 +131,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(values, [[[2]], [[4]], [[6]], [[8]], [[10]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [4]], [[3]], [[5]]])
 
-    def test_what_runs_alone_has_its_place_in_the_queue(self):
+    def test_requests_that_run_alone_keep_their_place(self):
         large = [[1]] * 3
         values, _, queued = _run(
             _Recorder(),
@@ -145,7 +144,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(values[:3], [[[2]] * 3] * 3)
         self.assertEqual(values[3].code_name, "RESOURCE_EXHAUSTED")
 
-    def test_what_is_ready_does_not_wait_for_what_came_before(self):
+    def test_ready_batches_overtake_waiting_ones(self):
         servable = _Recorder()
         servable.gate.set()
         scheduler = batching.BatchScheduler(
@@ -185,7 +184,7 @@ class BatchSchedulerTest(absltest.TestCase):
         )
         self.assertEqual(values[-1], [[14]] * 5)
 
-    def test_a_bad_request_does_not_fail_its_neighbours(self):
+    def test_a_bad_request_does_not_fail_its_batch(self):
         servable = _Recorder()
         values, _, _ = _run(
             servable,
@@ -199,7 +198,7 @@ class BatchSchedulerTest(absltest.TestCase):
             servable.calls, [[[1]], [[2], [13], [4]], [[2]], [[13]], [[4]]]
         )
 
-    def test_runs_alone_what_gives_no_row_for_a_row(self):
+    def test_does_not_merge_signatures_with_one_output_row(self):
         servable = _Recorder(output_rows=1)
         with self.assertLogs(level="WARNING"):
             values, _, _ = _run(
@@ -210,7 +209,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(values, [[[2]], [[4]], [[6]]])
         self.assertEqual(servable.calls, [[[1]], [[2], [3]], [[2]], [[3]]])
 
-    def test_runs_alone_what_gives_two_rows_for_a_row(self):
+    def test_does_not_merge_signatures_with_two_rows_per_row(self):
         with self.assertLogs(level="WARNING"):
             values, _, _ = _run(
                 _Recorder(repeats=2),
@@ -219,7 +218,7 @@ class BatchSchedulerTest(absltest.TestCase):
             )
         self.assertEqual(values, [[[2], [2]], [[4], [4]], [[6], [6]]])
 
-    def test_tries_only_once_to_merge_what_gives_no_row_for_a_row(self):
+    def test_tries_only_once_to_merge_such_signatures(self):
         servable = _Recorder(output_rows=1)
         servable.gate.set()
         scheduler = batching.BatchScheduler(
@@ -312,7 +311,7 @@ class BatchSchedulerTest(absltest.TestCase):
         scheduler.stop()
         self.assertEqual(servable.calls, [[[0], [1], [2]]])
 
-    def test_leaves_out_who_has_gone(self):
+    def test_skips_cancelled_requests(self):
         servable = _Recorder()
         values, _, _ = _run(
             servable,
@@ -323,7 +322,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertEqual(servable.calls, [[[1]], [[3]]])
         self.assertIsInstance(values[1], asyncio.CancelledError)
 
-    def test_who_goes_while_it_is_computed_takes_nobody_along(self):
+    def test_cancelling_a_running_request_keeps_its_batch(self):
         servable = _Recorder()
         scheduler = batching.BatchScheduler(
             BatchingOptions(
@@ -350,10 +349,10 @@ class BatchSchedulerTest(absltest.TestCase):
         asyncio.run(main())
         self.assertEqual(servable.calls, [[[1], [2]]])
 
-    def test_does_not_merge_when_told_so(self):
+    def test_does_not_merge_with_batching_disabled(self):
         servable = _Recorder()
         servable.gate.set()
-        options = batching_options.without_merging()
+        options = batching.without_merging()
         _, observed, _ = _run(servable, options, [[[i]] for i in range(9)])
         self.assertEqual(observed, [(1, 1)] * 9)
 
@@ -381,7 +380,7 @@ class BatchSchedulerTest(absltest.TestCase):
         self.assertTrue(servable.is_closed)
         scheduler.stop()
 
-    def test_answers_what_is_queued_when_it_stops(self):
+    def test_stop_answers_queued_requests(self):
         servable = _Recorder()
         scheduler = batching.BatchScheduler(
             BatchingOptions(batch_timeout_micros=10**9, num_batch_threads=1)

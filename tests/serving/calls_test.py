@@ -1,4 +1,4 @@
-"""Tests of what is made of a model's outputs, where no toy has such."""
+"""Tests for bert_tf.serving.calls with unusual outputs."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from tensorflow_serving.apis import input_pb2
 
 from bert_tf.serving import calls
 from bert_tf.serving import errors
-from bert_tf.serving import json_predictions
+from bert_tf.serving import json_tensors
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import TensorSpec
 
@@ -33,7 +33,7 @@ def _example(**values):
 
 
 class InferenceTest(tf.test.TestCase, parameterized.TestCase):
-    def test_labels_that_are_no_utf_8_are_text_all_the_same(self):
+    def test_labels_that_are_not_utf_8_become_text(self):
         labels = np.array([[b"a\xff", "é".encode()]] * 2, object)
         call = calls._classification(_CLASSIFY, _TWO)
         result = call.respond({"classes": labels, "scores": _SCORES})
@@ -47,7 +47,7 @@ class InferenceTest(tf.test.TestCase, parameterized.TestCase):
         ({"scores": _SCORES[:, :1]}, "should match in dim_size.*2 vs. 1"),
         ({"classes": _SCORES}, "classes Tensor of DT_STRING"),
     )
-    def test_classes_that_are_none(self, changes, message):
+    def test_refuses_invalid_classes(self, changes, message):
         call = calls._classification(_CLASSIFY, _TWO)
         outputs = {"classes": _LABELS, "scores": _SCORES} | changes
         with self.assertRaisesRegex(errors.RequestError, message):
@@ -59,12 +59,12 @@ class InferenceTest(tf.test.TestCase, parameterized.TestCase):
         (np.zeros([3], np.float32), "Expected: 2 Got: 3"),
         (np.zeros([2]), "DT_FLOAT. Got: float64"),
     )
-    def test_scores_that_are_none(self, value, message):
+    def test_refuses_invalid_scores(self, value, message):
         call = calls._regression(_REGRESS, _TWO)
         with self.assertRaisesRegex(errors.RequestError, message):
             call.respond({"outputs": value})
 
-    def test_an_example_has_the_last_word(self):
+    def test_examples_override_the_context(self):
         request = input_pb2.Input()
         request.example_list_with_context.context.CopyFrom(_example(x=1, y=2))
         request.example_list_with_context.examples.add().CopyFrom(_example(x=3))
@@ -73,34 +73,34 @@ class InferenceTest(tf.test.TestCase, parameterized.TestCase):
         values = {x: f.float_list.value[0] for x, f in features.items()}
         self.assertEqual(values, {"x": 3, "y": 2})
 
-    def test_an_output_is_asked_for_once(self):
+    def test_refuses_duplicate_outputs(self):
         with self.assertRaisesRegex(errors.RequestError, "alias: scores"):
-            calls._wanted(_CLASSIFY, ["scores", "scores"])
-        wanted = calls._wanted(_CLASSIFY, ["scores", "classes"])
-        self.assertEqual(wanted, ("scores", "classes"))
+            calls._requested_outputs(_CLASSIFY, ["scores", "scores"])
+        names = calls._requested_outputs(_CLASSIFY, ["scores", "classes"])
+        self.assertEqual(names, ("scores", "classes"))
 
 
 class JsonTest(tf.test.TestCase):
-    def test_rows_are_as_many_in_each_output(self):
+    def test_outputs_must_have_equal_numbers_of_rows(self):
         outputs = {"a": np.zeros(2), "b": np.zeros(3)}
         with self.assertRaisesRegex(
             errors.RequestError, "b has inconsistent batch size: 3 expecting: 2"
         ):
-            json_predictions.write(outputs, True)
+            json_tensors.write_predictions(outputs, True)
         self.assertEqual(
-            json_predictions.write(outputs, False),
+            json_tensors.write_predictions(outputs, False),
             b'{"outputs":{"a":[0.0,0.0],"b":[0.0,0.0,0.0]}}',
         )
 
-    def test_digits_are_those_of_the_type_beside_nan_too(self):
+    def test_float_digits_with_and_without_nan(self):
         values = np.array([0.1, np.nan], np.float32)
         self.assertEqual(
-            json_predictions.write({"y": values}, True),
+            json_tensors.write_predictions({"y": values}, True),
             b'{"predictions": [0.1, NaN]}',
         )
         half = np.array([0.1, np.nan], np.float16)
         self.assertEqual(
-            json_predictions.write({"y": half}, True),
+            json_tensors.write_predictions({"y": half}, True),
             b'{"predictions": [0.099975586, NaN]}',
         )
 

@@ -109,7 +109,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
         for proto in (content, typed):
             values = self.predict("log", x=proto).outputs["y"].float_val
             self.assertAllClose(values, [0, 10 * np.log(4)])
-        # The last value stands for those that are left out.
+        # The last value is repeated for missing ones.
         repeated = tensor_pb2.TensorProto(dtype=7, string_val=[b"\xff"])
         repeated.tensor_shape.dim.add(size=3)
         values = self.predict("echo", text=repeated).outputs["text"].string_val
@@ -141,7 +141,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             grpc.StatusCode[code], message, self.predict, signature, **inputs
         )
 
-    def test_tensors_that_are_none(self):
+    def test_refuses_invalid_tensors(self):
         unknown = tensor_pb2.TensorProto(dtype=1)
         unknown.tensor_shape.unknown_rank = True
         negative = tensor_pb2.TensorProto(dtype=1)
@@ -175,7 +175,7 @@ class GrpcTest(tf.test.TestCase, parameterized.TestCase):
             x=huge,
         )
 
-    def test_wrong_names(self):
+    def test_refuses_wrong_names(self):
         self.assert_fails(
             grpc.StatusCode.INVALID_ARGUMENT,
             "output tensor alias not found in signature: z",

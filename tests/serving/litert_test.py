@@ -1,4 +1,4 @@
-"""Tests of the engine that runs encoders in LiteRT."""
+"""Tests for bert_tf.serving.litert."""
 
 import os
 import pathlib
@@ -13,7 +13,6 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.serving import errors
-from bert_tf.serving import lite_rows
 from bert_tf.serving import litert
 from bert_tf.serving import saved_model
 from bert_tf.serving.litert import LitertEngine
@@ -67,7 +66,7 @@ def _examples(inputs):
 
 
 def _ids(rank):
-    """Returns rows of ids; in one all is padding, one has padding within."""
+    """Returns rows of ids; one is all padding, one has padding inside."""
     rng = np.random.default_rng(2)
     shape = (4, 9) if rank == 2 else (2, 2, 9)
     ids = rng.integers(5, len(tiny_model.TOKENS), shape, np.int32)
@@ -86,15 +85,15 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
 
-    # Of outputs for pieces, and of rows on two axes.
+    # Outputs per token, and rows on two axes.
     @parameterized.parameters("tagging", "multiple_choice")
-    def test_both_engines_say_the_same(self, name):
+    def test_both_engines_agree(self, name):
         self._compare(name, ("serving_default", "from_ids"))
 
-    # All of them take longer than the suite has time.
+    # All heads would take too long.
     @parameterized.parameters(*every_head.NAMES)
     @pytest.mark.thorough
-    def test_both_engines_say_the_same_to_everything(self, name):
+    def test_both_engines_agree_on_all_signatures(self, name):
         self._compare(name, None)
 
     def _compare(self, name, signatures):
@@ -137,12 +136,12 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
 
     def _assert_same(self, expected, given, signature, inputs):
         names = tuple(signature.outputs)
-        wanted = expected.run(
+        reference = expected.run(
             expected.signatures[signature.name], inputs, names
         )
         answer = given.run(signature, inputs, names)
-        self.assertEqual(set(answer), set(wanted))
-        for key, value in wanted.items():
+        self.assertEqual(set(answer), set(reference))
+        for key, value in reference.items():
             self.assertEqual(answer[key].dtype, value.dtype, key)
             self.assertEqual(answer[key].shape, value.shape, key)
             if value.dtype.kind == "f":
@@ -152,7 +151,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LitertTest(tf.test.TestCase, parameterized.TestCase):
-    """A classifier in int8 behind a server."""
+    """Serves a classifier in int8."""
 
     @classmethod
     def setUpClass(cls):
@@ -184,7 +183,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
             self.base_path, engine="litert", model_name="m"
         )
 
-    def test_answers_and_takes_new_versions(self):
+    def test_serves_and_loads_new_versions(self):
         with self._serving() as (server, config):
             status, before = self._predict(config, list(_TEXTS))
             self.assertEqual(status, 200, before)
@@ -202,7 +201,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(after, before)
         self.assertLen(before["predictions"], len(_TEXTS))
 
-    def test_bad_ids_are_the_fault_of_who_sends_them(self):
+    def test_bad_ids_are_client_errors(self):
         good = {key: x[:1].tolist() for key, x in _ids(2).items()}
         vocab_size = len(tiny_model.TOKENS)
         longest = tiny_model.CONFIG.max_position_embeddings
@@ -242,7 +241,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "saved_model.pb", litert.MODEL_FILE, "litert/saved_model.pb"
     )
-    def test_half_a_version_waits_until_it_is_whole(self, name):
+    def test_incomplete_version_waits(self, name):
         path = pathlib.Path(self.base_path, "1", name)
         whole = path.read_bytes()
         path.unlink()
@@ -275,7 +274,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class _Sum:
-    """A model that sums the pieces of rows; says what it is called with."""
+    """A model that sums the tokens of rows and records its calls."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -300,9 +299,7 @@ class LiteRowsTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.calls = []
         self.enter_context(
-            mock.patch.object(
-                lite_rows, "LiteModel", lambda *_: _Sum(self.calls)
-            )
+            mock.patch.object(litert, "LiteModel", lambda *_: _Sum(self.calls))
         )
 
     def _run(self, shape, lengths):
@@ -311,28 +308,26 @@ class LiteRowsTest(tf.test.TestCase, parameterized.TestCase):
         ids = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(shape)
         mask = np.arange(shape[-1]) < lengths[..., np.newaxis]
         inputs = {"input_ids": ids, "input_mask": mask.astype(np.int32)}
-        rows = lite_rows.LiteRows(b"", 2)
+        rows = litert.LiteRows(b"", 2)
         outputs = rows.run(inputs | {"else": ids}, lengths)
         return ids * mask, mask, outputs
 
     @parameterized.parameters(1, 2)
     def test_rows_come_back_in_their_order(self, num_interpreters):
-        with mock.patch.object(
-            lite_rows, "_NUM_INTERPRETERS", num_interpreters
-        ):
+        with mock.patch.object(litert, "_NUM_INTERPRETERS", num_interpreters):
             shown, mask, outputs = self._run((3, 2, 90), [90, 9, 64, 41, 1, 40])
         total = shown.sum(-1)
         self.assertAllEqual(outputs["of_row"], np.stack([total] * 2, -1))
         self.assertAllEqual(outputs["of_pieces"] * mask, (shown + 1) * mask)
         self.assertCountEqual(self.calls, [(1, 90), (1, 64), (2, 41), (2, 9)])
 
-    def test_short_rows_go_together_and_long_ones_alone(self):
+    def test_short_rows_are_grouped_and_long_ones_alone(self):
         self._run((40, 129), [16] * 20 + [2] * 19 + [129])
         self.assertEqual(
             self.calls, [(1, 129), (8, 16), (8, 16), (4, 16), (19, 2)]
         )
 
-    def test_of_nothing_there_is_nothing(self):
+    def test_no_rows_give_no_outputs(self):
         for shape in ((0, 6), (0, 3, 6)):
             _, _, outputs = self._run(shape, [])
             self.assertEqual(outputs["of_row"].shape, (*shape[:-1], 2))

@@ -1,13 +1,12 @@
-"""Tests of the files that say what to serve and how to merge requests."""
+"""Tests for bert_tf.serving.model_config: models, versions, batching."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.serving import batching_parameters
 from bert_tf.serving import model_config
-from bert_tf.serving.batching_options import BatchingOptions
+from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.model_config import VersionPolicy
 
@@ -18,7 +17,7 @@ class ModelConfigTest(parameterized.TestCase):
             self.create_tempfile("models.config", text).full_path
         )
 
-    def test_one_model_is_called_like_its_folder(self):
+    def test_model_name_defaults_to_the_folder(self):
         self.assertEqual(
             model_config.of_one_model("/models/mrpc/", None),
             [ModelConfig("mrpc", "/models/mrpc/")],
@@ -81,7 +80,7 @@ class ModelConfigTest(parameterized.TestCase):
 
 class BatchingParametersTest(parameterized.TestCase):
     def read(self, text):
-        return batching_parameters.read(
+        return model_config.read_batching(
             self.create_tempfile("batching.config", text).full_path
         )
 
@@ -126,7 +125,7 @@ class ServeConfigTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, "either --model_base_path or --model_config_file"),
         ({"model_base_path": "a", "model_config_file": "b"}, "either"),
-        ({"model_config_file": "b", "model_name": "c"}, "--model_name is of"),
+        ({"model_config_file": "b", "model_name": "c"}, "--model_name is for"),
         ({"model_base_path": "a", "port": 8501}, "must differ"),
         ({"model_base_path": "a", "port": 65536}, "--port must lie between"),
         ({"model_base_path": "a", "max_batch_size": 0}, "at least 1"),
@@ -144,10 +143,10 @@ class ServeConfigTest(parameterized.TestCase):
                 "enable_batching": False,
                 "num_batch_threads": 2,
             },
-            "--num_batch_threads is of use with --enable_batching only",
+            "--num_batch_threads is for --enable_batching only",
         ),
     )
-    def test_refuses_what_cannot_be(self, flags, message):
+    def test_refuses_invalid_flags(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             ServeConfig(**flags)
 

@@ -1,4 +1,4 @@
-"""Tests of versions that come, fail and go, with an engine of text files."""
+"""Tests for bert_tf.serving.model_manager, with an engine of text files."""
 
 import os
 import pathlib
@@ -37,7 +37,7 @@ class _TextFile(Servable):
 
 
 class _TextEngine(Engine):
-    """A version is a folder with a file `text`; "broken" cannot be loaded."""
+    """Loads folders with a file `text`; the text "broken" cannot be loaded."""
 
     def __init__(self):
         self.loaded = []
@@ -176,7 +176,7 @@ class ModelManagerTest(parameterized.TestCase):
         ):
             self.served(label="old")
 
-    def test_keeps_the_last_version_whatever_happens_to_the_folder(self):
+    def test_keeps_the_last_version_if_the_folder_disappears(self):
         path = self.write(1, "one")
         self.start()
         path.unlink()
@@ -189,7 +189,7 @@ class ModelManagerTest(parameterized.TestCase):
             self.manager.refresh()
         self.assertEqual(self.served(), (1, "one"))
 
-    def test_looks_by_itself(self):
+    def test_polls_for_new_versions(self):
         self.write(1, "one")
         self.start(poll_seconds=0.01)
         self.write(2, "two")
@@ -222,7 +222,7 @@ class ModelManagerTest(parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "give the folder that holds it"):
             self.start()
 
-    def test_refuses_labels_of_what_is_not_served(self):
+    def test_refuses_labels_of_versions_that_are_not_served(self):
         self.write(1, "one")
         with self.assertRaisesRegex(UserError, "label 'x' .* version 2"):
             self.start(VersionPolicy(), {"x": 2})
@@ -243,7 +243,7 @@ class ModelManagerTest(parameterized.TestCase):
         (servable,) = loaded
         self.assertTrue(servable.is_closed)
 
-    def test_a_model_that_has_moved_is_loaded_anew(self):
+    def test_moved_model_is_loaded_again(self):
         self.write(1, "one")
         self.write(1, "moved", model="elsewhere")
         self.start()

@@ -1,4 +1,4 @@
-"""What must hold for the files of the page, without a browser."""
+"""Tests of the page's files: safety, contrast and size."""
 
 import pathlib
 import re
@@ -33,7 +33,7 @@ def _read(name):
 
 
 def _colours():
-    """Returns the colours of the light and of the dark form."""
+    """Returns the colors of the light and the dark theme."""
     light, _, dark = _read("page.css").partition("prefers-color-scheme: dark")
     first = re.search(r":root \{(.*?)\}", light, re.S)[1]
     second = re.search(r":root \{(.*?)\}", dark, re.S)[1]
@@ -42,7 +42,7 @@ def _colours():
 
 
 def _luminance(colour):
-    """Returns the relative luminance as WCAG defines it."""
+    """Returns the relative luminance by WCAG's definition."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4
@@ -58,7 +58,7 @@ def _contrast(first, second):
 
 class PageFilesTest(parameterized.TestCase):
     @parameterized.parameters(*_NAMES)
-    def test_nothing_from_elsewhere(self, name):
+    def test_loads_nothing_from_other_hosts(self, name):
         text = _read(name).replace("http://www.w3.org/2000/svg", "")
         self.assertNotRegex(text, r"https?:|\burl\(|@import|[\"']//")
 
@@ -75,7 +75,7 @@ class PageFilesTest(parameterized.TestCase):
             _read("index.html"), r"<script>|<style|style=|\son\w+="
         )
 
-    def test_all_that_is_named_is_there(self):
+    def test_referenced_files_exist(self):
         named = {
             found
             for name in _NAMES
@@ -92,7 +92,7 @@ class PageFilesTest(parameterized.TestCase):
                     contrast = _contrast(colours[first], colours[second])
                     self.assertGreater(contrast, least, (first, second))
 
-    def test_light_enough(self):
+    def test_page_is_small(self):
         size = sum((_FOLDER / name).stat().st_size for name in _NAMES)
         self.assertLess(size, 100_000)
 

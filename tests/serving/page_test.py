@@ -1,4 +1,4 @@
-"""The page of run/serve.py in headless Chromium, with every head.
+"""Tests of the server's page in headless Chromium, with every head.
 
 Pictures of it are kept in .cache/page; each test prints the paths of its own.
 """
@@ -144,7 +144,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         shown, shown_as_chosen = self._bars()
         self.assertEqual(shown, expected)
         self.assertCountEqual(shown_as_chosen, chosen)
-        # Widths are part of the picture only.
+        # Widths are styles, not text.
         widths = self.browser.script(
             "return Array.from(document.querySelectorAll('#answer .filled'),"
             "(bar) => bar.offsetWidth / bar.parentNode.offsetWidth);"
@@ -193,7 +193,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self.browser.find(".headline").text, expected)
         self._keep("regression")
 
-    def test_answer_is_marked_behind_surrogates(self):
+    def test_answer_is_marked_after_surrogates(self):
         found = 0
         for question in ("the cat", "dog", "on 東 .", "mat"):
             fields = {
@@ -269,7 +269,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             "[one.lastChild.textContent, one.firstChild.textContent]);"
         )
         self.assertEqual([tuple(pair) for pair in shown], expected)
-        # The text is whole; the names of tags stand between.
+        # The whole text is shown, with tag names in between.
         self.assertEqual(
             self.browser.script(
                 "const text = document.querySelector('.tagged')"
@@ -380,7 +380,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertStartsWith(
             self.browser.find(".readout").text, f"{tokens[1]} looks at"
         )
-        # What is asked next is shown at once.
+        # The next request is shown at once.
         self._type(text="dog")
         self._submit()
         self.browser.wait(
@@ -407,7 +407,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         seen = sum(x >= 0.02 for x in weights[row][: len(tokens)])
         self.assertLen(lines, seen)
 
-    def test_attention_of_long_texts_is_not_asked_for(self):
+    def test_attention_of_long_texts_is_not_requested(self):
         self._ask("classification", text="the cat " * 1500)
         self.browser.find("#attention-button").click()
         message = self.browser.find("#attention .problem").text
@@ -429,7 +429,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             "This is not JSON", self.browser.find("#answer .problem").text
         )
 
-    def test_curl_line_asks_the_same(self):
+    def test_curl_line_sends_the_same_request(self):
         text = f'it\'s {_EMOJI}\n"cat" \\ $HOME `dog` %s'
         self._ask("classification", text=text)
         self.browser.find("#curl-part summary").click()
@@ -498,7 +498,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(message.get_property("textContent"), answer["error"])
         self._keep("error")
         self.assertLen(self.browser.errors(), 1)
-        # It goes on.
+        # It continues to work.
         ones = [1, 1]
         row = {"input_ids": [2, 3], "input_mask": ones, "segment_ids": ones}
         self._type(json=json.dumps(row))
@@ -590,7 +590,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _arguments_of_curl(line):
-    """Returns the address and the body, as a shell reads them."""
+    """Parses a curl command as a shell does; returns URL and body."""
     words = subprocess.run(
         ["sh", "-c", f"curl() {{ printf '%s\\0' \"$@\"; }}\n{line}"],
         check=True,
@@ -603,7 +603,7 @@ def _arguments_of_curl(line):
 
 
 def _entities(text, answer):
-    """Returns kinds and texts of what is tagged, by the rules of CoNLL."""
+    """Returns types and texts of the tagged entities, by CoNLL's rules."""
     found, previous = [], "O"
     for tag, start, end in zip(
         answer["tags"], answer["starts"], answer["ends"], strict=True

@@ -1,4 +1,4 @@
-"""Whatever is sent to the REST interface, it answers and goes on."""
+"""Fuzz tests: the REST interface answers any input and keeps running."""
 
 import http.client
 import json
@@ -147,7 +147,7 @@ class RestFuzzTest(tf.test.TestCase):
 
         run()
 
-    def test_what_is_no_http(self):
+    def test_bytes_that_are_not_http(self):
         for request in (
             b"\0\1\2\3\r\n\r\n",
             b"POST /v1/models/toy:predict HTTP/1.1\r\n"
@@ -162,7 +162,7 @@ class RestFuzzTest(tf.test.TestCase):
                 client.settimeout(toy_models.TIMEOUT_SECONDS)
                 self.assertNotIn(b" 500 ", client.recv(1000))
 
-    def test_who_hangs_up(self):
+    def test_clients_that_hang_up(self):
         for _ in range(20):
             connection = http.client.HTTPConnection("127.0.0.1", self.port)
             connection.request(

@@ -1,4 +1,4 @@
-"""Tests of the REST interface against what TensorFlow Serving documents."""
+"""Tests of the REST interface against TensorFlow Serving's documentation."""
 
 import base64
 import contextlib
@@ -113,14 +113,14 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(status, 400)
             self.assertIn("gzip", answer["error"])
 
-    def test_largest_whole_number_that_a_float_tells_from_others(self):
+    def test_largest_exact_integer_of_a_float(self):
         for number, expected in ((2**24 - 1, 200), (2**24, 400)):
             status, answer = self.predict(
                 {"signature_name": "log", "instances": [-number, number]}
             )
             self.assertEqual(status, expected, answer)
 
-    def test_numbers_that_are_none(self):
+    def test_nan_and_infinity(self):
         body = (
             b'{"signature_name": "log", '
             b'"instances": [0, -1.0, Infinity, NaN, 1e0]}'
@@ -143,7 +143,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         (value,) = json.loads(contents)["outputs"]
         self.assertAlmostEqual(value, 10 * math.log(1.3), places=5)
 
-    def test_integers_and_truth_values(self):
+    def test_integers_and_booleans(self):
         status, answer = self.predict(
             {
                 "signature_name": "total",
@@ -152,7 +152,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual((status, answer), (200, {"outputs": [-3, 7]}))
 
-    def test_bytes_that_are_no_text_pass_through(self):
+    def test_bytes_that_are_not_text_pass_through(self):
         body = b'{"signature_name": "echo", "instances": ["a\xff\xfe\xc3"]}'
         self.assertEqual(
             toy_models.ask_raw(self.port, "POST", _PREDICT, body),
@@ -167,7 +167,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(status, 200)
         self.assertEqual(answer["predictions"], [text])
 
-    def test_content_type_is_not_looked_at_and_gzip_is(self):
+    def test_ignores_content_type_and_reads_gzip(self):
         body = json.dumps({"signature_name": "echo", "instances": ["z"]})
         for headers, contents in (
             ({"Content-Type": "text/html"}, body.encode()),
@@ -430,7 +430,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(status, 400, answer)
         self.assertIn(message, answer["error"])
 
-    def test_a_client_that_goes_away_is_no_fault_of_the_server(self):
+    def test_disconnected_client_is_not_a_server_error(self):
         def count():
             _, text = toy_models.ask_raw(self.port, "GET", "/metrics")
             return sum(
@@ -500,9 +500,7 @@ class RestTest(tf.test.TestCase, parameterized.TestCase):
         ("POST", f"{_MODEL}/versions/4:predict", 404),
         ("GET", "/nothing", 404),
     )
-    def test_browsers_do_no_more_with_answers_than_they_say(
-        self, method, path, status
-    ):
+    def test_security_headers_are_on_every_response(self, method, path, status):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         with contextlib.closing(connection):
             connection.request(method, path, b"{}")

@@ -42,7 +42,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
             ):
                 server.start()
 
-    def test_refuses_an_address_that_is_not_here(self):
+    def test_refuses_an_address_of_another_host(self):
         server = ModelServer(
             ServeConfig(
                 model_base_path=f"{self.folder}/toy", host="203.0.113.1"
@@ -56,7 +56,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         "variables/variables.index",
         "variables/variables.data-00000-of-00001",
     )
-    def test_leaves_out_half_a_version_until_it_is_whole(self, name):
+    def test_skips_a_version_until_it_is_complete(self, name):
         base_path = self.create_tempdir().full_path
         toy_models.copy(self.version, base_path, 1)
         version = toy_models.copy(self.version, base_path, "new")
@@ -100,7 +100,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         ):
             pass
 
-    def test_listens_to_one_of_the_two(self):
+    def test_listens_to_either_port_alone(self):
         for off in ("port", "rest_api_port"):
             with toy_models.serving(f"{self.folder}/toy", **{off: 0}) as (
                 _,
@@ -112,12 +112,12 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port))
 
-    def test_answers_what_it_took_before_it_stops(self):
+    def test_answers_accepted_requests_before_it_stops(self):
         answers = []
         body = {"signature_name": "echo", "instances": ["x" * 100_000] * 20}
         with toy_models.serving(
             f"{self.folder}/toy",
-            # Nothing is computed before the server stops.
+            # The request waits until the server stops.
             batch_timeout_micros=10**9,
             max_batch_size=1000,
         ) as (_, config):
@@ -167,7 +167,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
             (status, answer), (504, {"error": "The request timed out."})
         )
 
-    def test_refuses_what_it_cannot_queue(self):
+    def test_refuses_requests_when_the_queue_is_full(self):
         statuses = []
         request = predict_pb2.PredictRequest()
         request.model_spec.name = "toy"

@@ -1,4 +1,4 @@
-"""Tests of the requests that a new version answers before it is served."""
+"""Tests for bert_tf.serving.warmup."""
 
 import os
 import tempfile
@@ -59,7 +59,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_version_without_requests(self):
         self.assertEqual(warmup.run(self.servable, self.directory), 0)
 
-    def test_answers_all_kinds(self):
+    def test_runs_all_kinds_of_requests(self):
         count = self.run_records(
             _predict("a"),
             _with_examples("classify_log", "classify"),

@@ -1,7 +1,7 @@
-"""Makes records with Apache Beam in one process; run by beam_test's Python.
+"""Creates records with Apache Beam in one process; run by beam_test.
 
-Works in the current folder, which holds what beam_test has put there, and
-prints as JSON what it finds.
+Reads the files that beam_test wrote to the current folder and prints the
+results as JSON.
 """
 
 import json
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.data import create as pretraining_data
 from bert_tf.data.generators import beam_runner
-from bert_tf.data.generators import parts as record_parts
+from bert_tf.data.generators import streaming_worker
 from bert_tf.errors import UserError
 from bert_tf.flags.data import CreatePretrainingDataConfig
 
@@ -24,7 +24,7 @@ def _config(**flags):
 
 
 def _create(output_file):
-    """Returns the contents of the files made, by name."""
+    """Returns the contents of the created files by name."""
     pretraining_data.create(_config(output_file=output_file))
     folder = output_file.rpartition("/")[0]
     contents = {}
@@ -35,8 +35,8 @@ def _create(output_file):
 
 
 def _begin(output_file):
-    """Begins a data set and stops at its second part."""
-    write_part = record_parts.write_part
+    """Starts a data set and stops at its second part."""
+    write_part = streaming_worker.write_part
     written = []
 
     def write_one(plan, part):
@@ -45,7 +45,7 @@ def _begin(output_file):
         written.append(part)
         write_part(plan, part)
 
-    with mock.patch.object(record_parts, "write_part", write_one):
+    with mock.patch.object(streaming_worker, "write_part", write_one):
         try:
             pretraining_data.create(_config(output_file=output_file))
         except RuntimeError as error:
@@ -63,7 +63,7 @@ def _refusal(**flags):
 
 if __name__ == "__main__":
     found = {
-        # Another disk than this machine's, in its memory.
+        # A file system other than the local disk, in memory.
         "elsewhere": _create("ram://out/x.tfrecord"),
         "stopped": _begin("begun/x.tfrecord"),
         "not_utf8": _refusal(input_file="latin.txt"),

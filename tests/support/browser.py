@@ -1,4 +1,4 @@
-"""A headless Chromium, with what tests of a page ask of it."""
+"""A headless Chromium for tests of the server's page."""
 
 import base64
 import shutil
@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions
 from selenium.webdriver.support.wait import WebDriverWait
 
-# Seconds that anything may take before a test fails.
+# Seconds to wait for any condition.
 _TIMEOUT = 60
 
 
@@ -44,17 +44,17 @@ def start():
 
 
 class Browser:
-    """One window.
+    """One browser window.
 
     Args:
-      driver: Selenium's.
+      driver: Selenium's driver.
     """
 
     def __init__(self, driver):
         self._driver = driver
 
     def open(self, url):
-        # The same address with another fragment would load nothing.
+        # Reloads even if only the fragment of the address differs.
         self._driver.get("about:blank")
         self._driver.get(url)
 
@@ -62,7 +62,7 @@ class Browser:
         self._driver.quit()
 
     def find(self, selector):
-        """Returns the first element of a selector, once it is displayed."""
+        """Returns the first element of a selector when it is displayed."""
         return WebDriverWait(self._driver, _TIMEOUT).until(
             expected_conditions.visibility_of_element_located(
                 (By.CSS_SELECTOR, selector)
@@ -89,7 +89,7 @@ class Browser:
         return webdriver.ActionChains(self._driver)
 
     def errors(self):
-        """Returns what the page's console has said since the last call."""
+        """Returns the console's messages since the last call."""
         return [entry["message"] for entry in self._driver.get_log("browser")]
 
     def use_dark(self, is_dark):
@@ -105,7 +105,7 @@ class Browser:
         )
 
     def use_width(self, width):
-        """Makes the page as wide as a telephone; None ends that."""
+        """Sets the width of the page, as on a telephone; None resets it."""
         if width is None:
             self._driver.execute_cdp_cmd(
                 "Emulation.clearDeviceMetricsOverride", {}

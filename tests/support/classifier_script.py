@@ -1,4 +1,4 @@
-"""What tests of run/finetune_classifier.py share."""
+"""Test-case mixin that runs run/finetune_classifier.py in this process."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ LENGTH = 12
 
 
 class ClassifierScript:
-    """Mixin of test cases: files, the script, and what it left."""
+    """Mixin of test cases: writes files, runs the script, reads its output."""
 
     def setUp(self):
         super().setUp()

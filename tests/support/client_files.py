@@ -1,4 +1,4 @@
-"""Files for clients of phones and browsers, and programs that ask them."""
+"""Files for clients on phones and in browsers, and programs that run them."""
 
 import atexit
 import functools
@@ -22,14 +22,14 @@ from tests.support.client_models import ASCII_TEXTS
 from tests.support.client_models import OTHER_TEXTS
 
 _HERE = pathlib.Path(__file__).parent
-# Each client is in an environment of its own.
+# Each client has an environment of its own.
 MEDIAPIPE = ("mediapipe==1.2.2",)
 OLD_MEDIAPIPE = ("mediapipe==0.10.21",)
 TASK_LIBRARY = ("tflite-support==0.4.4", "libusb-package==1.0.30.0")
 OLD_RUNTIME = ("tflite-runtime==2.14.0", "numpy==1.26.4")
 TOLERANCE = 1e-5
 
-# What files are of, and the flags of their export.
+# The normalizations of the models, and the flags of the export.
 FIXED = {"batch_size": 1, "max_seq_length": client_models.LENGTH}
 FILES = {
     "fixed": (ASCII_LOWER, FIXED),
@@ -57,7 +57,7 @@ def folder():
 
 @functools.cache
 def models():
-    """Returns normalization to the directory of a classifier."""
+    """Returns the directories of classifiers by normalization."""
     return client_models.write_both(folder(), client_models.classification())
 
 
@@ -70,7 +70,7 @@ def path_of(case):
 
 
 def texts(case):
-    """Returns what a file's model and its clients read alike."""
+    """Returns texts that a file's model and its clients tokenize alike."""
     normalization, _ = FILES[case]
     if normalization == ORIGINAL:
         return list(ASCII_TEXTS)
@@ -81,13 +81,13 @@ def texts(case):
 def compute(case):
     """Returns the probabilities of each text, <float32>[texts, labels]."""
     normalization, values = FILES[case]
-    # Nothing is cut where the length is free.
+    # Files of any length do not truncate.
     length = values.get("max_seq_length", client_models.QA_LENGTH)
     return probabilities(models()[normalization], texts(case), length)
 
 
 def probabilities(path, texts, length=client_models.LENGTH):
-    """Returns what the model in a directory says of texts."""
+    """Returns the probabilities of texts from the model in a directory."""
     tokenizer = model_directory.read_model(path).build_tokenizer()
     packed = packing.pack(
         tokenizer.tokenize(texts), None, length, tokenizer.vocabulary
@@ -97,12 +97,12 @@ def probabilities(path, texts, length=client_models.LENGTH):
 
 
 def environment_name(packages):
-    """Returns what to call the environment of a client."""
+    """Returns the name of a client's environment."""
     return re.sub("[^a-z0-9]+", "_", packages[0])
 
 
-def ask(program, packages, requests):
-    """Returns the answers of a program in an environment."""
+def send(program, packages, requests):
+    """Runs a program in an environment; returns its answers."""
     path = tempfile.mkdtemp(dir=folder())
     paths = [os.path.join(path, x) for x in ("requests", "answers")]
     with open(paths[0], "w", encoding="utf-8") as stream:
@@ -117,19 +117,19 @@ def ask(program, packages, requests):
 
 
 def check(test, case, answers):
-    """Compares what a client says of `texts(case)` with the model.
+    """Compares the answers of a client to `texts(case)` with the model.
 
     Args:
       test: A test case.
       case: A key of `FILES`.
       answers: Scores by label, for each text.
     """
-    wanted = compute(case)
+    expected = compute(case)
     for scores in answers:
         test.assertCountEqual(scores, client_models.LABELS)
-    given = [
+    actual = [
         [scores[label] for label in client_models.LABELS] for scores in answers
     ]
     test.assertAllClose(
-        given, wanted, rtol=0, atol=TOLERANCES.get(case, TOLERANCE)
+        actual, expected, rtol=0, atol=TOLERANCES.get(case, TOLERANCE)
     )

@@ -1,4 +1,4 @@
-"""Models whose answers tell which pieces a client has made of a text."""
+"""Models whose answers reveal how a client tokenized a text."""
 
 import os
 
@@ -21,11 +21,11 @@ from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 
 LABELS = ("bad", "good", "so-so", "Ümlaut, with a comma")
-# What the Task Library's answerer demands.
+# The inputs that the Task Library's answerer requires.
 QA_LENGTH = 384
 LENGTH = 32
 _WORDS = ("the", "film", "was", "good", "##es", "##ing", "cafe", "café", "uber")
-# In both cases and with accents, as some clients would leave them.
+# Upper and lower case with accents, which some clients keep.
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCÇçéÉüÜıßσς\u0301\u00ad\u200b"
 _ALONE = "0123456789!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~—“”…中文Ａ"
 VOCABULARY = Vocabulary(
@@ -77,7 +77,7 @@ OTHER_QUESTIONS = (
 
 
 def draw_questions():
-    """Returns questions with contexts whose words are pieces.
+    """Returns questions with contexts whose words are tokens.
 
     So whole words, which the Task Library answers with, may be our answers.
     """
@@ -116,7 +116,7 @@ def squad():
 
 
 def write(path, task, normalization=ORIGINAL, lower_case=True):
-    """Writes a model directory with random weights; returns it."""
+    """Writes a model directory with random weights; returns its path."""
     kinds = {
         "classification": task_models.BertForClassification,
         "question_answering": task_models.BertForQuestionAnswering,
@@ -143,7 +143,7 @@ def write(path, task, normalization=ORIGINAL, lower_case=True):
 
 
 def write_both(folder, task):
-    """Writes a model by the rules of the clients, and one by the original's.
+    """Writes a model with the normalization of the clients and an original one.
 
     Returns:
       Normalization to directory.

@@ -43,25 +43,25 @@ def split_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
-def tokenize(text: str, pieces: set[str]) -> list[str]:
+def tokenize(text: str, tokens: set[str]) -> list[str]:
     found = []
     for word in split_words(text):
-        found += _split_pieces(word, pieces)
+        found += _split_tokens(word, tokens)
     return found
 
 
-def _split_pieces(word, pieces):
+def _split_tokens(word, tokens):
     if len(word.encode()) > _MAX_BYTES:
         return ["[UNK]"]
     found = []
     start = 0
     while start < len(word):
         for end in range(len(word), start, -1):
-            piece = ("##" if start else "") + word[start:end]
-            if piece in pieces:
+            token = ("##" if start else "") + word[start:end]
+            if token in tokens:
                 break
         else:
             return ["[UNK]"]
-        found.append(piece)
+        found.append(token)
         start = end
     return found

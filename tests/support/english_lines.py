@@ -1,4 +1,4 @@
-"""All English text of the shared data, line by line."""
+"""All lines of English text in the shared data."""
 
 import csv
 import gzip
@@ -28,8 +28,8 @@ _SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".conll")
 def read() -> list[str]:
     """Returns every line of every text, each once, in a fixed order.
 
-    Questions, contexts, cells of tables and words of tagged sentences count;
-    so do labels and numbers, which do no harm.
+    Questions, contexts, cells of tables and words of tagged sentences, and also
+    labels and numbers, which do no harm.
     """
     lines = {}
     for folder in _FOLDERS:
@@ -50,7 +50,7 @@ def _texts(contents: str, suffix: str):
     if suffix == ".txt":
         return [contents]
     if suffix == ".conll":
-        # A word and its tags stand on a line, a blank line ends a sentence.
+        # A line has a word and its tags; a blank line ends a sentence.
         return [
             " ".join(w for x in sentence.split("\n") for w in x.split()[:1])
             for sentence in contents.split("\n\n")
@@ -68,7 +68,7 @@ def _texts(contents: str, suffix: str):
 
 
 def _strings(value):
-    """Yields every string in a JSON value, apart from keys."""
+    """Yields every string in a JSON value, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):

@@ -1,4 +1,4 @@
-"""Virtual environments for tests that need other packages than ours."""
+"""Virtual environments for tests that need other packages."""
 
 import fcntl
 import hashlib
@@ -13,7 +13,7 @@ _CACHE = _ROOT / ".cache" / "environments"
 
 
 def run(*command: str, **options) -> str:
-    """Runs a program and returns what it wrote; fails with all of that."""
+    """Runs a program and returns its output; raises with it on failure."""
     result = subprocess.run(
         command,
         check=False,
@@ -31,16 +31,16 @@ def run(*command: str, **options) -> str:
 
 
 def make(name: str, *pip_arguments: str) -> str:
-    """Returns the Python of an environment, which is made unless cached.
+    """Returns the Python of a cached environment, or of a new one.
 
     Args:
-      name: What to call it.
-      *pip_arguments: What follows `pip install`, run at the repository's root:
-        packages with versions, or `-r` and a file. The environment is made
-        anew when they, or the named files, change.
+      name: The environment's name.
+      *pip_arguments: Arguments of `pip install` at the repository's root:
+        packages with versions, or `-r` and a file. The environment is rebuilt
+        when the arguments or the named files change.
 
     Raises:
-      RuntimeError: If it cannot be made. Tests fail then, they do not skip.
+      RuntimeError: If it cannot be built. Then tests fail; they do not skip.
     """
     key = hashlib.sha256(repr((sys.version, pip_arguments)).encode())
     for argument in pip_arguments:
@@ -49,7 +49,7 @@ def make(name: str, *pip_arguments: str) -> str:
     folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
     python = str(folder / "bin" / "python")
     _CACHE.mkdir(parents=True, exist_ok=True)
-    # Of several processes that want it, one makes it.
+    # Only one process at a time builds it.
     with open(_CACHE / f"{name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
@@ -64,6 +64,6 @@ def make(name: str, *pip_arguments: str) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """Returns this process' variables without what points at our packages."""
+    """Returns the environment variables, without those of our packages."""
     ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {key: os.environ[key] for key in os.environ if key not in ours}

@@ -1,4 +1,4 @@
-"""Rows with answers for the tiny models of every task, and such models."""
+"""Labeled rows and tiny models for every task."""
 
 import dataclasses
 import functools
@@ -75,7 +75,7 @@ def _choices():
 
 _LABELS = ("no", "yes", "ümlaut")
 _PAIRS = ("text\ttext_pair\tlabel", _TEXTS, _cycle(["mat", "the dog"]))
-# By name of a head: the ending of the file, and what is in it.
+# The suffix and the content of the file, by name of the head.
 _FILES = {
     "classification": (".tsv", _table("text\tlabel", _TEXTS, _cycle(_LABELS))),
     "pair": (".tsv", _table(*_PAIRS, _cycle(_LABELS))),
@@ -93,7 +93,7 @@ NAMES = tuple(_FILES)
 
 @functools.cache
 def write(name):
-    """Writes rows with answers; returns their file."""
+    """Writes labeled rows; returns the path of the file."""
     ending, text = _FILES[name]
     path = os.path.join(tiny_builds.folder(), f"{name}_dev{ending}")
     with open(path, "w", encoding="utf-8") as file:
@@ -103,20 +103,20 @@ def write(name):
 
 @functools.cache
 def config(name, **flags) -> TfliteConfig:
-    """Returns flags for a tiny model, and rows to score it by."""
+    """Returns flags for a tiny model with labeled rows."""
     rows = {"eval_file": write(name)} if name in _FILES else {}
     return dataclasses.replace(tiny_builds.config(name), **rows | flags)
 
 
 @functools.cache
 def prepare(name, **flags):
-    """Returns a file to be."""
+    """Returns a build."""
     return builds.prepare(config(name, **flags))
 
 
 @functools.cache
 def make(name, **flags):
-    """Returns a file, converted and verified."""
+    """Returns a file that was converted and verified."""
     if not flags:
         return tiny_builds.make(name).content  # Which other tests have made.
     return tflite_export.make(prepare(name, **flags)).content

@@ -1,4 +1,4 @@
-"""Tiny models of every head, published as users do, for other programs."""
+"""Tiny models of every head, exported and verified as by users."""
 
 import atexit
 import dataclasses
@@ -32,7 +32,7 @@ _TAGGING = TaggingTask(
     max_seq_length=MAX_SEQ_LENGTH,
     files={},
 )
-# Of what the model is, a task or a kind, and the flags of its export.
+# The task or kind of the model, and the flags of its export.
 _HEADS = {
     "classification": (tiny_exports.classification(), {}),
     "pair": (tiny_exports.classification(pair=True), {}),
@@ -65,7 +65,7 @@ class Published:
 
 @functools.cache
 def publish() -> dict[str, Published]:
-    """Exports a model of each head, once in a process.
+    """Exports a model of each head, once per process.
 
     What is in them is not verified, which is what the tests are for.
     """
@@ -76,7 +76,7 @@ def publish() -> dict[str, Published]:
 
 
 def write_model(folder, name):
-    """Writes a model with the head; returns it and the flags of exporters."""
+    """Writes a model with the head; returns its path and export flags."""
     task, values = _HEADS[name]
     model_dir = os.path.join(folder, "models", name, "model")
     if name == "tagging":
@@ -102,7 +102,7 @@ def _publish(folder, name):
 
 
 def _tagging_weights(task):
-    """Returns weights with which words have different tags."""
+    """Returns weights that give words different tags."""
     model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
     weights = tiny_model.random_weights(model)
     for name in weights:
@@ -114,7 +114,7 @@ def _tagging_weights(task):
 
 
 def _unseen(directory, artifact, stored, **_):
-    """Stands where the exporter asks a fresh process."""
+    """Stands in for the verification in a fresh process."""
     check = verification.Check("answers", "left to the tests")
     latencies = (0.0,) * len(artifact.buckets)
     return verification.Report(directory, stored.path, (check,), latencies)

@@ -1,4 +1,4 @@
-"""What finetune_workers_test.py has one process do, and several."""
+"""Fine-tunes, predicts and distills; run by one or several processes."""
 
 import os
 import random
@@ -28,7 +28,7 @@ _DEVICE_FLAGS = ("distribution_strategy", "worker_hosts", "task_index")
 
 
 def flags(folder, output_dir):
-    """Returns the flags of a classifier, whose files are made if need be."""
+    """Returns flags of a classifier, and creates missing files."""
     for name, count, seed in (("train", 14, 0), ("testa", 9, 1)):
         _write_tags(os.path.join(folder, f"eng.{name}"), count, seed)
     model = os.path.join(folder, "encoder")
@@ -43,7 +43,7 @@ def flags(folder, output_dir):
         eval_batch_size=3,
         learning_rate="0.003",
         num_train_epochs="2",
-        # When an evaluation begins, there is a checkpoint without it.
+        # Checkpoints exist before the evaluation of the same step.
         save_checkpoints_steps=5,
         keep_best=True,
         evaluate_every_steps=5,
@@ -51,7 +51,7 @@ def flags(folder, output_dir):
 
 
 def _write_encoder(path):
-    """Writes an encoder whose outputs tell texts apart."""
+    """Writes an encoder with clearly different outputs for texts."""
     keras.utils.set_random_seed(1)
     encoder = bert_model.BertModel(tiny_model.CONFIG)
     vocabulary = Vocabulary(tiny_model.TOKENS)
@@ -80,19 +80,19 @@ def _write_tags(path, count, seed):
 
 
 def main(config: ClassifierConfig) -> None:
-    """Trains a classifier, uses it in two ways, and chooses between taggers."""
-    # A process can find its workers only once.
+    """Trains a classifier, predicts, distills, and selects among taggers."""
+    # A process can connect to its workers only once.
     devices = device_setup.prepare(config)
     with mock.patch.object(device_setup, "prepare", return_value=devices):
         finetune_classifier.main(config)
-        among = {name: getattr(config, name) for name in _DEVICE_FLAGS}
+        device_flags = {name: getattr(config, name) for name in _DEVICE_FLAGS}
         predict.run(
             PredictConfig(
                 model_dir=os.path.join(config.output_dir, "model"),
                 input_file=config.test_file,
                 output_file=os.path.join(config.output_dir, "answers.jsonl"),
                 batch_size=5,
-                **among,
+                **device_flags,
             )
         )
         distill.main(
@@ -111,7 +111,7 @@ def main(config: ClassifierConfig) -> None:
                 learning_rate="0.01",
                 num_train_epochs="0.5",
                 iterations_per_loop=1,
-                **among,
+                **device_flags,
             )
         )
         finetune_tagger.main(
@@ -123,11 +123,11 @@ def main(config: ClassifierConfig) -> None:
                 do_eval=True,
                 max_seq_length=12,
                 train_batch_size="3",
-                # With the first of them numbers are not finite.
+                # The first rate gives values that are not finite.
                 learning_rate="1e38,0.02,1e-9",
                 num_train_epochs="1",
                 iterations_per_loop=1,
-                **among,
+                **device_flags,
             )
         )
 

@@ -1,4 +1,4 @@
-"""What tests of fine-tuning share: short runs, and what they leave."""
+"""Helpers for fine-tuning tests: short runs, interruptions and their output."""
 
 import os
 from unittest import mock
@@ -9,7 +9,7 @@ from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.training import metrics as training_metrics
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from tests.support import tiny_finetuning
 
 # 50 examples in batches of 4, twice.
@@ -23,12 +23,12 @@ def run(config):
 
 
 def state(output_dir):
-    """Returns all that the newest checkpoint has, by name."""
+    """Returns all tensors of the newest checkpoint, by name."""
     return tf1_checkpoint.read(output_dir)
 
 
 def change_weights(path, change):
-    """Replaces a model by another one of the same shape and vocabulary."""
+    """Adds a constant to all weights of a model directory."""
     stored = model_directory.read_model(path)
     model_directory.write(
         path,
@@ -42,7 +42,7 @@ def change_weights(path, change):
 
 
 def forget_model(values):
-    """Makes of an identity what it was before models were hashed."""
+    """Removes the model hash from an identity, as in older checkpoints."""
     (name,) = [name for name in values if name.startswith("the model of")]
     del values[name]
 
@@ -54,7 +54,7 @@ def weights(path):
 
 
 def metrics(output_dir):
-    """Returns the lines of a run, without those on its speed."""
+    """Returns the metrics lines of a run, without speeds."""
     lines = training_metrics.read(
         os.path.join(output_dir, training_metrics.METRICS_FILE)
     )
@@ -70,13 +70,13 @@ def read_text(folder, name):
 
 
 class Interrupted(Exception):
-    """Stands for the end of the process."""
+    """Simulates the death of the process."""
 
 
 def die_at(step):
-    """Lets the process die after so many calls of the training loop."""
+    """Interrupts the process after a number of training loop calls."""
     calls = []
-    run = TrainingLoop.run
+    run = TrainingStep.run
 
     def run_or_die(self, *args):
         calls.append(1)
@@ -84,16 +84,16 @@ def die_at(step):
             raise Interrupted
         return run(self, *args)
 
-    return mock.patch.object(TrainingLoop, "run", run_or_die)
+    return mock.patch.object(TrainingStep, "run", run_or_die)
 
 
 def die_evaluating():
-    """Lets the process die in its first evaluation."""
+    """Interrupts the process in its first evaluation."""
     return mock.patch.object(Evaluator, "evaluate", side_effect=Interrupted)
 
 
 class FinetuningCase:
-    """What a test case of fine-tuning mixes in: a folder of its own."""
+    """Mixin for fine-tuning test cases: a folder and short configurations."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""Calls SavedModels in a process that knows TensorFlow alone.
+"""Calls SavedModels in a process with only TensorFlow.
 
 As a program it reads {directory: [[signature, inputs], ...]} as JSON from
 standard input and writes the outputs in the same form.

@@ -1,4 +1,4 @@
-"""A small file system of its own, which a test can fill up."""
+"""Mounts a small file system that a test can fill."""
 
 import contextlib
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 
 @contextlib.contextmanager
 def mount(test, megabytes):
-    """Yields the path of an empty file system of that size.
+    """Yields the path of an empty file system of a given size.
 
     Skips the test where the process may not mount one.
     """

@@ -1,4 +1,4 @@
-"""The batch and the model behind the golden of the optimizer."""
+"""Model, batch and trajectory of the golden for the optimizer."""
 
 import json
 
@@ -19,7 +19,7 @@ def read_trajectory():
 
 
 def read_batch():
-    """Returns the pretraining features of the one batch that it trains on."""
+    """Returns the pretraining features of its only batch."""
     stored = np.load(golden("model/forward.npz"))
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     batch = {name: np.int32(stored[name]) for name in names}
@@ -39,7 +39,7 @@ def read_checkpoint(name):
 
 
 def build(fuse=False):
-    """Returns the golden model with its first weights, and the optimizer."""
+    """Returns the golden model with its initial weights, and the optimizer."""
     config = files.read_bert_config(golden("model/bert_config.json"))
     model = bert_model.BertForPretraining(config, fuse=fuse)
     tf1_checkpoint.load_into(model, read_checkpoint("bert_model.ckpt"))
@@ -47,7 +47,7 @@ def build(fuse=False):
 
 
 def build_optimizer(model):
-    """Returns the optimizer that the trajectory was made with."""
+    """Returns the optimizer of the trajectory."""
     trajectory = read_trajectory()
     optimizer = optimizers.build_optimizer(
         "bert_adam",
@@ -60,11 +60,11 @@ def build_optimizer(model):
 
 
 def assert_same_state(test: tf.test.TestCase, received, expected):
-    """Compares weights, slots and step in full, by the golden's tolerances."""
+    """Compares all weights, slots and the step with the golden's tolerances."""
     test.assertEqual(set(received), set(expected))
     for name, value in expected.items():
         if "/key/bias/" in name:
-            # Their gradient is zero but for rounding.
+            # Their gradient is zero except for rounding.
             test.assertLess(np.abs(received[name]).max(), 1e-8, name)
             continue
         test.assertAllClose(

@@ -1,4 +1,4 @@
-"""Hugging Face directories for tests, written by hand."""
+"""Hand-written Hugging Face directories for tests."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.errors import UserError
 from tests.support import tiny_layers
 
-PIECES = (
+TOKENS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat on mat ##s ##ting . , "
     "東 a b c"
 ).split()
-# Everything that differs from what Hugging Face takes a missing key to be.
+# Values that differ from Hugging Face's defaults.
 CONFIG = {
     "architectures": ["BertModel"],
     "model_type": "bert",
@@ -38,7 +38,7 @@ SPECIAL = {
     "mask_token": "[MASK]",
 }
 
-# Shapes in PyTorch's order, written down by hand: [out, in].
+# Shapes in PyTorch's order, [out, in].
 EMBEDDINGS = {
     "word_embeddings.weight": (19, 8),
     "position_embeddings.weight": (7, 8),
@@ -82,7 +82,7 @@ def rows_of(name, rows):
     return {f"{name}.weight": (rows, 8), f"{name}.bias": (rows,)}
 
 
-# Kind, class, and what it has beside the encoder.
+# Kind, class, and its heads.
 CLASSES = (
     ("encoder", "BertModel", POOLER),
     (
@@ -118,7 +118,7 @@ LABELS = ["no", "yes", "maybe"]
 
 
 def make_values(architecture="BertModel"):
-    """Returns the tensors of a class, by the names that begin with bert."""
+    """Returns the tensors of a class, by the names with the prefix bert."""
     shapes = {f"bert.embeddings.{n}": s for n, s in EMBEDDINGS.items()}
     for n in range(2):
         shapes |= {f"bert.encoder.layer.{n}.{k}": s for k, s in LAYER.items()}
@@ -133,8 +133,8 @@ def bare(values):
     return {name.removeprefix("bert."): x for name, x in values.items()}
 
 
-def make_tokenizer_json(pieces=PIECES, added=(), **normalizer):
-    """Returns what matters of a tokenizer.json."""
+def make_tokenizer_json(tokens=TOKENS, added=(), **normalizer):
+    """Returns the relevant parts of a tokenizer.json."""
     return {
         "added_tokens": [{"id": i, "content": x} for i, x in added],
         "normalizer": {
@@ -151,13 +151,13 @@ def make_tokenizer_json(pieces=PIECES, added=(), **normalizer):
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
-            "vocab": {piece: i for i, piece in enumerate(pieces)},
+            "vocab": {token: i for i, token in enumerate(tokens)},
         },
     }
 
 
 class DirectoryCase:
-    """Makes a directory, of which tests then spoil a part."""
+    """A test case with a valid directory, which tests then damage."""
 
     def setUp(self):
         super().setUp()
@@ -183,7 +183,7 @@ class DirectoryCase:
             "model.safetensors",
             safetensors.numpy.save(values, {"format": "pt"}),
         )
-        self.write("vocab.txt", "\n".join(PIECES) + "\n")
+        self.write("vocab.txt", "\n".join(TOKENS) + "\n")
         self.write("tokenizer_config.json", {"do_lower_case": True} | SPECIAL)
 
     def read(self, **options):

@@ -1,4 +1,4 @@
-"""What exports of ids must say, for programs of other projects to say it.
+"""Requests and reference outputs of ids exports, for other projects' programs.
 
 A program gets a file of requests, a list of JSON objects: `directory` is that
 of a SavedModel; `inputs` an .npz file with arrays named CALL:INPUT, and
@@ -13,9 +13,9 @@ import numpy as np
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
-from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import registry as expectation_registry
+from bert_tf.export.verify import registry as reference_registry
 from tests.support import every_head
 
 _TOLERANCE = 1e-5
@@ -58,13 +58,13 @@ class IdsRequests:
             json.dump(requests, file)
 
     def compare(self, name):
-        """Compares a program's answers with what the model says.
+        """Compares a program's answers with the reference outputs.
 
         Args:
           name: The head.
 
         Returns:
-          The largest difference, and what is wrong.
+          The largest difference, and the faults.
         """
         answers = [{} for _ in self._planned[name]]
         with np.load(self._outputs[name]) as arrays:
@@ -83,14 +83,14 @@ class IdsRequests:
 
 def _plan(directory, model_dir):
     signatures = graph_file.read_signatures(directory)
-    expected = expectation_registry.build(
+    expected = reference_registry.build(
         checkpoint_loading.read(model_dir, flag="--model_dir"),
         artifacts.read(directory),
         directory,
-        signatures[replay_plan.SERVING],
+        signatures[verify_calls.SERVING],
         _TOLERANCE,
     )
-    planned = replay_plan.plan(expected, signatures)
+    planned = verify_calls.plan(expected, signatures)
     if not planned:
-        raise ValueError(f"Nothing is asked of {directory}.")
+        raise ValueError(f"There is no call for {directory}.")
     return planned

@@ -1,4 +1,4 @@
-"""Calls SavedModels in this process, where a test need not wait for another."""
+"""Verifies exports in this process, which is faster than a fresh one."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from bert_tf.export.verify import run as verification
 
 
 class InProcess(clients.FreshProcess):
-    """What `FreshProcess` is, but for the process."""
+    """A `FreshProcess` that runs in this process."""
 
     name = "this process"
 
-    def ask(self, calls):
+    def send(self, calls):
         with tempfile.TemporaryDirectory() as folder:
             request = os.path.join(folder, "request.json")
             answer = os.path.join(folder, "answer.json")
@@ -31,6 +31,6 @@ class InProcess(clients.FreshProcess):
 
 @contextlib.contextmanager
 def verifying():
-    """Lets exports be verified without a process of their own."""
+    """Makes verification use `InProcess`."""
     with mock.patch.object(verification, "FreshProcess", InProcess):
         yield

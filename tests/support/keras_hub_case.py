@@ -1,4 +1,4 @@
-"""KerasHub presets for tests, of our models."""
+"""KerasHub presets of our models for tests."""
 
 import dataclasses
 import os
@@ -6,7 +6,7 @@ import os
 import keras_hub as their_library
 import numpy as np
 
-from bert_tf.checkpoints import assign
+from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.keras_hub import model as keras_hub
@@ -29,7 +29,7 @@ TEXT = "The cat, dogs sitting on 東mat."
 def make_stored(
     *heads, config=CONFIG, with_vocabulary=True, parts=ENCODER, **task
 ):
-    """Returns a model with telling weights; its classifier has three labels."""
+    """Returns a model with distinct weights and three labels."""
     rows = [
         row
         for row in weight_map.rows(config)
@@ -52,7 +52,7 @@ def make_stored(
 
 
 def make_stored_with(**changes):
-    """Returns the encoder with other fields."""
+    """Returns the encoder with other fields replaced."""
     config = changes.get("config", CONFIG)
     vocabulary = changes.get("vocabulary", VOCABULARY)
     settings = stored_model.tokenizer_settings(vocabulary, True)
@@ -61,7 +61,7 @@ def make_stored_with(**changes):
 
 
 def make_inputs(config=CONFIG):
-    """Returns ids with padding and segments, in our names and in theirs."""
+    """Returns inputs with padding and segments, by our and their names."""
     ours = tiny_layers.inputs(batch=4, length=7)
     ours["input_ids"] %= config.vocab_size
     ours["segment_ids"] %= config.type_vocab_size
@@ -74,7 +74,7 @@ def make_inputs(config=CONFIG):
 
 def compute_our_outputs(stored, inputs):
     model = bert_model.BertModel(stored.config)
-    assign.load_into(model, dict(stored.weights))
+    model_weights.load_into(model, dict(stored.weights))
     return model(inputs)
 
 
@@ -100,13 +100,13 @@ class PresetCase:
         return os.path.join(self.directory, name)
 
     def edit(self, name, **changes):
-        """Changes what a JSON file of the preset says of its object."""
+        """Changes the config in a JSON file of the preset."""
         values = files.read_json(self.path(name))
         values["config"].update(changes)
         files.write_json(self.path(name), values)
 
     def their_backbone(self, seed=5, **changes):
-        """Returns a backbone of theirs whose every weight tells."""
+        """Returns a KerasHub backbone with distinct weights."""
         arguments = {
             "vocabulary_size": len(VOCABULARY),
             "num_layers": 3,

@@ -1,4 +1,4 @@
-"""Starts a script as a process, and ends it in the middle of training."""
+"""Starts a script as a process and ends it in the middle of training."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _SPEED = ("examples_per_second", "tokens_per_second")
 
 
 def start(command_line):
-    """Starts a script, given as its path and its flags, in the repository."""
+    """Starts a script, given its path and flags, in the repository."""
     return subprocess.Popen(
         [sys.executable, *command_line],
         cwd=_ROOT,
@@ -30,7 +30,7 @@ def start(command_line):
 
 
 def read_metrics(output_dir):
-    """Returns the metrics lines of a run without those of speed."""
+    """Returns the metrics lines of a run without the throughput."""
     lines = training_metrics.read(
         os.path.join(output_dir, training_metrics.METRICS_FILE)
     )
@@ -41,20 +41,12 @@ def read_metrics(output_dir):
 
 
 def kill_after(process, output_dir, step):
-    """Kills a process without warning once it has done that step.
-
-    Returns:
-      What it had printed.
-    """
+    """Kills a process once it has done a step; returns its output."""
     return end_after(process, output_dir, step, signal.SIGKILL)
 
 
 def end_after(process, output_dir, step, signal_number):
-    """Sends a process a signal once it has done that step.
-
-    Returns:
-      What it had printed at its end.
-    """
+    """Sends a process a signal once it has done a step; returns its output."""
     wait_for_step(process, output_dir, step)
     process.send_signal(signal_number)
     log, _ = process.communicate(timeout=TIMEOUT_SECONDS)
@@ -62,10 +54,10 @@ def end_after(process, output_dir, step, signal_number):
 
 
 def wait_for_step(process, output_dir, step):
-    """Waits until a process has done that step, or has ended."""
+    """Waits until a process has done a step, or has ended."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        # The file may just be written or replaced.
+        # The process may be writing the file at this moment.
         with contextlib.suppress(OSError, tf.errors.OpError):
             if any(line["step"] >= step for line in read_metrics(output_dir)):
                 break

@@ -1,6 +1,6 @@
-"""Every public layer, with a tiny configuration and inputs that tell.
+"""All public layers, each with a tiny configuration and inputs.
 
-Adding a layer is one entry here; every test of this folder then holds for it.
+A layer with an entry here runs through all conformance tests.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ MODULES = (
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One layer.
+    """A layer to test.
 
     Attributes:
       cls: The class.
-      arguments: Of its constructor.
-      inputs: Of its call, by the names of the call's arguments.
-      num_variables: How many weights it has.
-      float32_outputs: Outputs that no policy rounds; all for "".
+      arguments: Arguments of its constructor.
+      inputs: Inputs by the names of the call's arguments.
+      num_variables: Number of its weights.
+      float32_outputs: Outputs that no policy rounds; "" means all.
     """
 
     cls: type
@@ -52,7 +52,7 @@ class Entry:
     float32_outputs: tuple[str, ...] = ()
 
     def build(self, **kwargs):
-        """Returns the layer, with weights that differ everywhere."""
+        """Returns the layer with distinct weights."""
         layer = self.cls(**self.arguments, **kwargs)
         layer(**self.inputs())
         return tiny_layers.randomize(layer)
@@ -64,7 +64,9 @@ def _hidden(name="hidden_states"):
 
 def _attention_inputs():
     mask = tiny_layers.inputs()["input_mask"]
-    return _hidden()() | {"adder": attention.attention_adder(mask).numpy()}
+    return _hidden()() | {
+        "attention_bias": attention.build_attention_bias(mask).numpy()
+    }
 
 
 def _embedding_inputs():
@@ -86,7 +88,7 @@ def _pretraining_inputs():
 
 
 def _multiple_choice_inputs():
-    """Three examples with two choices each."""
+    """Returns three examples with two choices each."""
     inputs = tiny_layers.inputs(batch=6).items()
     return {"inputs": {name: x.reshape(3, 2, 5) for name, x in inputs}}
 

@@ -1,11 +1,11 @@
-"""Fine-tunes with the benchmarks' peer; a program for one with PyTorch.
+"""Fine-tunes with the benchmarks' peer, in an environment with PyTorch.
 
     PYTHONPATH=benchmarks python like_transformers_program.py REQUESTS.json
 
-A request is that of benchmarks/finetune_peer.py, but for `model`, a folder in
-which a model with random weights is saved before it is trained; `config`, its
-configuration; `vocab`, its pieces; `num_steps`, each with all examples; and
-`output`, where the losses are written.
+A request has the keys of benchmarks/finetune_peer.py, and also: `model`, a
+folder to save a model with random weights to before training; `config`, its
+configuration; `vocab`, its tokens; `num_steps`, each with all examples; and
+`output`, the file for the losses.
 """
 
 import json
@@ -16,12 +16,12 @@ import finetune_peer
 import torch
 import transformers
 
-# Of what is added to the weights, so that biases and losses are large too.
+# Scale of the noise added to the weights, so that biases and losses are large.
 _NOISE = 0.2
 
 
 def _make_model(request):
-    """Returns a model whose weights all differ, after it was saved."""
+    """Saves and returns a model whose weights all differ."""
     encoder = os.path.join(request["model"], "encoder")
     config = transformers.BertConfig(**request["config"])
     transformers.BertModel(config).save_pretrained(encoder)
@@ -37,7 +37,7 @@ def _make_model(request):
 def run(request):
     """Trains one model; returns the loss before each step."""
     transformers.set_seed(request["seed"])
-    vocab = {piece: index for index, piece in enumerate(request["vocab"])}
+    vocab = {token: index for index, token in enumerate(request["vocab"])}
     tokenizer = transformers.BertTokenizer(vocab)
     model = _make_model(request)
     tokenizer.save_pretrained(request["model"])

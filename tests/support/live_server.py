@@ -1,4 +1,4 @@
-"""run/serve.py as a process of its own, with several models."""
+"""Starts run/serve.py as a process, with several models."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ def serve(folder, models):
     """Serves models until the block ends.
 
     Args:
-      folder: Where the server's configuration and log go.
-      models: The folder of the versions, by name.
+      folder: The folder for the server's configuration and log.
+      models: Folders of versions, by model name.
 
     Yields:
       The addresses HOST:PORT of gRPC and of REST.
 
     Raises:
-      RuntimeError: If the server ends by itself, or is not there in time.
+      RuntimeError: If the server exits, or does not start in time.
     """
     config = os.path.join(folder, "models.config")
     with open(config, "w", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def _config(models):
 
 
 def _free_ports(count):
-    """Returns ports that are free, all taken at once so that none is twice."""
+    """Returns different free ports, all bound at the same time."""
     with contextlib.ExitStack() as stack:
         taken = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in taken:
@@ -90,5 +90,5 @@ def _wait(process, url, log):
                     return
         time.sleep(0.2)
     with open(log, encoding="utf-8", errors="replace") as file:
-        said = file.read()[-3000:]
-    raise RuntimeError(f"The server is not there. It said:\n{said}")
+        text = file.read()[-3000:]
+    raise RuntimeError(f"The server did not start. Its log:\n{text}")

@@ -1,9 +1,9 @@
-"""Makes testdata/minilm/outputs.npz: what transformers computes with MiniLM.
+"""Makes testdata/minilm/outputs.npz, the outputs of transformers for MiniLM.
 
-    python -m tests.interop.make_minilm_outputs --nodry_run
+    python -m tests.support.make_minilm_outputs --nodry_run
 
-It makes an environment with the packages of `minilm.PEER`, on the CPU. Nothing
-in it is random.
+It makes an environment with the packages of `minilm.PEER` and runs on the CPU,
+deterministically.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Asks .tflite files with MediaPipe.
+"""Runs .tflite files with MediaPipe.
 
     python mediapipe_program.py REQUESTS.json ANSWERS.json
 

@@ -1,6 +1,6 @@
-"""Trains some steps in a process of its own and prints the memory of them.
+"""Trains some steps in a process of its own and prints their memory.
 
-python -m tests.memory_program '{"num_layers": 4, ...}'
+python -m tests.support.memory_program '{"num_layers": 4, ...}'
 """
 
 import json
@@ -14,30 +14,20 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from bert_tf.config import BertConfig  # noqa: E402
-
-# noqa: E402
-from bert_tf.distribute import batches as batches_lib
-
-# noqa: E402
-from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute import batches as batches_lib  # noqa: E402
+from bert_tf.distribute import devices as device_setup  # noqa: E402
 from bert_tf.errors import UserError  # noqa: E402
-
-# noqa: E402
-from bert_tf.flags.pretrain import PretrainConfig
-
-# noqa: E402
-from bert_tf.pretraining import setup as training_setup
+from bert_tf.flags.pretrain import PretrainConfig  # noqa: E402
+from bert_tf.pretraining import setup as training_setup  # noqa: E402
 from bert_tf.training import memory  # noqa: E402
 from bert_tf.training import memory_watch  # noqa: E402
-
-# noqa: E402
-from bert_tf.training import state as training_state
+from bert_tf.training import state as training_state  # noqa: E402
 
 _PREDICTIONS = 20
 
 
 def _rows(count, length, vocab_size):
-    """Returns the features of `count` examples, all positions of them used."""
+    """Returns the features of `count` examples without padding."""
     rng = np.random.default_rng(3)
     tokens = [count, length]
     predictions = [count, _PREDICTIONS]
@@ -67,16 +57,16 @@ def main(
     """Prints the estimate and the peak in bytes, and the sum of all weights.
 
     Args:
-      num_layers: Of the model.
-      hidden_size: Its width.
+      num_layers: Layers of the model.
+      hidden_size: The width of the model.
       batch_size: Examples of a step.
-      vocab_size: Pieces that the model knows.
-      max_seq_length: Pieces of an example.
-      head_size: Of an attention head.
-      num_steps: How many steps.
+      vocab_size: The vocabulary size of the model.
+      max_seq_length: Tokens of an example.
+      head_size: The width of an attention head.
+      num_steps: The number of steps.
       limit: Bytes of address space beyond those of the built model; 0 means
-        any number.
-      **flags: Further ones of run/pretrain.py.
+        no limit.
+      **flags: Further flags of run/pretrain.py.
     """
     config = PretrainConfig(
         bert_config_file="",
@@ -99,11 +89,11 @@ def main(
         type_vocab_size=2,
     )
     devices = device_setup.prepare(config)
-    parts = training_setup.build_training(config, bert_config, devices)
+    setup = training_setup.build_training(config, bert_config, devices)
     sizes = memory_watch.sizes_of(
         devices,
         bert_config,
-        sum(v.value.shape.num_elements() for v in parts.variables.values()),
+        sum(v.value.shape.num_elements() for v in setup.variables.values()),
         max_seq_length,
         _PREDICTIONS,
         config.remat,
@@ -112,7 +102,7 @@ def main(
         _rows(batch_size, max_seq_length, vocab_size)
     ).repeat()
     iterator = batches_lib.distribute_batches(
-        parts.strategy, dataset, parts.plan
+        setup.strategy, dataset, setup.plan
     )
     if limit:
         with open("/proc/self/statm", encoding="utf-8") as file:
@@ -120,16 +110,16 @@ def main(
         resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
     meter = memory.PeakMeter(sizes.kind, sizes.held)
     try:
-        _, metrics = parts.loop.run(iterator, num_steps)
+        _, metrics = setup.training_step.run(iterator, num_steps)
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
-    # Before the weights are read, which takes as much again as they have.
+    # Before the weights are read, which takes as much memory again.
     peak = meter.peak()
-    weights = training_state.read(parts.variables, parts.optimizer)
+    weights = training_state.read(setup.variables, setup.optimizer)
     numbers = {
         "estimated": sizes.estimate().total(
-            parts.plan.micro_batch_size, parts.plan.num_micro_batches
+            setup.plan.micro_batch_size, setup.plan.num_micro_batches
         ),
         "peak": peak,
         "held": sizes.held,

@@ -1,4 +1,4 @@
-"""MiniLM, a real pretrained BERT, and what transformers computed with it.
+"""MiniLM, a pretrained BERT, and outputs of transformers for it.
 
 The weights come with a package of which nothing is imported; see
 requirements-test-no-deps.txt. The texts are 120 lines and 80 pairs of lines
@@ -18,7 +18,7 @@ _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "testdata" / "minilm"
 TEXTS_FILE = _FOLDER / "texts.json"
 OUTPUTS_FILE = _FOLDER / "outputs.npz"
 
-# The packages whose outputs are kept.
+# The packages that computed the stored outputs.
 PEER = ("torch==2.13.0", "transformers==5.23.0")
 
 _BATCH_SIZE = 25
@@ -43,7 +43,7 @@ def read_texts() -> list[list[str]]:
 def pack(tokenizer, texts):
     """Returns ids and segments of each text, with [CLS] and [SEP].
 
-    By hand and without truncation, to be compared with transformers'.
+    Packed by hand, without truncation, for a comparison with transformers.
     """
     vocabulary = tokenizer.vocabulary
     ids, segments = [], []
@@ -59,9 +59,9 @@ def pack(tokenizer, texts):
 
 
 def compute(model, ids, segments):
-    """Returns hidden states, end to end, and pooler outputs of texts.
+    """Returns concatenated hidden states, and pooler outputs, of texts.
 
-    In padded batches of texts of unequal lengths.
+    Computes padded batches of texts of unequal lengths.
     """
     call = tf.function(model, reduce_retracing=True)
     hidden, pooled = [], []
@@ -82,7 +82,7 @@ def compute(model, ids, segments):
 
 
 def chosen_rows(lengths):
-    """Returns which rows of all hidden states are kept, <int64>[200, 3].
+    """Returns the rows of hidden states to store, <int64>[200, 3].
 
     The first, the middle and the last token of each text.
     """
@@ -92,6 +92,6 @@ def chosen_rows(lengths):
 
 
 def project(hidden):
-    """Returns one number a token that changes with each of its numbers."""
+    """Projects the hidden state of each token to one number."""
     direction = np.cos(np.arange(hidden.shape[1]))
     return np.float64(hidden) @ direction

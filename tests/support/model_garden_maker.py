@@ -1,10 +1,10 @@
-"""Runs the Model Garden's own models, in a process of their own.
+"""Runs the Model Garden's own models in a separate process.
 
-They need tf_keras, which does not go together with Keras 3 in a process.
+They need tf_keras, which cannot be used in one process with Keras 3.
 
   python model_garden_maker.py DIRECTORY
 
-DIRECTORY/inputs.npz and DIRECTORY/bert_config.json say what to run. For each
+The inputs are DIRECTORY/inputs.npz and DIRECTORY/bert_config.json. For each
 function in `MADE` a checkpoint of a model with random weights is written to
 DIRECTORY/NAME, with the model's outputs in DIRECTORY/NAME/outputs.npz; each
 in `READ` reads the checkpoint DIRECTORY/NAME and writes the outputs there.
@@ -90,7 +90,7 @@ def run_encoder(model):
 def run_pretrainer(model):
     outputs = model(INPUTS | {"masked_lm_positions": POSITIONS})
     sequence_output = outputs["sequence_output"]
-    # This and not the encoder's pooler is trained.
+    # This pooler is trained, not the encoder's.
     pooler = model.classification_heads[-1].dense
     return {
         "sequence_output": sequence_output,
@@ -120,7 +120,7 @@ def made_functional_encoder(prefix):
 
 
 def made_encoder_of_2020(prefix):
-    """Writes the names of the checkpoints released that year."""
+    """Writes a checkpoint with the names of releases in 2020."""
     model = randomized(encoder(networks.BertEncoder), 3)
     old = tf.Module()
     parts = [
@@ -168,7 +168,7 @@ def made_pretrainer(prefix):
 
 
 def made_pretrainer_items(prefix):
-    """Writes what other models begin with: no next-sentence logits."""
+    """Writes a checkpoint to initialize models: no next-sentence logits."""
     model = randomized(pretrainer(), 5)
     tf.train.Checkpoint(**model.checkpoint_items).write(prefix)
     outputs = run_pretrainer(model)
@@ -243,7 +243,7 @@ def _span_logits(model):
     return tf.stack(model(INPUTS), axis=-1)
 
 
-# === Checkpoints of ours ===
+# === Our checkpoints ===
 
 
 def read_encoder(prefix):

@@ -1,9 +1,9 @@
-"""Answers requests, as ids_requests.py writes them, with onnxruntime.
+"""Answers requests of ids_requests.py with onnxruntime.
 
     python onnx_program.py PACKAGES REQUESTS.json
 
-A program for our Python, whose TensorFlow tf2onnx needs to read SavedModels.
-PACKAGES is the folder of those of tf2onnx and onnxruntime, behind our own.
+A program for this project's Python, whose TensorFlow tf2onnx needs.
+PACKAGES is the folder with tf2onnx and onnxruntime, searched last.
 """
 
 import json
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def convert(directory, path):
-    """Writes a SavedModel as ONNX, as the command line of tf2onnx does."""
+    """Converts a SavedModel to ONNX like the command line of tf2onnx."""
     from tf2onnx import convert as tf2onnx_convert
 
     sys.argv = ["tf2onnx", "--saved-model", directory, "--output", path]

@@ -1,4 +1,4 @@
-"""Answers requests, as ids_requests.py writes them, with OpenVINO.
+"""Answers requests of ids_requests.py with OpenVINO.
 
     python openvino_program.py REQUESTS.json
 
@@ -14,11 +14,11 @@ import openvino
 
 def answer(core, request):
     """Writes the outputs of one model."""
-    # Where the processor can, matrix products would be in bfloat16.
+    # Otherwise some processors compute matrix products in bfloat16.
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     saved = core.read_model(request["directory"])
     model = core.compile_model(saved, "CPU", options)
-    # What tensors of a .tflite file are called, by what its signature says.
+    # Signature name to tensor name of a .tflite file.
     names = request.get("names", {})
     calls = {}
     with np.load(request["inputs"]) as arrays:
@@ -34,7 +34,7 @@ def answer(core, request):
 
 
 def _name(output, original):
-    """Returns what the signature calls an output, whose tensor has names."""
+    """Returns the signature name of an output tensor."""
     known = [original[name] for name in output.names if name in original]
     return known[0] if known else output.any_name
 

@@ -1,11 +1,11 @@
-"""What a client of TensorFlow Serving by others is told by a server.
+"""Sends requests to a server with ovmsclient, over gRPC and REST.
 
     python ovmsclient_program.py GRPC_ADDRESS REST_ADDRESS REQUESTS.json ANSWERS
 
-A program for an environment with ovmsclient, and nothing of TensorFlow. Each
+A program for an environment with ovmsclient, without TensorFlow. Each
 request is a JSON object: `call`, a method of ovmsclient's clients, and its
-`arguments`. To the file ANSWERS it writes, as JSON, a pair for each: what is
-told over gRPC and over REST. An error is told by its class and text.
+`arguments`. It writes to the file ANSWERS, as JSON, a pair for each: the
+answers over gRPC and over REST. An error is written with its class and text.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""For test cases that pretrain tiny models in a folder of its own."""
+"""A mix-in for test cases that pretrain tiny models in their own folder."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.support import tiny_pretraining
 
 
 class PretrainCase:
-    """What a test case of pretraining mixes in."""
+    """A mix-in for test cases that pretrain."""
 
     def setUp(self):
         super().setUp()

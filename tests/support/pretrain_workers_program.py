@@ -1,4 +1,4 @@
-"""Pretrains as run/pretrain.py does, and keeps this worker's own weights."""
+"""Pretrains as run/pretrain.py does, and saves this worker's weights."""
 
 import numpy as np
 
@@ -8,16 +8,16 @@ from bert_tf.pretraining import run as pretraining
 
 
 def main(config: PretrainConfig) -> None:
-    train = pretraining._Pretraining.run
+    train = pretraining._PretrainingRun.train_and_evaluate
 
-    def train_and_keep(run):
+    def train_and_save(run):
         train(run)
         np.savez(
             f"{config.output_dir}.worker{config.task_index}.npz",
-            **{n: v.numpy() for n, v in run._parts.variables.items()},
+            **{n: v.numpy() for n, v in run._setup.variables.items()},
         )
 
-    pretraining._Pretraining.run = train_and_keep
+    pretraining._PretrainingRun.train_and_evaluate = train_and_save
     pretraining.train_and_evaluate(config)
 
 

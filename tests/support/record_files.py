@@ -14,7 +14,7 @@ def make_features(number, max_seq_length=8, max_predictions_per_seq=3):
     is_prediction = np.arange(width) < predictions
     positions = np.sort(rng.permutation(length)[:width])
     return {
-        # The first id tells which record it is.
+        # The first id identifies the record.
         "input_ids": np.where(
             np.arange(max_seq_length) == 0,
             number,
@@ -55,11 +55,11 @@ def write(path, numbers, **lengths):
 
 
 def damage(path, number):
-    """Changes a bit of a record's contents; returns where the record begins."""
+    """Flips a bit of a record's contents; returns the record's offset."""
     with open(path, "r+b") as file:
         offset = 0
         for _ in range(number):
-            # The length stands first; 16 bytes of it and of checksums are more.
+            # The length and the checksums add 16 bytes.
             file.seek(offset)
             offset += int.from_bytes(file.read(8), "little") + 16
         file.seek(offset + 40)

@@ -41,7 +41,7 @@ def _is_cjk(char: str) -> bool:
 
 
 def _clean(text: bytes) -> list[tuple[str, int]]:
-    """Decodes and drops; yields characters and their first bytes."""
+    """Yields the decoded characters that are kept, and their first bytes."""
     kept = []
     position = 0
     while position < len(text):
@@ -66,7 +66,7 @@ def _clean(text: bytes) -> list[tuple[str, int]]:
 def _change(token: list, lower_case: bool, strip_accents: bool) -> list:
     """Lower-cases and strips one white-space token, keeping sources."""
     if lower_case:
-        # Of the whole token: a capital sigma looks at what stands around it.
+        # The whole token at once: a capital sigma depends on its context.
         lowered = "".join(char for char, _ in token).lower()
         sources = [start for char, start in token for _ in char.lower()]
         token = list(zip(lowered, sources, strict=True))
@@ -105,7 +105,7 @@ def split_words(
                 word = []
             word.append((char, start))
         words.append(word)
-    # What was dropped belongs to the character that it stands behind.
+    # Dropped bytes belong to the character before them.
     ordered = sorted(starts)
     ends = dict(itertools.pairwise(ordered))
     return [
@@ -118,18 +118,18 @@ def split_words(
     ]
 
 
-def split_pieces(word: str, pieces: dict[str, int]) -> list[str]:
+def split_tokens(word: str, tokens: dict[str, int]) -> list[str]:
     if len(word) > 200:
         return ["[UNK]"]
     found = []
     start = 0
     while start < len(word):
         for end in range(len(word), start, -1):
-            piece = ("##" if start else "") + word[start:end]
-            if piece in pieces:
+            token = ("##" if start else "") + word[start:end]
+            if token in tokens:
                 break
         else:
             return ["[UNK]"]
-        found.append(piece)
+        found.append(token)
         start = end
     return found

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-# Rows of multiple choice have so many.
+# The number of choices of multiple choice.
 _NUM_CHOICES = 3
 _CLS, _FIRST, _COUNT = 2, 4, 16
 
 
 def make(built, batch_size, length, seed=1):
-    """Returns rows of unequal lengths, with [MASK]s among the pieces.
+    """Returns rows of unequal lengths of random ids, with [MASK]s.
 
     Args:
-      built: A `building.Built`, which says whether there are choices.
-      batch_size: How many rows.
-      length: Of the longest, padding included.
-      seed: Chooses the pieces.
+      built: A `tflite.run.Built`, for the shape of its inputs.
+      batch_size: The number of rows.
+      length: The length of the longest row, including padding.
+      seed: The seed of the ids.
 
     Returns:
       `input_ids`, `input_mask` and `segment_ids`, each

@@ -1,4 +1,4 @@
-"""A tiny model trained by the training loop, in each way that there is."""
+"""A tiny model trained with `TrainingStep`, with any of its options."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,9 +9,8 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
-from bert_tf.training import step as training_loop
 from bert_tf.training.losses import PretrainingObjective
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 from tests.support import record_files
 
@@ -41,7 +40,7 @@ def examples(count):
 
 
 def dataset(rows, batch_size, seed=5):
-    """Returns rows over and over, each time with its own number."""
+    """Repeats rows, with a new example index each time."""
     batches = tf.data.Dataset.from_tensor_slices(rows).repeat()
     batches = batches.batch(batch_size, drop_remainder=True).enumerate()
 
@@ -50,28 +49,28 @@ def dataset(rows, batch_size, seed=5):
         return batch | {"example_index": index}
 
     batches = batches.map(renumber)
-    return training_loop.add_dropout_seeds(batches, seed)
+    return batches_lib.add_dropout_seeds(batches, seed)
 
 
 class StepTrainer:
-    """A model and its training loop, on 24 examples over and over.
+    """A model and its training step, on 24 repeated examples.
 
     Args:
-      devices: How many devices share a step.
+      devices: The number of devices.
       batch_size: Examples of a step.
-      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
+      max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
       policy: The dtype policy.
       optimizer: Its name.
-      learning_rate: Its peak, after two steps; it is 0 after 20, or as many as
-        there are to be.
+      learning_rate: The peak, after two steps; it is 0 after
+        `num_train_steps`.
       num_train_steps: Steps of the schedule.
       dropout: The rate of all dropout.
-      compilation: What XLA compiles.
-      model_arguments: Further ones of the model.
-      use_next_sentence: Whether that loss takes part.
-      scale_loss: Whether the loss is scaled; by default for float16 alone.
-      weight_scale: Standard deviation of the first weights.
-      seed: Of dropout.
+      compilation: The `Compilation`; by default the chains.
+      model_arguments: Further arguments of the model.
+      use_next_sentence: Whether to include the next-sentence loss.
+      scale_loss: Whether the loss is scaled; by default only for float16.
+      weight_scale: Standard deviation of the initial weights.
+      seed: The seed of dropout.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class StepTrainer:
         self.plan = StepPlan(batch_size, devices, max_micro_batch_size)
         if scale_loss is None:
             scale_loss = policy == "mixed_float16"
-        self.loop = TrainingLoop(
+        self.training_step = TrainingStep(
             self.strategy,
             model,
             PretrainingObjective(use_next_sentence),
@@ -144,9 +143,11 @@ class StepTrainer:
         self.is_finite = True
 
     def train(self, *calls):
-        """Trains so many steps in each call into the graph; returns itself."""
+        """Trains `calls` steps in each call into the graph; returns itself."""
         for count in calls:
-            self.is_finite, metrics = self.loop.run(self.iterator, count)
+            self.is_finite, metrics = self.training_step.run(
+                self.iterator, count
+            )
             self.metrics.append(metrics)
         return self
 

@@ -1,10 +1,10 @@
-"""Asks .tflite files with the TensorFlow Lite Task Library.
+"""Runs .tflite files with the TensorFlow Lite Task Library.
 
     python task_library_program.py REQUESTS.json ANSWERS.json
 
 A program for an environment with tflite-support. Requests are files with texts,
-or with questions and contexts; answers are what the library returns, and what
-it reads in the metadata.
+or with questions and contexts; answers are the outputs of the library, and
+the metadata that it reads.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import sys
 
 import libusb_package
 
-# The library wants one for accelerators, which bare machines lack.
+# The library needs libusb for accelerators, which bare machines lack.
 ctypes.CDLL(str(libusb_package.get_library_path()), ctypes.RTLD_GLOBAL)
 
 from tflite_support import metadata  # noqa: E402
@@ -48,7 +48,7 @@ def answer(path, texts):
 
 
 def describe(path, _):
-    """Returns the metadata, and the files behind them."""
+    """Returns the metadata and the appended files."""
     displayer = metadata.MetadataDisplayer.with_model_file(path)
     return {
         "json": json.loads(displayer.get_metadata_json()),

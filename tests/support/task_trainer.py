@@ -1,4 +1,4 @@
-"""Tiny models of each kind of task, trained by the training loop."""
+"""Tiny models of each kind of task, trained for a few steps."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.finetuning.input import FinetuneInput
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.multiple_choice.files import Columns
+from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
@@ -22,7 +22,7 @@ from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import xla
 from bert_tf.training.losses import TaskObjective
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from tests.support import tiny_model
 
 _LENGTHS = (8, 12)
@@ -51,7 +51,7 @@ def _texts():
         max_seq_length=12,
     )
     texts = ("cat", "the dog", "the cat sat on the mat . the cat", "mat")
-    examples = [task.parse(text) for text in texts]
+    examples = [task.example_from_row(text) for text in texts]
     return task, _relabel(examples, label="abba")
 
 
@@ -61,14 +61,16 @@ def _words(**values):
     )
     rows = [("cat", "mats"), ("dog",), ("the",) * 7, ("sat", "on")]
     tags = [("O", "B-X"), ("O",), ("B-X",) * 7, ("O", "B-X")]
-    return task, _relabel([task.parse(list(row)) for row in rows], tags=tags)
+    return task, _relabel(
+        [task.example_from_row(list(row)) for row in rows], tags=tags
+    )
 
 
 def _questions():
     task = SquadTask(max_seq_length=12, doc_stride=2, max_query_length=3)
     rows = [("cat", "the dog")] * 3 + [("who", "the dog sat on the mat")]
     examples = [
-        task.parse({"question": question, "context": context})
+        task.example_from_row({"question": question, "context": context})
         for question, context in rows
     ]
     return task, _relabel(
@@ -86,7 +88,7 @@ def _choices():
     )
     rows = [("cat", "dog"), ("mat", "the"), ("the cat sat " * 3, "dog")]
     rows.append(("on", "sat"))
-    examples = [task.parse({"choices": list(row)}) for row in rows]
+    examples = [task.example_from_row({"choices": list(row)}) for row in rows]
     return task, _relabel(examples, label=(0, 1, 1, 0))
 
 
@@ -105,10 +107,10 @@ class TaskTrainer:
 
     Args:
       name: One of `TASKS`.
-      asked: `--xla`.
-      devices: How many devices share a step.
-      max_micro_batch_size: Most rows of a micro-batch; 0 means all.
-      model_arguments: Further ones of the model.
+      xla_flag: `--xla`.
+      devices: The number of devices that share a step.
+      max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
+      **model_arguments: Further arguments of the model.
     """
 
     _BATCH = 2
@@ -117,7 +119,7 @@ class TaskTrainer:
     def __init__(
         self,
         name,
-        asked="auto",
+        xla_flag="auto",
         devices=1,
         max_micro_batch_size=0,
         **model_arguments,
@@ -135,7 +137,7 @@ class TaskTrainer:
         )
         self.row_shapes = source.row_shapes()
         teaches = name == "distillation"
-        model_arguments |= {"fuse": asked != "off"}
+        model_arguments |= {"fuse": xla_flag != "off"}
         if teaches:
             model_arguments |= _FOR_DISTILLATION
         with strategy.scope():
@@ -156,19 +158,20 @@ class TaskTrainer:
             optimizer = optimizers.build_optimizer("bert_adam", 1e-3, 10)
             optimizer.build(list(self._variables.values()))
         plan = StepPlan(self._BATCH, devices, max_micro_batch_size)
-        self.loop = TrainingLoop(
+        self.training_step = TrainingStep(
             strategy,
             model,
             objective,
             optimizer,
             plan,
-            compilation=xla.Compilation(asked, "CPU", self.row_shapes),
+            compilation=xla.Compilation(xla_flag, "CPU", self.row_shapes),
         )
         iterator = batches_lib.distribute_batches(
             strategy, source.dataset(0), plan
         )
         self.losses = [
-            self.loop.run(iterator, 1)[1]["loss"] for _ in range(self._STEPS)
+            self.training_step.run(iterator, 1)[1]["loss"]
+            for _ in range(self._STEPS)
         ]
 
     def _build(self, task, arguments, seed):

@@ -1,4 +1,4 @@
-"""Runs .tflite files with tflite-runtime, for an environment that has it.
+"""Runs .tflite files with tflite-runtime.
 
 python tflite_runtime_program.py REQUESTS.json ANSWERS.json
 """
@@ -11,7 +11,7 @@ from tflite_runtime.interpreter import Interpreter
 
 
 def run(path, rows):
-    """Returns the outputs of each row of ids."""
+    """Returns the outputs for each row of ids, or the error."""
     try:
         runner = Interpreter(path).get_signature_runner()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Tiny .tflite files of every head, made as users make them."""
+"""Tiny .tflite files of every head, built as by users."""
 
 import atexit
 import functools
@@ -17,7 +17,7 @@ from tests.support import tiny_model
 
 @functools.cache
 def folder():
-    """Returns where models and files are, once in a process."""
+    """Returns the folder of models and files in this process."""
     path = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, path)
     return path
@@ -25,7 +25,7 @@ def folder():
 
 @functools.cache
 def config(name, **flags):
-    """Returns flags for a model of `every_head.NAMES`, which is written."""
+    """Writes a model of `every_head.NAMES`; returns the flags of its export."""
     model_dir, values = write_model(name)
     return TfliteConfig(
         **{
@@ -40,9 +40,9 @@ def config(name, **flags):
 
 @functools.cache
 def write_model(name):
-    """Writes a model; returns it and what its exporters are told."""
+    """Writes a model; returns its path and the flags of its export."""
     if name == "tagging":
-        # With weights that rounding to float16 does not turn upside down.
+        # With weights whose predictions float16 does not change.
         task = tiny_exports.tagging()
         model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
         weights = tiny_model.random_weights(model, scale=0.2)
@@ -53,5 +53,5 @@ def write_model(name):
 
 @functools.cache
 def make(name, **flags):
-    """Returns a file, a `building.Built`, verified and not written."""
+    """Returns a verified file as `tflite.run.Built`, without writing it."""
     return tflite_export.make(builds.prepare(config(name, **flags)))

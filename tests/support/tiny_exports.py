@@ -1,4 +1,4 @@
-"""Tiny models with each of the heads, and their exports."""
+"""Tiny models with each serving head, and their exports."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import tiny_model
 
 LABELS = ("no", "yes", "ümlaut")
-# Of texts as short, middling and longer than a row of 12 pieces.
+# Short, medium and longer than a row of 12 tokens.
 TEXTS = (
     "the cat",
     "東 dog",
@@ -54,7 +54,7 @@ def multiple_choice():
 
 
 def squad():
-    """Returns the task of a model for questions, which may lack answers."""
+    """Returns a SQuAD 2.0 task."""
     return SquadTask(
         max_seq_length=MAX_SEQ_LENGTH,
         doc_stride=2,
@@ -76,7 +76,7 @@ def tagging():
 
 
 def write(folder, task):
-    """Writes a model with the head of a task, or of a kind; returns it."""
+    """Writes a model for a task or of a kind; returns its path."""
     path = os.path.join(folder, "model")
     if isinstance(task, str):
         return tiny_model.write(path, kind=task)
@@ -84,13 +84,13 @@ def write(folder, task):
 
 
 def export(model_dir, output_dir, signatures=None, **flags):
-    """Exports a model, without what lies beside the graph.
+    """Exports a model without verification and assets.extra.
 
     Args:
       model_dir: The model.
-      output_dir: Where to.
-      signatures: Names of those to write, for haste; by default all.
-      **flags: Those of the exporter.
+      output_dir: The output directory.
+      signatures: The signatures to write, to save time; by default all.
+      **flags: Flags of the exporter.
 
     Returns:
       The version directory.
@@ -108,7 +108,7 @@ def export(model_dir, output_dir, signatures=None, **flags):
 
 @contextlib.contextmanager
 def _only(names):
-    """Leaves out other signatures."""
+    """Restricts exports to some signatures."""
     if names is None:
         yield
         return
@@ -123,6 +123,6 @@ def _only(names):
 
 @contextlib.contextmanager
 def graph_alone():
-    """Leaves out what lies beside the graph, which has tests of its own."""
-    with mock.patch.object(savedmodel, "extras"):
+    """Skips verification and assets.extra, which have tests of their own."""
+    with mock.patch.object(savedmodel, "assets_extra"):
         yield

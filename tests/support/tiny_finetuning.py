@@ -1,4 +1,4 @@
-"""Texts, a pretrained model and flags small enough to fine-tune in a test."""
+"""Tiny texts, pretrained model and flags for fine-tuning tests."""
 
 import csv
 import os
@@ -7,13 +7,13 @@ import random
 from bert_tf.flags.classifier import ClassifierConfig
 from tests.support import tiny_model
 
-# The words of both labels, and those of each.
+# Words of both labels, and the words of each label.
 _WORDS = ("the", "on", "sitting")
 _WORDS_OF_LABEL = {"feline": ("cat", "mat"), "other": ("dog", "東")}
 
 
 def write_rows(path, count, seed=0):
-    """Writes texts of unequal lengths with labels that words decide."""
+    """Writes texts of unequal lengths, whose words determine the label."""
     rng = random.Random(seed)
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -28,7 +28,7 @@ def write_rows(path, count, seed=0):
 
 
 def flags(folder, **values):
-    """Returns the flags of a classifier, whose files are made if need be."""
+    """Returns flags of a classifier, and creates missing files."""
     model = os.path.join(folder, "pretrained")
     if not os.path.exists(model):
         tiny_model.write(model, kind="encoder")
@@ -59,7 +59,7 @@ def flags(folder, **values):
 
 
 def config(folder, **values):
-    """Returns the configuration that `flags` make."""
+    """Returns the configuration with the flags of `flags`."""
     return ClassifierConfig(**flags(folder, **values))
 
 

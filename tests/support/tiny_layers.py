@@ -1,4 +1,4 @@
-"""A tiny configuration, and layers with telling weights, for the tests."""
+"""A tiny configuration, and layers with distinct weights, for tests."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def replace(**changes):
 
 
 def randomize(layer, seed=0, scale=0.5):
-    """Gives every weight other values; zero biases would hide a lost one."""
+    """Randomizes all weights; zero biases would hide a missing one."""
     rng = np.random.default_rng(seed)
     for weight in layer.weights:
         weight.assign(rng.normal(scale=scale, size=weight.shape))
@@ -31,7 +31,7 @@ def randomize(layer, seed=0, scale=0.5):
 
 
 def normal(*shape, seed=0):
-    """Returns <float32> values that differ everywhere."""
+    """Returns distinct <float32> values."""
     rng = np.random.default_rng([seed, *shape])
     return rng.normal(size=shape).astype(np.float32)
 

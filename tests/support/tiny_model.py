@@ -30,7 +30,7 @@ CONFIG = BertConfig(
 
 
 def random_weights(model=None, scale=0.5):
-    """Returns weights that differ everywhere, by canonical name."""
+    """Returns distinct weights by canonical name."""
     rng = np.random.default_rng(3)
     model = model or bert_model.BertForPretraining(CONFIG)
     return {
@@ -62,11 +62,10 @@ def write_task(path, task, weights=None, **values):
     """Writes the directory of a model for a task; returns it.
 
     Args:
-      path: Where to.
+      path: The directory.
       task: The task.
-      weights: By canonical name; random ones by default.
-      **values: What task.json says beside what the task does; None leaves a
-        key out.
+      weights: Canonical name to value; random by default.
+      **values: Further settings in task.json; None removes a key of the task.
     """
     model = TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
     vocabulary = Vocabulary(TOKENS)

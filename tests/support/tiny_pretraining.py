@@ -35,7 +35,7 @@ def write_records(
     vocabulary=VOCABULARY,
     **lengths,
 ):
-    """Writes records and, if asked for, what the generator leaves beside."""
+    """Writes records and, by default, their vocabulary and manifest."""
     lengths = {"max_seq_length": 8, "max_predictions_per_seq": 3} | lengths
     record_files.write(path, numbers, **lengths)
     if not with_manifest:
@@ -65,10 +65,10 @@ def write_records(
 
 
 def write_flags(folder, **flags):
-    """Writes what a run needs into `folder` and returns its flags by name.
+    """Writes the input files of a run and returns its flags by name.
 
     Args:
-      folder: Where the model's configuration and the records go.
+      folder: The folder for the model configuration and the records.
       **flags: Further flags, or other values.
     """
     config_file = os.path.join(folder, "bert_config.json")

@@ -1,4 +1,4 @@
-"""SavedModels that compute in the head, and servers in this process."""
+"""Toy SavedModels with easy arithmetic, and servers in this process."""
 
 import contextlib
 import http.client
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 60
 
 
 class _Toy(tf.Module):
-    """Signatures of all kinds; `factor` tells versions apart."""
+    """Signatures of all kinds; `factor` distinguishes versions."""
 
     def __init__(self, factor):
         super().__init__()
@@ -62,12 +62,12 @@ class _Toy(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
     def share(self, x):
-        # Rows depend on each other, and there is one output for them all.
+        # Rows depend on each other, and there is one output for all rows.
         return {"sum": tf.reduce_sum(x)}
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
     def pairs(self, x):
-        # The signature does not tell that there are two rows for each.
+        # The signature does not show that each row has two outputs.
         return {"twice": tf.repeat(x, 2)}
 
     @tf.function(
@@ -123,7 +123,7 @@ def write(base_path, version=1, factor=2.0):
 
 
 def copy(directory, base_path, version):
-    """Copies a version in one moment; returns its directory."""
+    """Copies a version atomically; returns its directory."""
     temporary = os.path.join(base_path, "copy")
     shutil.copytree(directory, temporary)
     return shutil.move(temporary, os.path.join(base_path, str(version)))
@@ -136,7 +136,7 @@ def free_port():
 
 @contextlib.contextmanager
 def serving(base_path=None, **flags):
-    """Yields a server of this process and its configuration."""
+    """Yields a server in this process and its configuration."""
     ports = {"port": free_port(), "rest_api_port": free_port()}
     config = ServeConfig(
         model_base_path=base_path,
@@ -152,15 +152,15 @@ def serving(base_path=None, **flags):
 
 
 def ask(port, method, path, body=None, headers=()):
-    """Returns the status and the body of an answer; the body read as JSON."""
+    """Returns the status and the parsed JSON body of a response."""
     status, contents = ask_raw(port, method, path, body, headers)
     return status, json.loads(contents)
 
 
 def ask_raw(port, method, path, body=None, headers=()):
-    """Returns the status and the bytes of an answer.
+    """Returns the status and the bytes of a response.
 
-    `body` is bytes, or what JSON is made of.
+    `body` is bytes, or a value to send as JSON.
     """
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()

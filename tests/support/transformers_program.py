@@ -1,10 +1,10 @@
-"""What tests ask of transformers; a program for an environment with PyTorch.
+"""Runs transformers for tests, in an environment with PyTorch.
 
     python transformers_program.py REQUESTS.json
 
 A request is a JSON object: `do`, one of the functions below, and its
-arguments. What they return is written to the request's `output`, an .npz file.
-Nothing here imports the project, whose packages the environment lacks.
+arguments. The result is written to the request's `output`, an .npz file. This
+module does not import the project, whose packages the environment lacks.
 """
 
 import json
@@ -17,10 +17,10 @@ import transformers
 
 
 def tokenize(model, lines_file):
-    """Returns the ids of each line, without [CLS] and [SEP], end to end."""
+    """Returns the concatenated ids of all lines, without [CLS] and [SEP]."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     fast = tokenizer.backend_tokenizer
-    # MiniLM's file cuts texts and fills them up.
+    # MiniLM's file enables truncation and padding.
     fast.no_truncation()
     fast.no_padding()
     with open(lines_file, "rb") as file:
@@ -36,9 +36,9 @@ def tokenize(model, lines_file):
 
 
 def encode(model, texts_file):
-    """Returns hidden states and pooler output of texts and pairs, end to end.
+    """Returns concatenated hidden states, and pooler outputs, of texts.
 
-    Each text is computed alone, so that there is no padding.
+    Each text is computed alone, without padding.
     """
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     tokenizer.backend_tokenizer.no_truncation()
@@ -61,15 +61,15 @@ def encode(model, texts_file):
 
 
 def save(name, config, model, seed):
-    """Saves a model with random weights, and its answers to fixed inputs.
+    """Saves a model with random weights, and its outputs for fixed inputs.
 
-    Its weights are saved in the two older formats too: torch/ holds an archive
-    of PyTorch, legacy/ what PyTorch wrote before version 1.6.
+    Its weights are saved in the two older formats too: torch/ holds a PyTorch
+    archive, legacy/ the format before version 1.6.
     """
     torch.manual_seed(seed)
     bert = getattr(transformers, name)(transformers.BertConfig(**config))
     with torch.no_grad():
-        # New models have biases of 0 and are much alike.
+        # Initial biases are 0, which would hide errors.
         for parameter_name, parameter in bert.named_parameters():
             is_scale = parameter_name.endswith("LayerNorm.weight")
             parameter.normal_(mean=1.0 if is_scale else 0.0, std=0.4)
@@ -85,7 +85,7 @@ def save(name, config, model, seed):
 
 
 def load(name, model):
-    """Loads a model, and returns its answers and what did not fit."""
+    """Loads a model; returns its outputs, and missing and unused weights."""
     bert, keys = _load(name, model)
     return _answers(bert) | keys
 
@@ -99,7 +99,7 @@ def save_tokenizer(vocab, model, **options):
 
 
 def default_config():
-    """Returns what a config.json without a key means."""
+    """Returns the defaults of config.json."""
     config = transformers.BertConfig().to_dict()
     return {"config": np.array(json.dumps(config))}
 

@@ -1,4 +1,4 @@
-"""Starts the workers of a run as processes of this machine."""
+"""Starts the workers of a run as processes on this machine."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def free_hosts(count):
-    """Returns addresses of this machine at which nobody listens."""
+    """Returns free addresses of this machine."""
     with contextlib.ExitStack() as stack:
         listeners = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -26,14 +26,14 @@ def free_hosts(count):
 
 
 class Worker:
-    """A process, and what it prints.
+    """A worker process and its output.
 
     Args:
-      arguments: What Python is to run.
+      arguments: The arguments of Python.
     """
 
     def __init__(self, arguments):
-        # Not a pipe: nobody reads while the workers run.
+        # Not a pipe, as nothing reads it while the workers run.
         self._log = tempfile.TemporaryFile()
         environment = {
             name: value
@@ -55,14 +55,14 @@ class Worker:
 
     @property
     def log(self):
-        """What it has printed so far."""
-        # The process writes where the file's position is, so it stays there.
+        """The output so far."""
+        # Reading must not move the file position, where the process writes.
         number = self._log.fileno()
         size = os.fstat(number).st_size
         return os.pread(number, size, 0).decode(errors="replace")
 
     def wait_for(self, text):
-        """Waits until it has printed a text."""
+        """Waits until the process has printed a text."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while text not in self.log:
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -70,15 +70,15 @@ class Worker:
             time.sleep(0.02)
 
     def kill(self, number=signal.SIGKILL):
-        """Sends it a signal."""
+        """Sends the process a signal."""
         self.process.send_signal(number)
 
     def wait(self, timeout=TIMEOUT_SECONDS):
-        """Waits until it has ended; returns its exit status."""
+        """Waits until the process ends; returns its exit status."""
         return self.process.wait(timeout)
 
     def close(self):
-        """Ends it, if it has not ended yet."""
+        """Kills the process, if it has not ended yet."""
         self.process.kill()
         self.process.wait()
         self._log.close()
@@ -86,12 +86,12 @@ class Worker:
 
 @contextlib.contextmanager
 def started(count, *arguments, absent=()):
-    """Starts workers that differ in --task_index alone; ends them after.
+    """Yields started workers, which differ in --task_index; kills them after.
 
     Args:
-      count: How many.
+      count: The number of workers.
       *arguments: The script and its flags.
-      absent: Which of them are not started.
+      absent: Indices of workers that are not started.
     """
     flags = [
         f"--worker_hosts={','.join(free_hosts(count))}",
@@ -107,7 +107,7 @@ def started(count, *arguments, absent=()):
 
 
 def finish(workers):
-    """Waits until all have ended well; returns what each has printed."""
+    """Waits until all have ended successfully; returns their outputs."""
     for worker in workers:
         try:
             status = worker.wait()

@@ -1,4 +1,4 @@
-"""What workers_test.py runs on each worker; logs a line of JSON."""
+"""The program of each worker in workers_test.py; logs a line of JSON."""
 
 import dataclasses
 import json
@@ -33,11 +33,11 @@ def main(config: ProgramConfig) -> None:
         results["rows"] = _read(config, devices)
         logging.info("RESULTS %s", json.dumps(results))
         if not devices.coordinator.is_chief:
-            raise UserError("No space is left for me.")
+            raise UserError("No space is left.")
 
 
 def _coordinate(coordinator):
-    """Returns what came of each collective method."""
+    """Returns the results of the collective methods."""
     try:
         coordinator.agree({"seed": 7, "index": coordinator.index}, "flags")
         difference = None
@@ -56,7 +56,7 @@ def _coordinate(coordinator):
 
 
 def _read(config, devices):
-    """Returns the numbers of the examples of an epoch, -1 for blank rows."""
+    """Returns the indices of the examples of an epoch, -1 for blank rows."""
     source = PretrainingInput(
         [config.input_file],
         batch_size=BATCH_SIZE,

@@ -68,7 +68,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         (metrics.MACRO_F1, 2 / 5),
         (metrics.SUBSET_ACCURACY, 5 / 8),
     )
-    def test_one_label_that_may_be_there(self, name, expected):
+    def test_multi_label_with_one_label(self, name, expected):
         right = np.array([[1], [1], [0], [0], [0], [0], [0], [0]])
         guess = np.array([[1], [0], [1], [1], [0], [0], [0], [0]])
         self.assertAllClose(self.compute(name, right, guess), expected, 1e-12)
@@ -88,7 +88,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         (metrics.MACRO_F1, (2 / 3 + 4 / 5 + 0) / 3),
         (metrics.SUBSET_ACCURACY, 2 / 4),
     )
-    def test_several_labels(self, name, expected):
+    def test_multi_label(self, name, expected):
         right = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
         guess = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 1]])
         self.assertAllClose(self.compute(name, right, guess), expected, 1e-12)
@@ -120,7 +120,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
             matrix, [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
         )
 
-    def test_refuses_other_shapes_and_nothing(self):
+    def test_rejects_other_shapes_and_empty_arrays(self):
         for right, guess in ((_RIGHT, _GUESS[:-1]), (_RIGHT[:0], _GUESS[:0])):
             with self.assertRaisesRegex(ValueError, "same shape and at least"):
                 metrics.compute_metrics([metrics.ACCURACY], right, guess)

@@ -62,7 +62,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
             0.6 * _count(short, _DARKEST_OF_MATRIX),
         )
 
-    def test_the_middle_of_long_names_is_left_out(self):
+    def test_the_middle_of_long_names_is_omitted(self):
         shortened = plots._shorten(_LONG + " label\nof two")
         self.assertEqual(
             shortened, "a label whose \N{HORIZONTAL ELLIPSIS} label of two"
@@ -70,7 +70,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(plots._shorten("x" * 28), "x" * 28)
 
     @parameterized.parameters(3, 40, 250)
-    def test_labels_that_the_font_lacks_are_numbers(self, num_labels):
+    def test_labels_that_the_font_lacks_become_numbers(self, num_labels):
         counts = 30 * np.eye(num_labels, dtype=np.int64)
         counts[0, 1] = 7
         pictures = []
@@ -90,7 +90,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(pictures[0], pictures[1])
         self.assertFalse(np.array_equal(pictures[0], pictures[2]))
 
-    def test_types_that_the_font_lacks_are_numbers(self):
+    def test_types_that_the_font_lacks_become_numbers(self):
         scores = [EntityScore(i + 1, 9, i) for i in range(62)]
         pictures = []
         for first in ("人", "東", "PER"):
@@ -106,7 +106,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         # At the left are the names.
         self.assertGreater(different[:, :80].sum(), 1000)
 
-    def test_labels_that_the_font_has_stay(self):
+    def test_labels_that_the_font_has_remain(self):
         self.assertFalse(
             plots.needs_numbers(["schön\n", "погода", "a\tb", _DOLLARS])
         )
@@ -149,7 +149,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(picture.shape[1], 880)
         self.assertGreater(_count(picture, _ORANGE), 2000)
 
-    def test_of_many_types_the_most_frequent_are_drawn(self):
+    def test_draws_the_most_frequent_types(self):
         overall = ("overall", EntityScore(9, 9, 9))
         rows = [(f"T{i}", EntityScore(i, i, i)) for i in range(300)]
         many = self._draw(plots.draw_entity_scores, [*rows, overall])
@@ -158,7 +158,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         # T0 has no F1, each of the last sixty has.
         self.assertGreater(_count(many, _ORANGE), _count(sixty, _ORANGE))
 
-    def test_nothing_was_found(self):
+    def test_no_correct_predictions(self):
         picture = self._draw(
             plots.draw_entity_scores, [("overall", EntityScore(3, 0, 0))]
         )

@@ -1,11 +1,14 @@
 """Tests for bert_tf.tasks.predict."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from scipy import special
 
+from bert_tf.api import load
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.modeling.bert import named_variables
@@ -13,6 +16,9 @@ from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.text import packing
 from tests.support import logical_devices
 from tests.support import tiny_model
 
@@ -28,7 +34,7 @@ class _Features:
 
     lengths: np.ndarray
     num_choices: int = 0
-    is_labelled: bool = True
+    is_labeled: bool = True
 
     def __post_init__(self):
         rng = np.random.default_rng(7)
@@ -54,7 +60,7 @@ class _Features:
             "segment_ids": self.segments[indices][..., :length] * mask,
         }
         batch = {name: x.astype(np.int32) for name, x in batch.items()}
-        if self.is_labelled:
+        if self.is_labeled:
             batch["label_ids"] = self.label_ids[indices]
             batch["row_weights"] = self.row_weights[indices]
         return batch
@@ -66,7 +72,7 @@ class _Task:
     def __init__(self):
         self.batches = []
 
-    def outputs(self, outputs):
+    def select_outputs(self, outputs):
         self.batches.append(tuple(outputs["logits"].shape))
         return {"logits": outputs["logits"], "mean": outputs["pooled_output"]}
 
@@ -110,7 +116,7 @@ def _expected_loss(logits, features):
 
 class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(batch_size=(1, 4, 32), lengths=((12,), (4, 7, 12)))
-    def test_outputs_and_loss_are_those_of_rows_alone(
+    def test_batches_give_the_outputs_and_loss_of_single_rows(
         self, batch_size, lengths
     ):
         model, features = _classifier(), _Features(_LENGTHS)
@@ -168,7 +174,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertNotAlmostEqual(first.loss, second.loss)
 
-    def test_batches_differ_in_length_only(self):
+    def test_batches_differ_only_in_length(self):
         seen = []
         features = _Features(_LENGTHS)
         batch_of = features.batch
@@ -192,7 +198,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
     def test_rows_without_labels_have_no_loss(self):
         model = _classifier()
         computer = task_prediction.OutputComputer(model, _Task(), 4)
-        features = _Features(_LENGTHS, is_labelled=False)
+        features = _Features(_LENGTHS, is_labeled=False)
         computed = computer.compute(features, _EIGHTS)
         self.assertIsNone(computed.loss)
         labelled = computer.compute(_Features(_LENGTHS), _EIGHTS)
@@ -200,7 +206,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_outputs_with_positions_are_as_long_as_the_batch(self):
         model = _fill(BertForTagging(tiny_model.CONFIG, num_labels=3))
-        features = _Features(_LENGTHS, is_labelled=False)
+        features = _Features(_LENGTHS, is_labeled=False)
         computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
             features, _EIGHTS
         )
@@ -244,7 +250,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(computed.outputs["logits"], [])
         self.assertIsNone(computed.loss)
 
-    def test_at_once(self):
+    def test_compute_outputs(self):
         model, features = _classifier(), _Features(_LENGTHS)
         computed = task_prediction.compute_outputs(
             model, _Task(), features, 4, _EIGHTS
@@ -258,7 +264,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class AllowedLengthsTest(tf.test.TestCase):
-    def test_few_many_or_one(self):
+    def test_numbers_of_buckets(self):
         lengths = np.array([5] * 50 + [30] * 20 + [61])
         self.assertEqual(
             task_prediction.allowed_lengths(lengths, 61),
@@ -270,6 +276,116 @@ class AllowedLengthsTest(tf.test.TestCase):
         )
         self.assertEqual(
             task_prediction.allowed_lengths(lengths, 61, 3), (8, 32, 61)
+        )
+
+
+_TEXTS = ("The cat sat.", "dog", "on the mat, the dogs", "cats sat on dogs .")
+
+
+def _task(**values):
+    return ClassificationTask(
+        name="custom",
+        max_seq_length=10,
+        labels=("no", "maybe", "yes"),
+        metric_names=("accuracy",),
+        **values,
+    )
+
+
+class PredictorTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        path = tiny_model.write_task(self.create_tempdir().full_path, _task())
+        self._model = load.load_model(path)
+        self._tokenizer = load.load_tokenizer(path)
+
+    def _predictor(self, task, *arguments):
+        return task_prediction.Predictor(
+            self._model, task, self._tokenizer, *arguments
+        )
+
+    def _expected(self):
+        """Returns the probabilities of each text alone."""
+        rows = []
+        for text in _TEXTS:
+            tokens = self._tokenizer.tokenize([text])
+            packed = packing.pack(tokens, None, 10, self._tokenizer.vocabulary)
+            rows.append(special.softmax(self._model(packed)["logits"][0]))
+        return rows
+
+    def test_predictions_and_objects(self):
+        task = _task()
+        examples = [task.example_from_row(text) for text in _TEXTS]
+        expected = self._expected()
+        self.assertGreater(np.ptp(expected, axis=0).min(), 1e-3)
+        for arguments in ((), (2,), (3, 1), (2, 2)):
+            made = self._predictor(task, *arguments)
+            predictions = made.predict(examples)
+            self.assertAllClose(
+                [prediction.values for prediction in predictions],
+                expected,
+                atol=1e-5,
+            )
+            objects = made.describe(examples)
+            for row, values in zip(objects, expected, strict=True):
+                self.assertEqual(
+                    row["label"], task.labels[int(np.argmax(values))]
+                )
+                self.assertAllClose(
+                    list(row["probabilities"].values()), values, atol=1e-5
+                )
+
+    def test_progress_counts_examples_not_windows(self):
+        task = _task(doc_stride=2)
+        texts = [" ".join(_TEXTS), "dog", "the cat"]
+        examples = [task.example_from_row(text) for text in texts]
+        told = []
+        rows = self._predictor(task, 2).describe(examples, told.append)
+        self.assertLen(rows, 3)
+        self.assertEqual(sum(told), 3)
+        self.assertGreater(min(told), 0)
+
+    def test_first_examples_determine_the_lengths(self):
+        task = _task()
+        made = self._predictor(task, 4, 2)
+        made.predict([task.example_from_row("dog")])
+        # Longer ones have the other of the two.
+        for texts in (_TEXTS, ["dog"]):
+            self.assertLen(
+                made.predict([task.example_from_row(t) for t in texts]),
+                len(texts),
+            )
+
+    def test_no_examples(self):
+        self.assertEqual(self._predictor(_task()).predict([]), [])
+
+
+class ChunksTest(tf.test.TestCase):
+    def test_examples_that_must_share_a_chunk(self):
+        task = mock.Mock()
+        task.must_share_chunk = lambda first, second: first[0] == second[0]
+        task.num_rows.return_value = 1
+        examples = ["a1", "a2", "a3", "b1", "c1", "c2", "d1"]
+        self.assertEqual(
+            list(task_prediction.chunks(task, examples, 2)),
+            [["a1", "a2", "a3"], ["b1", "c1", "c2"], ["d1"]],
+        )
+        self.assertEqual(
+            list(task_prediction.chunks(task, ["a1", "b1", "c1"], 2)),
+            [["a1", "b1"], ["c1"]],
+        )
+        self.assertEqual(list(task_prediction.chunks(task, [], 2)), [])
+
+    def test_chunks_count_rows(self):
+        task = SquadTask(doc_stride=3)
+        # 1, 2, 1, 5 and 1 windows.
+        examples = [
+            task.example_from_row(("cat", " ".join(["dog"] * count)))
+            for count in (1, 4, 2, 12, 1)
+        ]
+        self.assertEqual(
+            list(task_prediction.chunks(task, examples, 3)),
+            [examples[:2], examples[2:4], examples[4:]],
         )
 
 

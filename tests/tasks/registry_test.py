@@ -13,12 +13,12 @@ from tests.support import tiny_model
 
 
 class RegistryTest(tf.test.TestCase, parameterized.TestCase):
-    def test_every_kind_with_a_head_of_its_own(self):
+    def test_keys_are_kinds_of_heads(self):
         self.assertContainsSubset(registry.TASKS, weight_map.HEADS)
         for kind, task in registry.TASKS.items():
             self.assertEqual(task.kind, kind)
 
-    def test_what_a_model_directory_says(self):
+    def test_task_of_a_model_directory(self):
         task = ClassificationTask(
             name="custom",
             max_seq_length=9,
@@ -33,20 +33,20 @@ class RegistryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(registry.from_stored(formats.read(path)), task)
 
     @parameterized.parameters("encoder", "pretraining")
-    def test_refuses_models_without_a_task(self, kind):
+    def test_rejects_models_without_a_task(self, kind):
         path = self.create_tempdir().full_path
         stored = formats.read(tiny_model.write(path, kind=kind))
         with self.assertRaisesRegex(
             UserError,
             "--model_dir must name .* fine-tuned for one of classification, .* "
-            f"Received: {path}, which holds one of kind='{kind}'; fine-tune",
+            f"Received: {path}, a model of kind='{kind}'; fine-tune",
         ):
             registry.from_stored(stored)
 
 
 class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*registry.TASKS)
-    def test_of_others_that_say_their_kind_only(self, kind):
+    def test_models_of_other_programs_with_only_a_kind(self, kind):
         has_labels = kind in ("classification", "tagging")
         task = registry.build_task(
             {"kind": kind}, 3 if has_labels else None, 100
@@ -56,7 +56,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         if has_labels:
             self.assertEqual(task.labels, ("0", "1", "2"))
 
-    def test_what_is_said_counts(self):
+    def test_stored_values_are_used(self):
         values = {
             "kind": "classification",
             "labels": ["a", "b"],
@@ -68,7 +68,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         # And is left as it was.
         self.assertEqual(list(values), ["kind", "labels", "max_seq_length"])
 
-    def test_one_label_is_a_score(self):
+    def test_one_label_means_regression(self):
         task = registry.build_task({"kind": "classification"}, 1, 512)
         self.assertEqual(task.problem_type, "regression")
 

@@ -53,7 +53,7 @@ maybe                0.00    0.00   0.00        0          4        0
             "intent 20      83.33   27.78   41.67       18          6        5",
         )
 
-    def test_numbers_of_many_labels_on_request(self):
+    def test_many_labels_are_numbered_on_request(self):
         labels = [f"intent {number}" for number in range(21)]
         counts = 5 * np.eye(21, dtype=np.int64)
         counts[3, 20] = 1
@@ -103,7 +103,7 @@ overall      60.00   75.00  66.67        4          5        3
 """,
         )
 
-    def test_numbers_of_types_and_labels_on_request(self):
+    def test_types_and_labels_are_numbered_on_request(self):
         rows = [
             ("LOC", EntityScore(8, 4, 3)),
             ("overall", EntityScore(8, 4, 3)),
@@ -124,7 +124,7 @@ overall      60.00   75.00  66.67        4          5        3
             [["[0]", "toxic"], ["[1]", "rude"], ["overall", "100.00"]],
         )
 
-    def test_confusions_come_most_frequent_first(self):
+    def test_most_frequent_confusions_come_first(self):
         counts = np.array([[9, 0, 2], [7, 0, 2], [0, 3, 1]])
         self.assertEqual(
             result_tables.confusions(counts),

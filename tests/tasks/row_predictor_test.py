@@ -87,7 +87,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
             [{**row, "label": 1} for row in _CHOICE_ROWS],
         ),
     )
-    def test_rows_of_every_form_give_the_same(self, task, rows, *others):
+    def test_all_forms_of_a_row_are_equal(self, task, rows, *others):
         model = self._load(task)
         expected = model.predict(rows, verbose=0)
         self.assertLen(expected, len(rows))
@@ -111,7 +111,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
             [rounded(row) for row in expected],
         )
 
-    def test_keras_predicts_what_it_does_elsewhere(self):
+    def test_keras_predict_still_works(self):
         model = self._load(_CLASSIFICATION)
         ids = np.array([[2, 6, 8, 3], [2, 7, 3, 0], [2, 5, 6, 3]])
         inputs = {"input_ids": ids, "input_mask": (ids > 0).astype(np.int32)}
@@ -122,7 +122,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         received = model.predict(dataset, verbose=0)["logits"]
         self.assertAllClose(received, expected, atol=1e-5)
 
-    def test_sees_weights_that_change(self):
+    def test_uses_changed_weights(self):
         model = self._load(_CLASSIFICATION)
         before = model.predict(_PAIRS, verbose=0)
         for name, variable in named_variables(model).items():
@@ -144,11 +144,11 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_rows(self):
         self.assertEqual(self._load(_TAGGING).predict([], verbose=0), [])
 
-    def test_text_without_a_piece(self):
+    def test_text_without_tokens(self):
         rows = self._load(_TAGGING).predict(["\u200b", " "], verbose=0)
         self.assertEqual([len(row["tags"]) for row in rows], [1, 0])
 
-    def test_a_new_head_with_other_labels(self):
+    def test_new_head_with_other_labels(self):
         model = self._load(
             _CLASSIFICATION,
             "classification",
@@ -170,7 +170,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         (row,) = nameless.predict(["the cat"], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["0", "1"])
 
-    def test_rows_that_are_none(self):
+    def test_rejects_invalid_rows(self):
         model = self._load(_CLASSIFICATION)
         with self.assertRaisesRegex(UserError, "Row 1 of the list: .*pair"):
             model.predict([("cat", "dog"), "cat"])
@@ -184,14 +184,14 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         (np.array(["cat", "dog"]),),
         (np.array(["cat", "dog"], object),),
     )
-    def test_rows_that_are_in_no_list(self, rows):
+    def test_rejects_rows_without_a_list(self, rows):
         name = type(rows).__name__
         with self.assertRaisesRegex(
             UserError, rf"in a list: predict\(.* Received: {name} with texts"
         ):
             self._load(_CLASSIFICATION).predict(rows)
 
-    def test_models_that_read_no_rows(self):
+    def test_rejects_models_without_a_task(self):
         path = self.create_tempdir().full_path
         model = bert_tf.load_model(tiny_model.write(path))
         with self.assertRaisesRegex(
@@ -202,7 +202,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "bert_tf.load_model returned"):
             own.predict(["the cat"])
 
-    def test_a_model_without_vocabulary(self):
+    def test_rejects_models_without_a_vocabulary(self):
         path = tiny_model.write_task(
             self.create_tempdir().full_path, _CLASSIFICATION
         )
@@ -217,7 +217,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):
             model.predict([("cat", "dog")])
 
-    def test_models_can_be_saved_with_it(self):
+    def test_models_with_a_row_predictor_can_be_saved(self):
         model = self._load(_CLASSIFICATION)
         expected = model.predict(_PAIRS, verbose=0)
         path = os.path.join(self.create_tempdir().full_path, "model.keras")

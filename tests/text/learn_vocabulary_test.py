@@ -6,7 +6,6 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.text import learn_vocabulary as vocabulary_learning
-from bert_tf.text import word_statistics
 from bert_tf.text.vocabulary import Vocabulary
 
 _RESERVED = 5 + 99
@@ -30,7 +29,9 @@ _WORDS = {
 
 def _statistics(words=None, vocab_size=200, min_frequency=2):
     items = list((words or _WORDS).items())
-    return word_statistics.gather_statistics(items, vocab_size, min_frequency)
+    return vocabulary_learning.gather_statistics(
+        items, vocab_size, min_frequency
+    )
 
 
 def _learn(words=None, vocab_size=200, coverage=1.0, num_unused=99):
@@ -66,11 +67,11 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     @parameterized.parameters(180, 300, 450, 700, 1000, 1500, 3000)
-    def test_has_the_size_asked_for(self, vocab_size):
+    def test_has_the_requested_size(self, vocab_size):
         learned = _learn(_random_words(), vocab_size)
         self.assertLen(learned.tokens, vocab_size)
         self.assertEqual(sum(learned.counts.values()), vocab_size)
-        Vocabulary(learned.tokens)  # Nothing is there twice or empty.
+        Vocabulary(learned.tokens)  # No token is duplicate or empty.
 
     def test_the_learner_fills_nearly_all(self):
         counts = _learn(_random_words(), 800).counts
@@ -82,7 +83,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
         filling = learned.tokens[-learned.counts["filled"] :]
         # Whole words that fill up are no rarer than whole words left out.
         left_out = [words[w] for w in words if w not in learned.tokens]
-        filled = [words[piece] for piece in filling if piece in words]
+        filled = [words[token] for token in filling if token in words]
         self.assertNotEmpty(filled)
         self.assertGreaterEqual(min(filled), max(left_out))
         self.assertEqual(filled, sorted(filled, reverse=True))
@@ -166,10 +167,49 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaises(UserError):
             _learn(words, least - 1)
 
-    def test_is_the_same_every_time(self):
+    def test_is_deterministic(self):
         words = _random_words()
         backwards = dict(reversed(words.items()))
         self.assertEqual(_learn(words, 700), _learn(backwards, 700))
+
+
+class GatherStatisticsTest(tf.test.TestCase):
+    def test_counts_characters_by_position(self):
+        statistics = _statistics({"aba": 3, "b": 4, "c" * 201: 7, "ca": 1})
+        self.assertEqual(statistics.starts, {"a": 3, "b": 4, "c": 1})
+        self.assertEqual(statistics.insides, {"a": 4, "b": 3})
+        self.assertEqual(statistics.words, [("b", 4), ("aba", 3)])
+        self.assertEqual(statistics.num_words, 15)
+        self.assertEqual(statistics.num_distinct_words, 4)
+        self.assertEqual(statistics.num_too_long, 7)
+
+    def test_coverage_depends_on_the_position(self):
+        statistics = _statistics({"ab": 3, "b": 4})
+        self.assertEqual(statistics.coverage(["a", "b", "##b"]), 1.0)
+        self.assertEqual(statistics.coverage(["a", "b", "##a"]), 0.7)
+        self.assertEqual(statistics.coverage(["##b"]), 0.3)
+
+    def test_order_of_words_does_not_matter(self):
+        words = {f"{i * i % 997}": 2 + i % 5 for i in range(500)}
+        backwards = dict(reversed(words.items()))
+        self.assertNotEqual(list(words), list(backwards))
+        self.assertEqual(_statistics(words), _statistics(backwards))
+
+    def test_frequent_characters_get_a_line(self):
+        words = {"ab": 900, "b": 90, "c": 9, "d": 8, "e": 1}
+        statistics = _statistics(words)
+        for room, expected in (
+            (2, ["a", "b"]),  # The coverage takes all of the room.
+            (3, ["a", "b"]),
+            (30, ["a", "b", "c", "d"]),  # "e" is rarer than all words kept.
+        ):
+            starts, insides = vocabulary_learning.choose_alphabet(
+                statistics, 0.9, room
+            )
+            self.assertEqual(starts, expected)
+            self.assertEqual(insides, ["##b"])
+        starts, _ = vocabulary_learning.choose_alphabet(statistics, 1.0, 2)
+        self.assertEqual(starts, list("abcde"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ _CLS, _SEP, _MASK = 2, 3, 4
 _MASKING = masking.DynamicMasking(
     vocab_size=1000, cls_id=_CLS, sep_id=_SEP, mask_id=_MASK
 )
-# Every third piece continues a word.
+# Every third token continues a word.
 _CONTINUATIONS = tuple(i > 4 and i % 3 == 0 for i in range(1000))
 
 
@@ -60,9 +60,9 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(masking.restore_ids(features), ids)
 
     @parameterized.named_parameters(
-        ("pieces", None), ("whole_words", _CONTINUATIONS)
+        ("tokens", None), ("whole_words", _CONTINUATIONS)
     )
-    def test_fields_belong_together(self, continuations):
+    def test_fields_are_consistent(self, continuations):
         features, ids = _batch([64, 40, 9, 5, 30])
         drawn = _apply(features, continuations=continuations)
         for row in range(len(ids)):
@@ -72,7 +72,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
             hidden = ids[row, positions[chosen]]
             self.assertAllEqual(drawn["masked_lm_ids"][row, chosen], hidden)
             self.assertNoCommonElements(hidden.tolist(), [0, _CLS, _SEP])
-            # Nothing else is touched, and empty slots hold zeros.
+            # Nothing else changes, and empty slots are zero.
             elsewhere = np.delete(np.arange(64), positions[chosen])
             self.assertAllEqual(
                 drawn["input_ids"][row, elsewhere], ids[row, elsewhere]
@@ -111,7 +111,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         labels = randomised["masked_lm_ids"]
         self.assertLess(np.mean(seen[chosen] == labels[chosen]), 0.2)
 
-    def test_depends_on_seed_and_example_alone(self):
+    def test_depends_only_on_seed_and_example(self):
         features, _ = _batch([64, 40, 9, 30])
         drawn = _apply(features, first=100)
         for other in (_apply(features, seed=2, first=100), _apply(features)):
@@ -137,7 +137,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         places = np.delete(places, [0, 32, 63])
         expected = count / 61
         self.assertLess(np.abs(places - expected).max(), 5 * expected**0.5)
-        # Random pieces come from the whole vocabulary, special ones included.
+        # Random tokens come from the whole vocabulary, special ones included.
         drawn_words = seen[~is_mask & ~is_same]
         self.assertBetween(drawn_words.mean(), 480, 520)
         self.assertLess(drawn_words.min(), 5)

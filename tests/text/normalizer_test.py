@@ -55,7 +55,7 @@ class NormalizerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(normalized, [expected])
         self.assertEqual(sources.flat_values[-1], len(text.encode()))
 
-    def test_texts_of_the_device_end_at_a_nul(self):
+    def test_texts_end_at_a_nul_on_the_device(self):
         texts = ["ab\0c\nd", "\0", "", b"a\xff\0\xff"]
         theirs = normalizer.Normalizer(True, False, ASCII_LOWER)
         self.assertAllEqual(theirs.cut(texts), [b"ab", b"", b"", b"a\xff"])
@@ -102,7 +102,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLess(path.stat().st_size, 500_000)
 
     @unittest.skipUnless(_IS_UNICODE_14, "The tables are of Unicode 14.")
-    def test_are_what_the_generator_makes(self):
+    def test_equal_the_generated_tables(self):
         self.assertEqual(
             normalizer.read_table("sigma_context.json.xz"),
             build_normalizer_tables.build_sigma_context(),
@@ -116,7 +116,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             build_normalizer_tables.build_model(True, False, ASCII_LOWER),
         )
 
-    def test_generator_writes_nothing_unasked(self):
+    def test_generator_writes_nothing_by_default(self):
         before = {path: path.read_bytes() for path in _TABLES.iterdir()}
         written = []
         flags.FLAGS(["test"], known_only=True)
@@ -137,7 +137,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         after = {path: path.read_bytes() for path in _TABLES.iterdir()}
         self.assertEqual(before, after)
 
-    def test_generator_refuses_another_unicode(self):
+    def test_generator_rejects_another_unicode(self):
         flags.FLAGS(["test"], known_only=True)
         with (
             mock.patch.object(unicodedata, "unidata_version", "15.0.0"),

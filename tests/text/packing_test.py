@@ -7,9 +7,11 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
 
 _VOCABULARY = Vocabulary(["[UNK]", "[SEP]", "x", "[CLS]", "[MASK]", "[PAD]"])
 _SEP, _CLS, _PAD = 1, 3, 5
+_BUCKETS = (3, 5, 6, 9, 17)
 
 
 def _ragged(rows):
@@ -17,7 +19,7 @@ def _ragged(rows):
 
 
 def _pack_one(tokens_a, tokens_b, length):
-    """The original's loops (run_classifier.py:377-453, 557-571)."""
+    """Packs a row with the original's loops (run_classifier.py:377-571)."""
     a, b = list(tokens_a), list(tokens_b)
     if b:
         while len(a) + len(b) > length - 3:
@@ -86,10 +88,54 @@ class PackTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(value.shape, [0, 6])
 
     @parameterized.parameters((None, 2, 3), ([[7]], 4, 5))
-    def test_refuses_lengths_without_room(self, row_b, length, least):
+    def test_rejects_lengths_without_room(self, row_b, length, least):
         tokens_b = row_b and _ragged(row_b)
         with self.assertRaisesRegex(UserError, f"at least {least}. .*{length}"):
             packing.pack(_ragged([[7]]), tokens_b, length, _VOCABULARY)
+
+
+def _random_rows(rng, count, longest):
+    lengths = rng.integers(0, longest, count)
+    return tf.RaggedTensor.from_row_lengths(
+        rng.integers(5, 16, lengths.sum()).astype(np.int32), lengths
+    )
+
+
+class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(longest=[1, 3, 8, 30], with_pairs=[False, True])
+    def test_equals_pack_cut_to_a_bucket(self, longest, with_pairs):
+        rng = np.random.default_rng(longest)
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        tokens_a = _random_rows(rng, 60, longest)
+        tokens_b = _random_rows(rng, 60, 20) if with_pairs else None
+        whole = packing.pack(tokens_a, tokens_b, _BUCKETS[-1], vocabulary)
+        lengths = whole["input_mask"].numpy().sum(-1)
+        # All rows, all rows of one length, and no rows.
+        for chosen in (
+            np.arange(60),
+            *(np.flatnonzero(lengths == x) for x in np.unique(lengths)),
+            np.zeros([0], np.int64),
+        ):
+            packed = packing.pack_to_bucket(
+                tf.gather(tokens_a, chosen),
+                tf.gather(tokens_b, chosen) if with_pairs else None,
+                _BUCKETS,
+                vocabulary,
+            )
+            length = max([0, *lengths[chosen]])
+            bucket = min(bucket for bucket in _BUCKETS if bucket >= length)
+            for name, values in packed.items():
+                self.assertEqual(values.dtype, tf.int32)
+                self.assertAllEqual(
+                    values, whole[name].numpy()[chosen][:, :bucket], name
+                )
+
+    def test_rejects_buckets_without_room(self):
+        tokens = _random_rows(np.random.default_rng(0), 3, 4)
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        for tokens_b, buckets in ((None, (2,)), (tokens, (2, 4))):
+            with self.assertRaisesRegex(UserError, "must be at least [35]"):
+                packing.pack_to_bucket(tokens, tokens_b, buckets, vocabulary)
 
 
 if __name__ == "__main__":

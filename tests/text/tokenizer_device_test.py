@@ -1,4 +1,4 @@
-"""Tests of bert_tf.text.tokenizer by the rules of MediaPipe."""
+"""Tests for bert_tf.text.tokenizer with the rules of MediaPipe."""
 
 import sys
 import unicodedata
@@ -61,17 +61,17 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
             for point in range(sys.maxunicode + 1)
             if unicodedata.category(chr(point)) not in ("Cs", "Cn")
         ]
-        # Beyond these blocks all is as in their first characters.
+        # Later blocks follow the rules of their first characters.
         chars = [x for x in chars if not 0xAC10 <= ord(x) < 0xD7A0]
         words = device_tokenizer.split_words
         texts = [f"a{char}b" for char in chars]
         given = self.tokenizer.tokens(self.tokenizer.tokenize(texts))
         numbers = given.row_lengths().numpy()
         pieces = set(_VOCABULARY.tokens)
-        wanted = [
+        expected = [
             len(device_tokenizer.tokenize(text, pieces)) for text in texts
         ]
-        wrong = np.flatnonzero(numbers != wanted)
+        wrong = np.flatnonzero(numbers != expected)
         self.assertEmpty(
             [(texts[i], words(texts[i]), numbers[i]) for i in wrong[:20]]
         )
@@ -86,7 +86,7 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(starts, [0, 4, 13])
         self.assertAllEqual(ends, [3, 12, 15])
 
-    def test_special_tokens_stay_whole_if_wanted(self):
+    def test_special_tokens_stay_whole_if_preserved(self):
         tokenizer = BertTokenizer(
             _VOCABULARY,
             preserve_special_tokens=True,

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.text.tokenizer: options, and where it can run."""
+"""Tests for bert_tf.text.tokenizer: options, and ways to run it."""
 
 import json
 import os
@@ -24,9 +24,9 @@ _VOCABULARY = Vocabulary(
 )
 _TEXTS = ["Hello, un\u200baffable WORLD!", "", "ΑΑΣ 中", "b" * 201, b"a\xff b"]
 
-# What tf-text 2.12 in a TF Serving image has, and core TensorFlow.
+# Operators of tf-text 2.12 in a TF Serving image, and core TensorFlow.
 _OPS_OF_TF_TEXT = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-_STATEFUL_WORDS = ("Table", "Variable", "Py", "Sentencepiece", "ReadFile")
+_STATEFUL_WORDS = ("Table", "Variable", "Py", "Sentencetoken", "ReadFile")
 
 _CLIENT = textwrap.dedent("""
     import sys
@@ -42,49 +42,49 @@ _CLIENT = textwrap.dedent("""
 """)
 
 
-def _pieces(tokenizer, text):
+def _tokens(tokenizer, text):
     ids, starts, ends = tokenizer.tokenize_with_offsets([text])
-    (pieces,) = tokenizer.tokens(ids).to_list()
+    (tokens,) = tokenizer.tokens(ids).to_list()
     slices = [
         text.encode()[start:end].decode()
         for start, end in zip(starts[0].numpy(), ends[0].numpy(), strict=True)
     ]
-    return [piece.decode() for piece in pieces], slices
+    return [token.decode() for token in tokens], slices
 
 
 class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
     def test_are_split_like_any_text_by_default(self):
-        pieces, slices = _pieces(BertTokenizer(_VOCABULARY), "a[MASK]b")
-        self.assertEqual(pieces, ["a", "[", "mask", "]", "b"])
+        tokens, slices = _tokens(BertTokenizer(_VOCABULARY), "a[MASK]b")
+        self.assertEqual(tokens, ["a", "[", "mask", "]", "b"])
         self.assertEqual(slices, ["a", "[", "MASK", "]", "b"])
 
     @parameterized.parameters(True, False)
-    def test_stay_whole_if_asked_to(self, lower_case):
+    def test_stay_whole_if_preserved(self, lower_case):
         tokenizer = BertTokenizer(
             _VOCABULARY, lower_case, preserve_special_tokens=True
         )
         for token in SPECIAL_TOKENS:
-            pieces, slices = _pieces(tokenizer, f"a{token}{token}b [{token}.")
-            self.assertEqual(pieces, ["a", token, token, "b", "[", token, "."])
-            self.assertEqual(slices, pieces)
+            tokens, slices = _tokens(tokenizer, f"a{token}{token}b [{token}.")
+            self.assertEqual(tokens, ["a", token, token, "b", "[", token, "."])
+            self.assertEqual(slices, tokens)
         ids = tokenizer.tokenize("[SEP][CLS][PAD][MASK][UNK]")
         self.assertAllEqual(ids, [5, 9, 6, 7, 8])
 
-    def test_are_known_by_their_exact_spelling(self):
+    def test_match_their_exact_spelling_only(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
-        pieces, _ = _pieces(tokenizer, "[mask] [ MASK] MASK MA[MASK]SK")
+        tokens, _ = _tokens(tokenizer, "[mask] [ MASK] MASK MA[MASK]SK")
         self.assertEqual(
-            pieces,
+            tokens,
             ["[", "mask", "]", "[", "mask", "]", "mask"]
             + ["[UNK]", "[MASK]", "[UNK]"],
         )
 
-    def test_nobody_types_what_stands_in_for_them(self):
+    def test_stand_ins_in_text_are_unknown(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
         # The reserved ends of all CJK blocks.
         text = "".join(chr(c) for c in range(0x2CEA2, 0x2CEB0)) + "\U0002fa1e"
-        pieces, _ = _pieces(tokenizer, text)
-        self.assertEqual(pieces, ["[UNK]"] * 15)
+        tokens, _ = _tokens(tokenizer, text)
+        self.assertEqual(tokens, ["[UNK]"] * 15)
 
     def test_are_words(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
@@ -95,19 +95,19 @@ class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_end_the_word_for_a_sigma(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
-        pieces, slices = _pieces(tokenizer, "ΑΑΣ[MASK]Α")
-        self.assertEqual(pieces, ["α", "##α", "##ς", "[MASK]", "α"])
+        tokens, slices = _tokens(tokenizer, "ΑΑΣ[MASK]Α")
+        self.assertEqual(tokens, ["α", "##α", "##ς", "[MASK]", "α"])
         self.assertEqual(slices, ["Α", "Α", "Σ", "[MASK]", "Α"])
 
     def test_offsets_behind_a_long_word(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
-        pieces, slices = _pieces(tokenizer, "é" * 201 + "[MASK] a")
-        self.assertEqual(pieces, ["[UNK]", "[MASK]", "a"])
+        tokens, slices = _tokens(tokenizer, "é" * 201 + "[MASK] a")
+        self.assertEqual(tokens, ["[UNK]", "[MASK]", "a"])
         self.assertEqual(slices, ["é" * 201, "[MASK]", "a"])
 
 
 class TextOfIdsTest(tf.test.TestCase):
-    def test_detokenize_joins_pieces_to_words(self):
+    def test_detokenize_joins_tokens_to_words(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
         texts = ["the unaffable world.", "", "a [MASK] ααςσ b"]
         self.assertAllEqual(
@@ -131,7 +131,7 @@ class TextOfIdsTest(tf.test.TestCase):
             [[b"hello"], [], [b"[UNK]", b"world"]],
         )
 
-    def test_settings_tell_tokenizers_apart(self):
+    def test_settings_distinguish_tokenizers(self):
         self.assertEqual(
             BertTokenizer(_VOCABULARY, strip_accents=False).settings(),
             {
@@ -145,7 +145,7 @@ class TextOfIdsTest(tf.test.TestCase):
         cased = BertTokenizer(_VOCABULARY, lower_case=False)
         self.assertFalse(cased.settings()["strip_accents"])
 
-    def test_builds_with_a_piece_that_no_text_has(self):
+    def test_builds_with_a_token_that_no_text_has(self):
         # Line 344 is U+2028, line 13503 is ##U+2028; the ids behind them hold.
         vocabulary = Vocabulary.from_file(
             data("vocab/bert-base-chinese-vocab.txt")
@@ -153,7 +153,7 @@ class TextOfIdsTest(tf.test.TestCase):
         tokenizer = BertTokenizer(vocabulary)
         self.assertAllEqual(
             tokenizer.tokenize("中文\u2028一ab\u2028ing"),
-            [vocabulary.id(piece) for piece in ("中", "文", "一", "ab", "ing")],
+            [vocabulary.id(token) for token in ("中", "文", "一", "ab", "ing")],
         )
 
 
@@ -252,7 +252,7 @@ class GraphTest(tf.test.TestCase):
         )
 
     def _check_saved_model(self, folder):
-        """No asset, no table, no operator that a server lacks."""
+        """Checks for assets, tables and operators that a server lacks."""
         assets = os.path.join(folder, "assets")
         self.assertEmpty(os.listdir(assets) if os.path.exists(assets) else [])
         model = saved_model_pb2.SavedModel()

@@ -10,16 +10,19 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.config import ASCII_LOWER
+from bert_tf.errors import UserError
 from bert_tf.text import normalizer
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.tokenizer import LiteTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import reference_tokenizer
 from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
-# What a fuzzed text is made of: characters that meet a rule, alone or beside
-# each other, and bytes that are not UTF-8.
+# Parts of fuzzed texts: characters that rules apply to, alone or next to each
+# other, and bytes that are not UTF-8.
 _ALPHABET = [
     *"aAbzZ09",
     *"éÉñÅßİıǆﬁ½",
@@ -52,7 +55,7 @@ def _fuzz(count, seed=0):
 
 
 def _letters(text):
-    """Returns a vocabulary of the characters of the text, as any piece."""
+    """Returns a vocabulary of all characters of the text, also as "##"."""
     letters = sorted(
         c
         for c in set(text)
@@ -63,7 +66,7 @@ def _letters(text):
 
 
 def _falls_apart(text):
-    """Whether a character becomes several, as a Hangul syllable does."""
+    """Returns true if a character becomes several, like a Hangul syllable."""
     return any(
         sum(
             unicodedata.category(part) != "Mn"
@@ -91,7 +94,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(ids.row_lengths(), expected["lengths"])
         self.assertAllEqual(ids.flat_values, expected["ids"])
 
-    def test_what_unicode_14_does_not_know_stands_in_words(self):
+    def test_code_points_unknown_to_unicode_14_are_letters(self):
         tokenizer = BertTokenizer.from_vocab_file(
             data("vocab/bert-base-uncased-vocab.txt")
         )
@@ -102,7 +105,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             others -= set(range(first, last + 1))
         self.assertLen(others, 967233)
         ids = tokenizer.tokenize([f"he{chr(c)}llo" for c in others])
-        # No piece of the vocabulary has any of them.
+        # No token of the vocabulary contains any of them.
         unknown = [tokenizer.vocabulary.unk_id]
         self.assertAllEqual(ids.row_lengths(), np.ones(len(others)))
         self.assertAllEqual(ids.flat_values, unknown * len(others))
@@ -125,7 +128,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self._check_slices(tokenizer, texts, ids, starts, ends)
 
     def _check_slices(self, tokenizer, texts, ids, starts, ends):
-        """A piece's bytes of the text, normalized, are the piece."""
+        """Checks that the bytes of each token, normalized, are the token."""
         pieces = _to_str(tokenizer.tokens(ids))
         rows = zip(texts, pieces, starts.to_list(), ends.to_list(), strict=True)
         slices, expected = [], []
@@ -137,10 +140,10 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEmpty(words)
         for word, piece, part in zip(words, expected, slices, strict=True):
             self.assertLen(word, 1, part)
-            # A part of a word does not see that a sigma was its last.
+            # A part of a word does not show that a sigma was its last letter.
             whole, piece = word[0].replace("ς", "σ"), piece.replace("ς", "σ")
             if _falls_apart(part.decode()):
-                # Several pieces may share the bytes of one character.
+                # Several tokens may share the bytes of one character.
                 self.assertTrue(piece == "[UNK]" or piece in whole, part)
             elif piece != "[UNK]":
                 self.assertEqual(whole, piece)
@@ -151,10 +154,10 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
     "The reference knows the Unicode of its Python, the tables Unicode 14.",
 )
 class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
-    """Against the rules in plain Python, for the four pairs of options."""
+    """Compares with the rules in plain Python, for all pairs of options."""
 
     @parameterized.product(lower_case=[True, False], strip=[True, False])
-    def test_pieces_and_offsets_of_fuzzed_texts(self, lower_case, strip):
+    def test_tokens_and_offsets_of_fuzzed_texts(self, lower_case, strip):
         texts = _fuzz(3000)
         everything = [
             reference_tokenizer.split_words(text, lower_case, strip)
@@ -182,7 +185,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
             pieces, spans = [], []
             for word in row:
                 position = 0
-                for piece in reference_tokenizer.split_pieces(word.text, known):
+                for piece in reference_tokenizer.split_tokens(word.text, known):
                     pieces.append(piece)
                     length = len(piece.removeprefix("##"))
                     if piece == "[UNK]":
@@ -215,7 +218,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _code_points():
-    """Yields characters; of large blocks that one rule governs only some."""
+    """Yields characters; samples large blocks with uniform rules."""
     for code_point in range(0x110000):
         char = chr(code_point)
         category = unicodedata.category(char)
@@ -289,7 +292,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(tokenizer.tokenize("각" * 66), 198)
         self.assertLen(tokenizer.tokenize("각" * 67), 1)
 
-    def test_what_shares_a_character_shares_its_bytes(self):
+    def test_tokens_of_one_character_share_its_bytes(self):
         tokenizer = BertTokenizer(_letters("각e—"))
         ids, starts, ends = tokenizer.tokenize_with_offsets(
             "—각e\u0301\u00ad e"
@@ -334,6 +337,61 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([part.to_list() for part in empty], [[]] * 3)
         with self.assertRaisesRegex(ValueError, "one string or a vector"):
             tokenizer.tokenize([["a"]])
+
+
+_LITE_VOCABULARY = Vocabulary(
+    [*SPECIAL_TOKENS, *"a α Α Σ σ ς ##a ##α ##Σ ##σ ##ς é É".split()]
+)
+
+
+def _lite_tokens(text, *options):
+    tokenizer = LiteTokenizer(BertTokenizer(_LITE_VOCABULARY, *options))
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    return (
+        [token.decode() for token in tokenizer.tokens(ids).numpy()],
+        starts.numpy().tolist(),
+        ends.numpy().tolist(),
+    )
+
+
+class LiteTokenizerTest(tf.test.TestCase):
+    def test_every_capital_sigma_is_alike(self):
+        tokens, starts, ends = _lite_tokens("ΑΣ Σας")
+        self.assertEqual(tokens, ["α", "##σ", "σ", "##α", "##ς"])
+        self.assertEqual(starts, [0, 2, 5, 7, 9])
+        self.assertEqual(ends, [2, 4, 7, 9, 11])
+
+    def test_words_of_more_than_200_characters_are_split(self):
+        tokens, _, _ = _lite_tokens("a" * 201)
+        self.assertEqual(tokens, ["a"] + ["##a"] * 200)
+        tokens, _, ends = _lite_tokens("a" * 801)
+        self.assertEqual(tokens, ["[UNK]"])
+        self.assertEqual(ends, [801])
+
+    def test_keeps_the_options_of_the_tokenizer(self):
+        self.assertEqual(_lite_tokens("É", True, False)[0], ["é"])
+        self.assertEqual(_lite_tokens("É ΑΣ", False)[0], ["É", "Α", "##Σ"])
+        tokenizer = BertTokenizer(_LITE_VOCABULARY, True, False)
+        self.assertEqual(
+            LiteTokenizer(tokenizer).settings(), tokenizer.settings()
+        )
+
+    def test_normalizes_by_the_rules_of_mediapipe(self):
+        tokenizer = BertTokenizer(_LITE_VOCABULARY, normalization=ASCII_LOWER)
+        lite = LiteTokenizer(tokenizer)
+        self.assertEqual(lite.settings(), tokenizer.settings())
+        texts = ["É é A", "ΑΣ Σ aΣ", "a" * 100, "a" * 101]
+        self.assertAllEqual(lite.tokenize(texts), tokenizer.tokenize(texts))
+        # Only there does a text end at a NUL; here it is dropped.
+        self.assertLen(tokenizer.tokenize("a \0 a"), 1)
+        self.assertLen(lite.tokenize("a \0 a"), 2)
+
+    def test_rejects_preserved_special_tokens(self):
+        tokenizer = BertTokenizer(
+            _LITE_VOCABULARY, preserve_special_tokens=True
+        )
+        with self.assertRaisesRegex(UserError, "special tokens.*--input=ids"):
+            LiteTokenizer(tokenizer)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
             ),
             (4, 7, 3, 1, 5),
         )
-        with self.assertRaisesRegex(UserError, r"vocab\.txt does not hold 'b'"):
+        with self.assertRaisesRegex(UserError, r"does not contain .b."):
             vocabulary.id("b")
 
     def test_hash_is_that_of_the_file_it_writes(self):
@@ -55,7 +55,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
             contents = file.read()
         self.assertEqual(contents, _TEXT.encode())
         self.assertEqual(vocabulary.hash, hashlib.sha256(contents).hexdigest())
-        # The last line end may be missing; it is the same vocabulary.
+        # The last line end may be missing.
         same = Vocabulary.from_file(self._file(_TEXT.removesuffix("\n")))
         self.assertEqual(same.hash, vocabulary.hash)
         other = Vocabulary([*_TOKENS[1:], _TOKENS[0]])
@@ -67,12 +67,12 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         ("multilingual-cased", 119547, 101, "the", 10105),
         ("chinese", 21128, 101, "\u2028", 343),
     )
-    def test_reads_the_released_vocabularies(self, name, size, cls_id, *piece):
+    def test_reads_the_released_vocabularies(self, name, size, cls_id, *token):
         path = data(f"vocab/bert-base-{name}-vocab.txt")
         vocabulary = Vocabulary.from_file(path)
         self.assertLen(vocabulary, size)
         self.assertEqual(vocabulary.cls_id, cls_id)
-        self.assertEqual(vocabulary.id(piece[0]), piece[1])
+        self.assertEqual(vocabulary.id(token[0]), token[1])
         with open(path, "rb") as file:
             self.assertEqual(vocabulary.to_text().encode(), file.read())
 
@@ -80,7 +80,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         (b"\xef\xbb\xbf" + _TEXT.encode(), "line 1: .*byte order mark"),
         (_TEXT.replace("é", ""), "line 7: empty"),
         (_TEXT + "\n", "line 9: empty"),
-        (_TEXT.replace("é", "##b"), "line 7: '##b' stands already on line 3"),
+        (_TEXT.replace("é", "##b"), "line 7: '##b' is already on line 3"),
         (_TEXT.replace("\n", "\r\n"), r"line 1: ends with \\r\\n"),
         (_TEXT.replace("é", "é "), "line 7: 'é ' has white space"),
         (_TEXT.replace("é", "\u3000é"), "line 7: .*has white space"),
@@ -94,15 +94,15 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         ("a\nb", r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
         ("", "is empty"),
     )
-    def test_refuses(self, contents, message):
+    def test_rejects(self, contents, message):
         with self.assertRaisesRegex(UserError, rf"vocab\.txt.*{message}"):
             Vocabulary.from_file(self._file(contents))
 
-    def test_refuses_a_missing_file(self):
+    def test_rejects_a_missing_file(self):
         with self.assertRaisesRegex(UserError, "not there: 'no/vocab.txt'"):
             Vocabulary.from_file("no/vocab.txt")
 
-    def test_refuses_a_piece_with_a_line_end(self):
+    def test_rejects_a_token_with_a_line_end(self):
         with self.assertRaisesRegex(UserError, "line 9: .*line end"):
             Vocabulary([*_TOKENS, "x\ny"])
 

@@ -25,7 +25,7 @@ def _spans(length, room, stride):
 
 
 def _expect(a, b, max_length, stride):
-    """Returns the segments of each window of one text or pair, one by one."""
+    """Yields the segments of each window of one text or pair."""
     if not b:
         spans = _spans(len(a), max_length - 2, stride)
         return [(a[start : start + size], []) for start, size in spans]
@@ -145,10 +145,10 @@ class PackWindowsTest(tf.test.TestCase):
             ["a", long, "b"], None, self.tokenizer, 4, 1
         )
         self.assertAllEqual(splits, [0, 1, count, count + 1])
-        pieces = self.tokenizer.tokenize(long).numpy()
+        tokens = self.tokenizer.tokenize(long).numpy()
         batch = packed.batch(np.arange(1, count), 4)["input_ids"]
-        self.assertAllEqual(batch[:, 1], pieces[:-1])
-        self.assertAllEqual(batch[:, 2], pieces[1:])
+        self.assertAllEqual(batch[:, 1], tokens[:-1])
+        self.assertAllEqual(batch[:, 2], tokens[1:])
 
     def test_all_windows_have_the_label_of_their_example(self):
         examples = [

@@ -3,16 +3,45 @@
 import errno
 import os
 import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import CheckpointStore
 from tests.support import full_disk
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+# Saves twice, and dies before it writes the JSON file of the second checkpoint.
+_KILLED = textwrap.dedent("""
+    import os
+    import signal
+    import sys
+
+    from bert_tf.io import files
+    from bert_tf.training.checkpoints import AsyncCheckpoints
+    from bert_tf.training.checkpoints import CheckpointStore
+
+    step = 3
+    store = CheckpointStore(sys.argv[1])
+    saving = AsyncCheckpoints(store, lambda: ({"global_step": step}, {}))
+    saving.save(step)
+    saving.wait()
+    files.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    step = 20
+    saving.save(step)
+    saving.wait()
+""")
 
 
 def _tensors(step):
@@ -49,10 +78,10 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
             checkpoint.tensors["a/kernel"], _tensors(100)["a/kernel"]
         )
 
-    def test_keeps_as_many_as_asked_for(self):
+    def test_removes_the_oldest(self):
         self._save(3, 20, 100)
         self.assertEqual(self.store.steps(), [100, 20])
-        # Nothing of the third, and what other programs read names the rest.
+        # No file of the third is left; the file `checkpoint` names the others.
         self.assertLen(os.listdir(self.folder), 2 * 3 + 1)
         state = tf.train.get_checkpoint_state(self.folder)
         self.assertEqual(
@@ -69,7 +98,7 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         "model.ckpt-20.index",
         "model.ckpt-20.json",
     )
-    def test_a_damaged_one_gives_way_to_the_one_before(self, name):
+    def test_skips_a_damaged_checkpoint(self, name):
         self._save(3, 20)
         self._damage(name)
         with self.assertLogs(level="WARNING") as logs:
@@ -77,33 +106,33 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(checkpoint.step, 3)
         self.assertRegex(logs.output[0], "step 20 is damaged")
 
-    def test_a_cut_one_gives_way_to_the_one_before(self):
+    def test_skips_a_truncated_checkpoint(self):
         self._save(3, 20)
         path = os.path.join(self.folder, "model.ckpt-20.data-00000-of-00001")
         os.truncate(path, 5)
         self.assertEqual(self.store.restore_latest().step, 3)
 
-    def test_all_damaged_is_no_fresh_start(self):
+    def test_refuses_to_start_if_all_are_damaged(self):
         self._save(3, 20)
         self._damage("model.ckpt-3.index")
         self._damage("model.ckpt-20.index")
         with self.assertRaisesRegex(UserError, "All 2 checkpoints"):
             self.store.restore_latest()
 
-    def test_an_empty_folder_holds_none(self):
+    def test_empty_folder(self):
         self.assertIsNone(self.store.restore_latest())
         missing = CheckpointStore(os.path.join(self.folder, "missing"))
         self.assertIsNone(missing.restore_latest())
 
-    def test_what_was_not_finished_does_not_count(self):
+    def test_ignores_incomplete_checkpoints(self):
         self._save(3)
-        # A process that dies here has written no sidecar.
+        # A process that dies here has written no JSON file.
         tf1_checkpoint.write(
             os.path.join(self.folder, "model.ckpt-20"), _tensors(20)
         )
         self.assertEqual(self.store.restore_latest().step, 3)
 
-    def test_takes_a_checkpoint_of_the_original(self):
+    def test_restores_a_checkpoint_of_the_original(self):
         prefix = os.path.join(self.folder, "model.ckpt-7")
         tf1_checkpoint.write(prefix, _tensors(7))
         self.assertIsNone(self.store.restore_latest())
@@ -112,17 +141,17 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(checkpoint.step, 7)
         self.assertEqual(checkpoint.metadata, {})
 
-    def test_removes_what_a_killed_process_left(self):
+    def test_removes_files_of_a_killed_process(self):
         self._save(3)
-        left = "model.ckpt-20.index.tmp-12-ab.save.data-00000-of-00001"
-        pathlib.Path(self.folder, left).write_bytes(b"half")
+        leftover = "model.ckpt-20.index.tmp-12-ab.save.data-00000-of-00001"
+        pathlib.Path(self.folder, leftover).write_bytes(b"half")
         pathlib.Path(self.folder, "notes.tmp-1").write_bytes(b"mine")
         self.store.clean()
-        self.assertNotIn(left, os.listdir(self.folder))
+        self.assertNotIn(leftover, os.listdir(self.folder))
         self.assertIn("notes.tmp-1", os.listdir(self.folder))
         self.assertEqual(self.store.restore_latest().step, 3)
 
-    def test_a_full_disk_leaves_the_earlier_ones(self):
+    def test_a_full_disk_keeps_earlier_checkpoints(self):
         with full_disk.mount(self, megabytes=1) as folder:
             store = CheckpointStore(folder, keep_max=2)
             self.assertTrue(store.save(3, _tensors(3), {}))
@@ -135,7 +164,7 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), before)
             self.assertEqual(store.restore_latest().step, 3)
 
-    def test_a_step_that_cannot_be_written_again_stays(self):
+    def test_keeps_a_checkpoint_that_cannot_be_rewritten(self):
         self._save(3, 20)
         full = OSError(errno.ENOSPC, "No space left on device")
         with mock.patch.object(tf1_checkpoint, "write", side_effect=full):
@@ -144,7 +173,7 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(logs.output[0], "last checkpoint is.*step 20")
         self.assertEqual(self.store.restore_latest().step, 20)
 
-    def test_old_ones_that_cannot_be_removed_end_nothing(self):
+    def test_continues_if_old_ones_cannot_be_removed(self):
         self._save(3, 20)
         with mock.patch.object(
             tf.io.gfile,
@@ -157,6 +186,114 @@ class CheckpointStoreTest(tf.test.TestCase, parameterized.TestCase):
                 self._save(100)
         self.assertIn("could not be removed (not yours)", logs.output[0])
         self.assertEqual(self.store.steps(), [100, 20, 3])
+
+
+class AsyncCheckpointsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.value = 0
+        self.metadata = {"evaluations": []}
+
+    def _read_state(self):
+        weights = tf.fill([5], float(self.value))
+        return {"weights": weights}, self.metadata
+
+    def _build(self, folder=None, **options):
+        store = CheckpointStore(folder or self.folder, **options)
+        return store, AsyncCheckpoints(store, self._read_state)
+
+    def test_returns_before_the_checkpoint_is_written(self):
+        store, saving = self._build()
+        may_write = threading.Event()
+        write = tf1_checkpoint.write
+
+        def write_later(*args):
+            may_write.wait()
+            write(*args)
+
+        with mock.patch.object(tf1_checkpoint, "write", write_later):
+            self.value = 3
+            saving.save(3)
+            self.assertEqual(saving.step, 3)
+            # Later changes are not part of the checkpoint.
+            self.value = 4
+            self.metadata["evaluations"].append("later")
+            self.assertEqual(store.steps(), [])
+            may_write.set()
+            self.assertTrue(saving.wait())
+        checkpoint = store.restore_latest()
+        self.assertEqual(checkpoint.step, 3)
+        self.assertAllEqual(checkpoint.tensors["weights"], [3.0] * 5)
+        self.assertEqual(checkpoint.metadata, {"evaluations": []})
+
+    def test_writes_one_checkpoint_at_a_time(self):
+        events = []
+        write = tf1_checkpoint.write
+
+        def read_state():
+            events.append("read")
+            return self._read_state()
+
+        def write_and_record(*args):
+            write(*args)
+            events.append("written")
+
+        store = CheckpointStore(self.folder)
+        saving = AsyncCheckpoints(store, read_state)
+        with mock.patch.object(tf1_checkpoint, "write", write_and_record):
+            for step in (3, 5, 7):
+                saving.save(step)
+            saving.wait()
+        self.assertEqual(events, ["read", "written"] * 3)
+        self.assertEqual(store.steps(), [7, 5, 3])
+
+    def test_a_full_disk_is_reported(self):
+        with full_disk.mount(self, megabytes=1) as folder:
+            store, saving = self._build(folder)
+            saving.save(3)
+            self.assertTrue(saving.wait())
+            large = {"weights": np.zeros(1 << 20, np.float32)}
+            with (
+                mock.patch.object(saving, "_read_state", lambda: (large, {})),
+                self.assertLogs(level="ERROR") as logs,
+            ):
+                saving.save(20)
+                self.assertFalse(saving.wait())
+            self.assertRegex(
+                logs.output[0], "step 20 could not.*the one of step 3"
+            )
+            saving.save(21)
+            self.assertTrue(saving.wait())
+            self.assertEqual(store.steps(), [21, 3])
+
+    def test_other_errors_are_raised(self):
+        _, saving = self._build()
+        self.metadata = {"no JSON": object()}
+        saving.save(3)
+        with self.assertRaisesRegex(TypeError, "not JSON serializable"):
+            saving.wait()
+
+    def test_a_store_that_is_not_writable_takes_no_snapshot(self):
+        store, saving = self._build(writable=False)
+        with mock.patch.object(saving, "_read_state") as read_state:
+            saving.save(3)
+            self.assertTrue(saving.wait())
+            read_state.assert_not_called()
+        store.clean()
+        store.remove_all()
+        self.assertEqual(os.listdir(self.folder), [])
+
+    @pytest.mark.thorough
+    def test_killed_while_writing_keeps_the_earlier_one(self):
+        process = subprocess.run(
+            [sys.executable, "-c", _KILLED, self.folder],
+            cwd=_ROOT,
+            check=False,
+        )
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.assertIn("model.ckpt-20.index", os.listdir(self.folder))
+        self.assertEqual(self._build()[0].restore_latest().step, 3)
 
 
 if __name__ == "__main__":

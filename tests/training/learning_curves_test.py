@@ -85,7 +85,7 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
             call.args[0].get_title(loc="left") for call in finish.mock_calls
         ]
 
-    def test_finetuning_has_a_panel_for_what_was_measured(self):
+    def test_finetuning_has_a_panel_for_each_measured_value(self):
         titles = [
             "Loss",
             "Learning rate",
@@ -94,14 +94,14 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         ]
         train = _finetuning_rows((1, 10, 20, 30))
         self.assertEqual(self._titles(train, []), titles)
-        # One evaluation is a point among the losses.
+        # One evaluation is a point in the panel of the loss.
         self.assertEqual(self._titles(train, _evaluations([30])), titles)
         # HasAns_total never changes.
         self.assertEqual(
             self._titles(train, _evaluations([10, 20, 30])),
             [*titles, "HasAns f1 on dev"],
         )
-        # A model that does not learn has that to show.
+        # A model that does not learn shows constant metrics.
         stuck = [row | {"HasAns_f1": 50.0} for row in _evaluations([10, 20])]
         self.assertEqual(
             self._titles(train, stuck),
@@ -115,13 +115,13 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(self._titles([], []), ["Loss"])
 
-    def test_finetuning_is_as_large_as_its_panels(self):
+    def test_finetuning_has_the_size_of_its_panels(self):
         draw = learning_curves.draw_finetuning
         train = _finetuning_rows(range(1, 60))
         picture = self._draw(train, _evaluations([20, 59]), draw)
         self.assertEqual(picture.shape, (700, 1300, 3))
         orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
-        # Of loss and F1, the first and the fifth panel.
+        # Loss and F1 are the first and the fifth panel.
         self.assertTrue(orange[:350, :433].any())
         self.assertTrue(orange[350:, 433:866].any())
         self.assertFalse(orange[30:320, 440:].any())
@@ -129,7 +129,7 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         del row["learning_rate"], row["tokens_per_second"]
         self.assertEqual(self._draw([row], (), draw).shape, (350, 866, 3))
 
-    def test_moving_average_keeps_lines_and_length(self):
+    def test_moving_average(self):
         line = np.linspace(5, 1, 100)
         smooth = learning_curves._moving_average(line, 10)
         self.assertAllClose(smooth[:95], line[:95])

@@ -21,11 +21,11 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         rng = np.random.default_rng(0)
         self.batch = {
             "masked_lm_ids": rng.integers(0, 11, (5, 3)).astype(np.int32),
-            # No example has as many predictions as the next one.
+            # Neighbors have different numbers of predictions.
             "masked_lm_weights": np.float32(
                 [[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]
             ),
-            # Of unequal length.
+            # Of different lengths.
             "input_mask": np.int32(np.arange(6) < [[6], [2], [4], [1], [5]]),
             "next_sentence_labels": np.int32([[0], [1], [1], [0], [1]]),
         }
@@ -94,7 +94,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         added = {name: sum(part[name] for part in parts) for name in whole}
         self.assertAllClose(added, whole)
 
-    def test_nothing_masked_is_no_loss(self):
+    def test_without_masked_tokens_the_loss_is_0(self):
         self.batch["masked_lm_weights"] *= 0
         values = losses.normalize(
             self._sums(use_next_sentence=False), tf.constant([0.0, 5.0])

@@ -21,15 +21,15 @@ def _estimate(config=_BASE, length=128, predictions=20, **options):
 
 
 class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
-    def test_base_is_of_the_right_size(self):
+    def test_estimates_bert_base(self):
         estimate = _estimate()
-        # Four float32 numbers per weight, and one where gradients add up.
+        # Four float32 values per weight, and one more to sum gradients.
         self.assertAlmostEqual(estimate.fixed / 1e9, 1.76, delta=0.01)
         self.assertAlmostEqual(estimate.summed / 1e9, 0.44, delta=0.01)
         # Measured on a CPU: 16 sequences of 128 take 1.3 GB.
         self.assertBetween(16 * estimate.per_example, 1.3e9, 2.0e9)
 
-    def test_grows_with_what_takes_memory(self):
+    def test_grows_with_lengths_precision_and_layers(self):
         base = _estimate().per_example
         self.assertGreater(_estimate(length=512).per_example, 4 * base)
         self.assertGreater(_estimate(predictions=77).per_example, base)
@@ -41,7 +41,7 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
         deeper = dataclasses.replace(_BASE, num_hidden_layers=24)
         self.assertGreater(_estimate(deeper).per_example, 1.5 * base)
 
-    def test_total_counts_devices_that_share_and_sums(self):
+    def test_total_counts_shared_memory_and_summed_gradients(self):
         estimate = MemoryEstimate(100, 10, summed=25, runtime=7)
         self.assertEqual(estimate.total(3), 137)
         self.assertEqual(estimate.total(3, 2), 162)
@@ -54,26 +54,26 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
         (1_000, 6),
         (500, 3),
         (400, 2),
-        # One at a time even if that may not fit.
+        # One at a time even if it does not fit.
         (10, 1),
     )
     def test_largest_micro_batch_divides_and_fits(self, available, expected):
         estimate = MemoryEstimate(fixed=100, per_example=100)
         self.assertEqual(estimate.largest_micro_batch(12, available), expected)
 
-    def test_no_micro_batch_is_larger_than_of_use(self):
+    def test_micro_batches_have_a_useful_maximum(self):
         estimate = MemoryEstimate(fixed=100, per_example=100)
         self.assertEqual(estimate.largest_micro_batch(12, 10_000, most=5), 4)
-        most = memory.largest_useful_micro_batch
-        self.assertEqual(most("CPU", max_seq_length=128), 32)
-        self.assertEqual(most("CPU", max_seq_length=5000), 1)
-        self.assertIsNone(most("GPU", max_seq_length=128))
+        largest = memory.largest_useful_micro_batch
+        self.assertEqual(largest("CPU", max_seq_length=128), 32)
+        self.assertEqual(largest("CPU", max_seq_length=5000), 1)
+        self.assertIsNone(largest("GPU", max_seq_length=128))
 
-    def test_knows_what_this_machine_has(self):
+    def test_available_memory_of_this_machine(self):
         self.assertBetween(memory.available_bytes("CPU"), 1e8, 1e14)
         self.assertIsNone(memory.available_bytes("TPU"))
 
-    def test_files_that_were_read_leave_memory_free(self):
+    def test_cached_files_count_as_available(self):
         folder = pathlib.Path(self.create_tempdir().full_path)
         for name, value in (("max", 10**8), ("current", 9 * 10**7)):
             (folder / f"memory.{name}").write_text(f"{value}\n")
@@ -88,11 +88,11 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("8000\n3000\n", 3000 << 20), ("[N/A]\n", None), ("", None)
     )
-    def test_what_the_driver_says(self, answer, expected):
+    def test_available_memory_of_a_gpu(self, answer, expected):
         folder = pathlib.Path(self.create_tempdir().full_path)
         program = folder / "nvidia-smi"
         program.write_text(
-            f"#!/bin/sh\necho \"$@\" > {folder}/said\nprintf '{answer}'\n"
+            f"#!/bin/sh\necho \"$@\" > {folder}/arguments\nprintf '{answer}'\n"
         )
         program.chmod(0o755)
         path = f"{folder}:{os.environ['PATH']}"
@@ -100,11 +100,11 @@ class MemoryEstimateTest(tf.test.TestCase, parameterized.TestCase):
             os.environ, {"PATH": path, "CUDA_VISIBLE_DEVICES": "1,2"}
         ):
             self.assertEqual(memory.available_bytes("GPU"), expected)
-        self.assertIn("--id=1,2", (folder / "said").read_text())
+        self.assertIn("--id=1,2", (folder / "arguments").read_text())
 
 
 class PeakMeterTest(tf.test.TestCase):
-    def test_measures_what_is_taken_after_it_was_made(self):
+    def test_measures_memory_taken_after_construction(self):
         meter = memory.PeakMeter("CPU", 1000)
         before = meter.peak()
         block = np.ones(200_000_000, np.int8)

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.training.memory_watch and what it is made of."""
+"""Tests for bert_tf.training.memory_watch, estimates against measured peaks."""
 
 import functools
 import json
@@ -45,18 +45,17 @@ def _watch(free, **values):
 
 
 class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
-    def test_says_what_will_be_taken(self):
+    def test_logs_the_estimate(self):
         with self.assertLogs(level="INFO") as logs:
             _watch(60_000_000_000)
         (line,) = logs.output
         self.assertRegex(
             line,
-            r"Memory of a step: about 1\d\.\d GB with 128 sequences at once on "
-            r"a device, 1 times; 0\.0 GB more while a checkpoint is written; "
-            r"free: 61\.3 GB\.",
+            r"Memory of a step: about 1\d\.\d GB with 128 sequences.* 0\.0 GB "
+            r"more while a checkpoint is written; available: 61\.3 GB\.",
         )
 
-    def test_says_what_takes_less_where_it_does_not_fit(self):
+    def test_suggests_flags_if_it_does_not_fit(self):
         with (
             self.assertLogs(level="WARNING") as logs,
             mock.patch(
@@ -68,11 +67,11 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         (line,) = logs.output
         self.assertRegex(
             line,
-            r"does not fit; less take: --micro_batch_size=32 \(\d\.\d GB\), "
+            r"does not fit; to reduce it: --micro_batch_size=32 \(\d\.\d GB\), "
             r"--remat \(\d\.\d GB\), --mixed_precision=bfloat16 \(\d+\.\d GB\)",
         )
 
-    def test_says_why_an_allocation_failed(self):
+    def test_explains_out_of_memory(self):
         watch = _watch(60_000_000_000, remat=True)
         error = watch.explain(_OUT_OF_MEMORY)
         self.assertRegex(
@@ -88,10 +87,10 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         tf.errors.ResourceExhaustedError(None, None, "x; No space left"),
         tf.errors.InvalidArgumentError(None, None, "OOM when allocating"),
     )
-    def test_other_errors_are_none_of_its_business(self, error):
+    def test_other_errors_have_no_explanation(self, error):
         self.assertIsNone(_watch(None).explain(error))
 
-    def test_counts_the_logits_that_the_loss_keeps(self):
+    def test_counts_the_copies_of_the_logits(self):
         def per_example(precision, overwrites):
             sizes = StepSizes(**(vars(_SIZES) | {"precision": precision}))
             with mock.patch.object(
@@ -117,7 +116,7 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
 
 @functools.cache
 def _measure(**values):
-    """Returns what tests/support/memory_program.py prints."""
+    """Returns the output of tests/support/memory_program.py."""
     values = {"num_layers": 8, "hidden_size": 128, "batch_size": 96} | values
     process = subprocess.run(
         [
@@ -150,18 +149,18 @@ class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
         numbers = _measure(**values)
         self.assertBetween(numbers["peak"] / numbers["estimated"], 1 / 1.2, 1.2)
 
-    def test_recomputing_takes_less_and_trains_the_same(self):
-        kept, again = _measure(), _measure(remat=True)
-        self.assertEqual(again["loss"], kept["loss"])
-        self.assertEqual(again["weights"], kept["weights"])
+    def test_remat_takes_less_memory_and_trains_the_same(self):
+        kept, remat = _measure(), _measure(remat=True)
+        self.assertEqual(remat["loss"], kept["loss"])
+        self.assertEqual(remat["weights"], kept["weights"])
         self.assertGreater(
-            kept["peak"] - kept["held"], 1.5 * (again["peak"] - again["held"])
+            kept["peak"] - kept["held"], 1.5 * (remat["peak"] - remat["held"])
         )
 
-    def test_out_of_memory_is_answered_with_numbers(self):
-        # An array of attention scores has 137 GB, all others together far less
-        # than the limit. So no other allocation fails: oneDNN and LLVM end the
-        # process where one of theirs does.
+    def test_out_of_memory_names_estimate_and_flags(self):
+        # An array of attention scores takes 137 GB, all others together far
+        # less than the limit. So no other allocation fails: oneDNN and LLVM
+        # abort the process if one of theirs does.
         error = _measure(
             num_layers=2,
             hidden_size=64,
@@ -176,7 +175,7 @@ class MeasuredTest(tf.test.TestCase, parameterized.TestCase):
             r"\[32,64,4096,4096\]",
         )
         self.assertRegex(error, r"32 sequences.*estimated to take 8\d\d\.\d GB")
-        self.assertRegex(error, r", 1\d\.\d GB free; less take")
+        self.assertRegex(error, r", 1\d\.\d GB available; to reduce it")
         self.assertRegex(error, r"--micro_batch_size=\d+ \(.*--remat \(")
 
 

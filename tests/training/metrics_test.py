@@ -19,7 +19,7 @@ class MetricsLogTest(tf.test.TestCase):
         with open(self.path) as file:
             return [json.loads(line) for line in file]
 
-    def test_lines_are_on_disk_at_once_and_exact(self):
+    def test_lines_are_written_at_once_and_exact(self):
         value = 0.1 + 0.2  # 0.30000000000000004: all digits count.
         with training_metrics.MetricsLog(self.folder) as log:
             log.write(1, {"loss": 9.5, "learning_rate": value})
@@ -30,7 +30,7 @@ class MetricsLogTest(tf.test.TestCase):
             log.write(20, {"loss": float("nan"), "learning_rate": 0.0})
             self.assertIsNone(self._lines()[1]["loss"])
 
-    def test_resuming_removes_later_lines_and_a_cut_one(self):
+    def test_resuming_removes_later_and_incomplete_lines(self):
         with training_metrics.MetricsLog(self.folder) as log:
             for step in (1, 10, 20, 30):
                 log.write(step, {"loss": step / 7})
@@ -45,7 +45,7 @@ class MetricsLogTest(tf.test.TestCase):
             os.listdir(self.folder), ["summaries", "train_metrics.jsonl"]
         )
 
-    def test_a_fresh_run_starts_an_empty_file(self):
+    def test_a_new_run_empties_the_file(self):
         with training_metrics.MetricsLog(self.folder) as log:
             log.write(5, {"loss": 1.0})
         training_metrics.MetricsLog(self.folder).close()
@@ -62,12 +62,14 @@ class MetricsLogTest(tf.test.TestCase):
             log.write(7, {"loss": 2.5})
             log.write_summaries("eval", 7, {"loss": 3.5})
         (events,) = tf.io.gfile.glob(os.path.join(self.folder, "summaries/*"))
-        found = {
+        values = {
             value.tag: (event.step, float(tf.make_ndarray(value.tensor)))
             for event in tf.compat.v1.train.summary_iterator(events)
             for value in event.summary.value
         }
-        self.assertEqual(found, {"train/loss": (7, 2.5), "eval/loss": (7, 3.5)})
+        self.assertEqual(
+            values, {"train/loss": (7, 2.5), "eval/loss": (7, 3.5)}
+        )
 
     def test_describes_in_one_line(self):
         line = training_metrics.describe(

@@ -11,7 +11,6 @@ from bert_tf.modeling import task_models
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
-from bert_tf.training import update_rule
 from tests.support import golden_training
 from tests.support import tiny_model
 
@@ -47,7 +46,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         schedule = optimizers.WarmupLinearDecay(2.0, 100, 10)
         self.assertAllClose(schedule(tf.constant(step, tf.int64)), expected)
 
-    def test_without_warmup_the_first_rate_is_the_peak(self):
+    def test_without_warmup_the_initial_rate_is_the_peak(self):
         schedule = optimizers.WarmupLinearDecay(2.0, 100)
         self.assertAllClose(schedule(tf.constant(0)), 2.0)
 
@@ -73,7 +72,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         rng = np.random.default_rng(0)
         self.first = rng.normal(size=(3, 4)).astype(np.float32)
-        # Small beside some of the epsilons, so that it matters where they are.
+        # Small compared with some epsilons, so that their position matters.
         self.gradients = rng.normal(size=(6, 3, 4), scale=1e-5).astype("f")
 
     def _variable(self, name="kernel"):
@@ -127,21 +126,21 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         for slot in optimizer.slots(variable):
             self.assertAllEqual(slot, np.zeros_like(self.first))
 
-    def test_lamb_takes_zero_weights_and_zero_gradients(self):
+    def test_lamb_handles_zero_weights_and_gradients(self):
         for weight, gradient in ((0.0, 1.0), (0.0, 0.0)):
             variable = keras.Variable([weight] * 3, name="kernel")
             optimizer = optimizers.build_optimizer("lamb", 0.5)
             optimizer.apply([tf.constant([gradient] * 3)], [variable])
-            # A ratio of 1: Adam's first update is the sign of the gradient,
-            # clipped to a norm of 1 here, which Adam takes no note of.
+            # The trust ratio is 1: Adam's first update is the sign of the
+            # gradient, whatever the clipped norm.
             self.assertAllClose(variable, [-0.5 * gradient] * 3, atol=1e-4)
 
     @parameterized.parameters((0.5, 1.0), (1.0, 1.0), (8.0, 0.125))
     def test_clips_by_global_norm(self, norm, expected):
-        factor = update_rule.clip_factor(tf.constant(norm), 1.0)
+        factor = optimizers.clip_factor(tf.constant(norm), 1.0)
         self.assertAllClose(factor, expected)
         self.assertAllClose(
-            update_rule.clip_factor(tf.constant(norm), None), 1.0
+            optimizers.clip_factor(tf.constant(norm), None), 1.0
         )
 
     @parameterized.parameters(
@@ -151,7 +150,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         (task_models.BertForQuestionAnswering,),
         (task_models.BertForMultipleChoice,),
     )
-    def test_decays_kernels_and_tables_alone(self, cls, *arguments):
+    def test_decays_only_kernels_and_tables(self, cls, *arguments):
         model = cls(tiny_model.CONFIG, *arguments)
         optimizer = optimizers.build_optimizer("bert_adam", 0.01)
         optimizer.build(model.trainable_variables)
@@ -177,7 +176,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(others, {"bias", "beta", "gamma", "output_bias"})
 
-    def test_serves_compile_and_fit(self):
+    def test_works_with_compile_and_fit(self):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         model.compile(
             optimizers.build_optimizer("bert_adam", 0.1, 40, 5), loss="mse"
@@ -201,7 +200,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(again.get_config(), optimizer.get_config())
         self.assertEqual(again.rule, optimizer.rule)
 
-    def test_refuses_what_it_does_not_know(self):
+    def test_refuses_unknown_arguments(self):
         with self.assertRaisesRegex(UserError, "'sgd'"):
             optimizers.build_optimizer("sgd")
         with self.assertRaisesRegex(UserError, "num_warmup_steps=3"):
@@ -209,7 +208,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class GoldenTrajectoryTest(tf.test.TestCase):
-    """Keras' way to apply gradients; the training loop has a test like it."""
+    """The golden with Keras' way to apply gradients; see also step_test."""
 
     def _train(self, model, optimizer, num_steps):
         batch = golden_training.read_batch()

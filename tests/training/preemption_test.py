@@ -1,4 +1,4 @@
-"""Tests for bert_tf.training.preemption, and of runs that are asked to stop."""
+"""Tests for bert_tf.training.preemption, and for runs that get SIGTERM."""
 
 import os
 import signal
@@ -14,41 +14,41 @@ from bert_tf.errors import UserError
 from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.training import checkpoints
 from bert_tf.training.preemption import Preemption
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from tests.support import killed_process
 from tests.support import pretrain_case
 from tests.support import tiny_pretraining
 
 
-def _ask_to_stop(*_):
+def _send_sigterm(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class PreemptionTest(tf.test.TestCase):
-    def test_stops_at_once_where_nothing_is_deferred(self):
+    def test_stops_at_once(self):
         before = signal.getsignal(signal.SIGTERM)
-        with self.assertRaisesRegex(Preempted, "start the same command"):
+        with self.assertRaisesRegex(Preempted, "rerun the same command"):
             with Preemption() as preemption:
-                _ask_to_stop()
-                self.fail("It went on.")
+                _send_sigterm()
+                self.fail("The block continued.")
         self.assertTrue(preemption.requested)
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
-    def test_stops_at_the_end_of_what_is_deferred(self):
+    def test_stops_at_the_end_of_a_deferred_block(self):
         done = []
         with self.assertRaises(Preempted), Preemption() as preemption:
             with preemption.deferred():
                 self.assertFalse(preemption.requested)
-                _ask_to_stop()
+                _send_sigterm()
                 self.assertTrue(preemption.requested)
                 done.append("all of it")
             done.append("more")
         self.assertEqual(done, ["all of it"])
 
-    def test_a_second_request_ends_the_process(self):
+    def test_a_second_signal_ends_the_process(self):
         with self.assertRaises(Preempted), Preemption() as preemption:
             with preemption.deferred():
-                _ask_to_stop()
+                _send_sigterm()
                 self.assertEqual(
                     signal.getsignal(signal.SIGTERM), signal.SIG_DFL
                 )
@@ -67,25 +67,25 @@ class PreemptionTest(tf.test.TestCase):
 
 
 class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
-    def _pretrain_asked_to_stop(self, call, **flags):
-        """Pretrains; the request comes while a call into the graph runs."""
+    def _pretrain_with_sigterm(self, call, **flags):
+        """Pretrains; SIGTERM comes while a call into the graph runs."""
         calls = []
-        run = TrainingLoop.run
+        run = TrainingStep.run
 
-        def run_and_ask(*args):
+        def run_and_send(*args):
             calls.append(args)
             if len(calls) == call:
-                _ask_to_stop()
+                _send_sigterm()
             return run(*args)
 
-        with mock.patch.object(TrainingLoop, "run", run_and_ask):
+        with mock.patch.object(TrainingStep, "run", run_and_send):
             self.pretrain(**flags)
 
-    def test_goes_on_bit_for_bit(self):
+    def test_resumes_bit_for_bit(self):
         self.pretrain(output_dir=self.path("through"), iterations_per_loop=1)
-        # After the second call, thus where no checkpoint is due.
-        with self.assertRaisesRegex(Preempted, "Stopped at step 3 as asked"):
-            self._pretrain_asked_to_stop(3, iterations_per_loop=1)
+        # After the second call, where no checkpoint is due.
+        with self.assertRaisesRegex(Preempted, "Stopped at step 3 on SIGTERM"):
+            self._pretrain_with_sigterm(3, iterations_per_loop=1)
         self.assertEqual(
             checkpoints.CheckpointStore(self.path("out")).steps(), [3, 2]
         )
@@ -104,13 +104,13 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         full = mock.Mock(side_effect=OSError("no space"))
         with mock.patch.object(tf1_checkpoint, "write", full):
             with self.assertRaisesRegex(UserError, "could not be written"):
-                self._pretrain_asked_to_stop(1)
+                self._pretrain_with_sigterm(1)
 
-    def test_stops_in_the_evaluation(self):
+    def test_stops_during_the_evaluation(self):
         with mock.patch.object(
-            pretraining_evaluation, "evaluate", _ask_to_stop
+            pretraining_evaluation, "evaluate", _send_sigterm
         ):
-            with self.assertRaisesRegex(Preempted, "start the same command"):
+            with self.assertRaisesRegex(Preempted, "rerun the same command"):
                 self.pretrain(do_eval=True)
         self.assertFalse(os.path.exists(self.path("out", "model")))
         log = self.pretrain(do_eval=True)
@@ -118,7 +118,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertTrue(os.path.exists(self.path("out", "model")))
 
     @pytest.mark.thorough
-    def test_the_process_ends_well(self):
+    def test_the_process_exits_with_0(self):
         flags = tiny_pretraining.write_flags(
             self.folder, num_train_steps=100_000, iterations_per_loop=1
         )
@@ -131,7 +131,9 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
         self.assertEqual(process.returncode, 0, log)
         step = self.metrics()[-1]["step"]
-        self.assertIn(f"Stopped at step {step} as asked", log.splitlines()[-1])
+        self.assertIn(
+            f"Stopped at step {step} on SIGTERM", log.splitlines()[-1]
+        )
         store = checkpoints.CheckpointStore(flags["output_dir"])
         self.assertEqual(store.restore_latest().step, step)
 

@@ -47,7 +47,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._check(before, now, allow_changes=True)
         self.assertRegex(logs.output[0], f"as allowed: .*{message}")
 
-    def test_the_same_goes_on(self):
+    def test_accepts_the_same_settings(self):
         with self.assertNoLogs(level="INFO"):
             self._check(self._describe(), self._describe())
 
@@ -61,16 +61,16 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
         self._write("b", text)
         self._check_refused(message, before, self._describe())
 
-    def test_names_record_files_that_came_and_went(self):
+    def test_names_new_and_missing_record_files(self):
         before = self._describe()
         self._path("a").rename(self._path("c"))
         self._check_refused(
-            "others than before: a.tfrecord is gone, c.tfrecord is new",
+            "have changed: a.tfrecord is gone, c.tfrecord is new",
             before,
             self._describe(),
         )
 
-    def test_names_not_all_of_many_record_files(self):
+    def test_limits_the_number_of_named_files(self):
         before = self._describe()
         files = before["record_files"]
         now = before | {
@@ -93,7 +93,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             "they come in another order", describe("a", "b"), describe("b", "a")
         )
 
-    def test_files_of_the_same_name_are_told_apart(self):
+    def test_distinguishes_files_of_the_same_name(self):
         def describe():
             return self._describe() | resume_checks.describe(
                 self.config,
@@ -117,7 +117,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             r"part.tfrecord \(2\) has other contents", before, describe()
         )
 
-    def test_records_may_move_and_be_a_new_phase(self):
+    def test_other_records_are_a_new_phase(self):
         before = self._describe()
         elsewhere = dataclasses.replace(self.config, input_file="there/*")
         with self.assertNoLogs(level="INFO"):
@@ -127,16 +127,16 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._check(before, self._describe(elsewhere))
         self.assertIn("New phase from step 7 on", logs.output[0])
 
-    def test_a_manifest_tells_of_changes_in_the_middle(self):
+    def test_a_manifest_reveals_other_changes(self):
         before = self._describe(data_fingerprint="12")
         self._check(before, self._describe(data_fingerprint=None))
         self._check_refused(
-            "their manifest tells of other data",
+            "their manifest describes other data",
             before,
             self._describe(data_fingerprint="34"),
         )
 
-    def test_checkpoints_of_before_know_sizes_alone(self):
+    def test_old_checkpoints_store_only_sizes(self):
         before = self._describe(
             record_files={"a.tfrecord": 300_000, "b.tfrecord": 300_000}
         )
@@ -148,7 +148,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._describe(),
         )
 
-    def test_names_vocabulary_and_model(self):
+    def test_names_a_change_of_vocabulary_or_model(self):
         before = self._describe()
         wider = dataclasses.replace(
             tiny_pretraining.CONFIG, intermediate_size=32
@@ -164,7 +164,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._describe(vocabulary_hash="34cd"),
         )
 
-    def test_devices_and_where_input_is_read_are_free(self):
+    def test_devices_and_data_service_may_change(self):
         before = self._describe()
         moved = dataclasses.replace(
             self.config,
@@ -181,7 +181,7 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._check(before, self._describe(moved))
             self._check(before, self._describe(tolerant))
 
-    def test_says_on_what_other_devices_a_run_goes_on(self):
+    def test_logs_a_change_of_devices(self):
         before = {"the number of workers": 3, "the precision": "float32"}
         with self.assertLogs(level="INFO") as logs:
             resume_checks.log_devices(

@@ -35,7 +35,7 @@ class TrainingStateTest(tf.test.TestCase):
         for name, value in state.items():
             self.assertAllEqual(received[name], value, name)
 
-    def test_names_everything_that_does_not_fit(self):
+    def test_names_all_tensors_that_differ(self):
         state = self._random_state()
         del state["bert/pooler/dense/bias/adam_v"]
         state["cls/predictions/output_bias"] = np.zeros(3, np.float32)
@@ -60,7 +60,7 @@ class TrainingStateTest(tf.test.TestCase):
             if weight_map.is_optimizer_state(name)
         }
 
-    def test_optimizer_state_alone_leaves_the_weights(self):
+    def test_optimizer_state_does_not_change_the_weights(self):
         state = self._optimizer_state()
         built = self._build()
         before = training_state.read(*built)
@@ -69,7 +69,7 @@ class TrainingStateTest(tf.test.TestCase):
             expected = state[name] if name in state else before[name]
             self.assertAllEqual(value, expected, name)
 
-    def test_moments_of_what_is_not_trained_are_left_and_named(self):
+    def test_ignores_and_logs_moments_of_untrained_weights(self):
         state = self._optimizer_state()
         # A classifier that this model does not have.
         state["output_weights/adam_m"] = np.ones((3, 16), np.float32)
@@ -80,9 +80,9 @@ class TrainingStateTest(tf.test.TestCase):
         )
         with self.assertLogs(level="INFO") as logs:
             training_state.assign_optimizer(variables, optimizer, state, "here")
-        said = "\n".join(logs.output)
-        self.assertIn("bert/pooler/dense/kernel/adam_v, output_weights/", said)
-        self.assertNotIn("cls/predictions", said)
+        log = "\n".join(logs.output)
+        self.assertIn("bert/pooler/dense/kernel/adam_v, output_weights/", log)
+        self.assertNotIn("cls/predictions", log)
         self.assertEqual(int(optimizer.iterations), 17)
 
     def test_refuses_optimizer_state_that_does_not_fit(self):

@@ -11,7 +11,8 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import state as training_state
 from bert_tf.training.losses import PretrainingObjective
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import LossScale
+from bert_tf.training.step import TrainingStep
 from tests.support import golden_training
 from tests.support import logical_devices
 from tests.support import step_trainer
@@ -29,19 +30,55 @@ def _train(num_steps, **options):
 
 @functools.cache
 def _baseline():
-    """One device, everything at once, five steps."""
+    """Returns five steps on one device without micro-batches."""
     return _train(5)
 
 
-class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
+class LossScaleTest(tf.test.TestCase):
+    def _adapt(self, scale, is_finite):
+        return bool(scale.adapt(tf.constant(is_finite)))
+
+    def test_halves_at_once_and_doubles_after_many_steps(self):
+        scale = LossScale()
+        self.assertEqual(float(scale.value()), 2.0**15)
+        self.assertTrue(self._adapt(scale, False))
+        self.assertEqual(float(scale.value()), 2.0**14)
+        scale.restore({"loss_scale": 2.0**14, "calm_steps": 1998})
+        self.assertTrue(self._adapt(scale, True))
+        self.assertEqual(float(scale.value()), 2.0**14)
+        self.assertTrue(self._adapt(scale, True))
+        self.assertEqual(
+            scale.state(), {"loss_scale": 2.0**15, "calm_steps": 0}
+        )
+
+    def test_an_overflow_resets_the_count_of_good_steps(self):
+        scale = LossScale()
+        scale.restore({"loss_scale": 8.0, "calm_steps": 1999})
+        self._adapt(scale, False)
+        self._adapt(scale, True)
+        self.assertEqual(scale.state(), {"loss_scale": 4.0, "calm_steps": 1})
+
+    def test_fails_if_the_scale_cannot_be_halved(self):
+        scale = LossScale()
+        scale.restore({"loss_scale": 2.0, "calm_steps": 0})
+        self.assertTrue(self._adapt(scale, False))
+        self.assertFalse(self._adapt(scale, False))
+
+    def test_a_checkpoint_without_a_scale_changes_nothing(self):
+        scale = LossScale()
+        scale.restore({"seed": 3})
+        self.assertEqual(float(scale.value()), 2.0**15)
+
+
+class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"devices": 2},
         {"max_micro_batch_size": 2},
         {"devices": 2, "max_micro_batch_size": 2},
     )
-    def test_parts_change_nothing_with_dropout_on(self, **parts):
+    def test_replicas_and_micro_batches_change_nothing(self, **options):
         expected = _baseline()
-        received = _train(5, **parts)
+        received = _train(5, **options)
         self.assertAllClose(
             received.metrics, expected.metrics, rtol=1e-5, atol=1e-5
         )
@@ -61,7 +98,7 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         }
         self.assertFalse(np.any(losses[5] == losses[6]))
         batches = iter(step_trainer.dataset(step_trainer.examples(8), 8))
-        # The same examples in two epochs.
+        # The same examples, in two epochs.
         first, second = next(batches), next(batches)
         self.assertAllEqual(first["input_ids"], second["input_ids"])
         seeds = np.concatenate(
@@ -69,21 +106,21 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLen(set(seeds), 16)
 
-    def test_several_steps_in_a_call_are_the_same_steps(self):
+    def test_several_steps_in_a_call_equal_single_steps(self):
         one_by_one = _baseline()
         together = StepTrainer(batch_size=_BATCH).train(1, 4)
-        # The metrics of a call are those of its last step.
+        # A call returns the metrics of its last step.
         self.assertEqual(together.metrics[1], one_by_one.metrics[4])
-        self.assertEqual(together.loop.step, 5)
+        self.assertEqual(together.training_step.global_step, 5)
         expected = one_by_one.state()
         for name, value in together.state().items():
             self.assertAllEqual(value, expected[name], name)
 
-    def test_rate_is_that_of_the_updates_done_before(self):
+    def test_learning_rate_depends_on_earlier_updates(self):
         rates = [m["learning_rate"] for m in _baseline().metrics]
         self.assertAllClose(rates, [0, 0.005, 0.009, 0.0085, 0.008])
 
-    def test_without_next_sentence_its_weights_stay(self):
+    def test_without_next_sentence_its_weights_do_not_change(self):
         trained = _train(3, use_next_sentence=False)
         self.assertNotIn("next_sentence_loss", trained.metrics[0])
         self.assertEqual(
@@ -100,11 +137,13 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {}, {"devices": 2}, {"policy": "mixed_float16", "scale_loss": True}
     )
-    def test_a_snapshot_does_not_change_while_training_goes_on(self, **how):
-        trained = _train(2, **how)
+    def test_a_snapshot_does_not_change_when_training_continues(
+        self, **options
+    ):
+        trained = _train(2, **options)
         snapshot = training_state.snapshot(trained.variables, trained.optimizer)
         before = trained.state()
-        trained.loop.run(trained.iterator, 3)
+        trained.training_step.run(trained.iterator, 3)
         for name, value in before.items():
             self.assertAllEqual(snapshot[name], value, name)
         after = trained.state()
@@ -120,11 +159,11 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         table.assign(np.full(table.shape, np.inf, np.float32))
         before = trained.state()
 
-        is_finite, metrics = trained.loop.run(trained.iterator, 3)
+        is_finite, metrics = trained.training_step.run(trained.iterator, 3)
 
         self.assertFalse(is_finite)
         self.assertFalse(np.isfinite(metrics["loss"]))
-        self.assertEqual(trained.loop.step, 1)
+        self.assertEqual(trained.training_step.global_step, 1)
         for name, value in trained.state().items():
             self.assertAllEqual(value, before[name], name)
 
@@ -134,7 +173,7 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
         for one, other in zip(received, expected, strict=True):
             self.assertAllClose(one["loss"], other["loss"], rtol=2e-2)
 
-    def test_float16_skips_an_overflow_and_goes_on(self):
+    def test_float16_skips_an_overflow_and_continues(self):
         trained = _train(1, policy="mixed_float16")
         self.assertAllClose(
             trained.metrics[0]["loss"],
@@ -142,15 +181,15 @@ class TrainingLoopTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-2,
         )
         # So large that the gradients cannot be finite.
-        trained.loop.loss_scale.restore(
+        trained.training_step.loss_scale.restore(
             {"loss_scale": 2.0**60, "calm_steps": 9}
         )
         before = trained.state()
-        is_finite, metrics = trained.loop.run(trained.iterator, 1)
+        is_finite, metrics = trained.training_step.run(trained.iterator, 1)
         self.assertTrue(is_finite)
         self.assertEqual(metrics["loss_scale"], 2.0**60)
         self.assertEqual(
-            trained.loop.loss_scale.state(),
+            trained.training_step.loss_scale.state(),
             {"loss_scale": 2.0**59, "calm_steps": 0},
         )
         after = trained.state()
@@ -174,7 +213,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
             )
         batch = golden_training.read_batch()
         batch["example_index"] = np.arange(4, dtype=np.int64)
-        loop = TrainingLoop(
+        loop = TrainingStep(
             strategy,
             model,
             PretrainingObjective(),

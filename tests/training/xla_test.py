@@ -8,7 +8,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.training import xla
-from bert_tf.training.step import TrainingLoop
+from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 from tests.support import logical_devices
 from tests.support.step_trainer import StepTrainer
@@ -17,8 +17,8 @@ from tests.support.task_trainer import TaskTrainer
 
 logical_devices.make()
 
-# Their gradient is rounding alone, of which Adam makes whole steps: softmax
-# does not see what is added to all of its arguments.
+# Their gradient is only rounding, which Adam turns into whole steps: softmax
+# does not change when the same number is added to all of its arguments.
 _WITHOUT_GRADIENT = (
     "/key/bias",
     "cls/multiple_choice/output_bias",
@@ -27,15 +27,15 @@ _WITHOUT_GRADIENT = (
 
 
 def _graphs_of_steps():
-    """Patches the loop to keep the graphs that a device's step stands in."""
+    """Patches the training step to collect the graphs of a device's step."""
     graphs = []
-    original = TrainingLoop._replica_gradients
+    original = TrainingStep._replica_gradients
 
     def compute(self, *args):
         graphs.append(tf.compat.v1.get_default_graph())
         return original(self, *args)
 
-    patch = mock.patch.object(TrainingLoop, "_replica_gradients", compute)
+    patch = mock.patch.object(TrainingStep, "_replica_gradients", compute)
     return patch, graphs
 
 
@@ -48,33 +48,33 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         ("auto", "TPU", "step"),
         ("on", "TPU", "step"),
     )
-    def test_what_is_asked_for_and_what_suits(self, asked, kind, expected):
-        self.assertEqual(xla.choose(asked, kind), expected)
+    def test_chooses_by_flag_and_device(self, flag, kind, expected):
+        self.assertEqual(xla.choose(flag, kind), expected)
 
-    def test_a_tpu_cannot_do_without(self):
+    def test_a_tpu_refuses_xla_off(self):
         with self.assertRaisesRegex(UserError, "--xla=off"):
             xla.choose("off", "TPU")
 
     @parameterized.parameters(
         ("on", 0, 4), ("on", 2, 0), ("auto", 0, 0), ("off", 0, 0)
     )
-    def test_a_compiled_step_has_few_lengths(self, asked, buckets, expected):
-        self.assertEqual(xla.most_lengths(asked, "CPU", buckets), expected)
+    def test_a_compiled_step_has_few_lengths(self, flag, buckets, expected):
+        self.assertEqual(xla.max_lengths(flag, "CPU", buckets), expected)
 
 
 class _TestCase(tf.test.TestCase, parameterized.TestCase):
     def assert_same_weights(self, received, expected):
         for name, value in expected.items():
             if not any(part in name for part in _WITHOUT_GRADIENT):
-                # Adam makes much of little: 1.3e-5 was seen.
+                # Adam amplifies small differences: 1.3e-5 was measured.
                 self.assertAllClose(received[name], value, 3e-5, 3e-5, name)
 
     def assert_compiles(self, graphs):
         """Checks that nothing in a step has an unknown shape or a string."""
         self.assertNotEmpty(graphs)
         for graph in graphs:
-            # Gradients ask for the axes to add up over; XLA knows them by then,
-            # or would not compile.
+            # Gradients compute the axes to sum over, which XLA knows when it
+            # compiles.
             tensors = [
                 tensor
                 for op in graph.get_operations()
@@ -91,24 +91,24 @@ class _TestCase(tf.test.TestCase, parameterized.TestCase):
 
 
 class PretrainingTest(_TestCase):
-    def _train(self, asked, **options):
-        options["model_arguments"] = {"fuse": asked != "off"}
+    def _train(self, flag, **options):
+        options["model_arguments"] = {"fuse": flag != "off"}
         trainer = StepTrainer(
-            compilation=Compilation(asked), learning_rate=1e-3, **options
+            compilation=Compilation(flag), learning_rate=1e-3, **options
         )
         return trainer.train(1, 1, 1)
 
     def _compare(self, tolerance=1e-5, **options):
-        """Trains with and without; returns both."""
+        """Trains with and without XLA; returns both trainers."""
         expected = self._train("off", **options)
         self.assertEqual(
-            expected.loop.compiled, "XLA (--xla=off, CPU): nothing."
+            expected.training_step.compiled, "XLA (--xla=off, CPU): nothing."
         )
         patch, graphs = _graphs_of_steps()
         with patch:
             received = self._train("on", **options)
-        self.assertIn("a device (1 program)", received.loop.compiled)
-        self.assertIn("updates of the weights", received.loop.compiled)
+        self.assertIn("a device (1 program)", received.training_step.compiled)
+        self.assertIn("updates of the weights", received.training_step.compiled)
         self.assert_compiles(graphs)
         self.assertAllClose(
             received.metrics, expected.metrics, tolerance, tolerance
@@ -124,14 +124,14 @@ class PretrainingTest(_TestCase):
         received, expected = self._compare(max_micro_batch_size=2)
         self.assert_same_weights(received.state(), expected.state())
 
-    def test_parts_of_a_cpu_are_refused(self):
-        with self.assertRaisesRegex(UserError, "for 2 parts of it"):
+    def test_logical_devices_of_a_cpu_are_refused(self):
+        with self.assertRaisesRegex(UserError, "for 2 logical devices"):
             self._train("on", devices=2)
 
     @parameterized.parameters("mixed_float16", "mixed_bfloat16")
     @pytest.mark.thorough
     def test_in_half_precision(self, policy):
-        # XLA keeps some numbers in between in float32.
+        # XLA keeps some intermediate values in float32.
         self._compare(2e-2, policy=policy)
 
 
@@ -145,7 +145,7 @@ class TasksTest(_TestCase):
             received = TaskTrainer(name, "on")
         self.assertLen(received.row_shapes, 2)
         self.assertLen(graphs, 2)
-        self.assertIn("a device (2 programs)", received.loop.compiled)
+        self.assertIn("a device (2 programs)", received.training_step.compiled)
         self.assert_compiles(graphs)
         self.assertAllClose(received.losses, expected.losses, 1e-5, 1e-5)
         self.assert_same_weights(received.weights(), expected.weights())

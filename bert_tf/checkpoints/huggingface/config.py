@@ -1,7 +1,7 @@
-"""The config.json of Hugging Face's BERT, read and written.
+"""Translates between Hugging Face's config.json and `BertConfig` with task.
 
-Its GELUs have other names than the original's: "gelu" is the exact one there
-and the tanh form here.
+GELUs have other names than in the original: "gelu" is the exact one there and
+the tanh form here.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.checkpoints import conversion_report
+from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -19,11 +19,11 @@ CONFIG_FILE = "config.json"
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """One of Hugging Face's classes.
+    """A model class of Hugging Face.
 
     Attributes:
-      name: The class.
-      has_pooler: Whether it has one.
+      name: Name of the class.
+      has_pooler: Whether it has a pooler.
     """
 
     name: str
@@ -44,7 +44,8 @@ ARCHITECTURES = {
 # The kinds whose head has labels.
 LABELLED = ("classification", "tagging")
 
-# Theirs to ours. All of their tanh forms compute the original's up to rounding.
+# Their name to ours. All of their tanh forms equal the original's up to
+# rounding.
 _HIDDEN_ACTS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -57,7 +58,7 @@ _HIDDEN_ACTS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# "gelu_new" is the one that every version of transformers knows.
+# Every version of transformers has "gelu_new".
 _THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
 _GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
 
@@ -67,10 +68,10 @@ _PROBLEM_TYPES = {
     "multi_label_classification": "multi_label",
 }
 
-# Where a key that is not there means something else than in our config.
+# Their default values that differ from those of our config.
 _DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
 
-# Keys that change what is computed, and their values that do not.
+# Keys that can change the computation, and their values that do not.
 _INACTIVE = {
     "add_cross_attention": (False,),
     "auto_map": ({},),
@@ -82,7 +83,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# Keys that are read elsewhere, and keys that say nothing about the model.
+# Keys that are read elsewhere, and keys without influence on the model.
 _SILENT = frozenset(
     {
         "_attn_implementation_autoset",
@@ -127,7 +128,7 @@ def check_is_bert(values: Any, source: str) -> None:
 
     Args:
       values: The contents of the file.
-      source: Its path.
+      source: The file's path.
     """
     if not isinstance(values, dict):
         raise UserError(
@@ -148,14 +149,14 @@ def to_bert_config(
     """Translates the contents of a config.json.
 
     Args:
-      values: Of a BERT; see `check_is_bert`.
+      values: The contents, checked with `check_is_bert`.
       source: The file's path.
 
     Returns:
-      Our config, and what a user should know.
+      Our config, and notes for the user.
 
     Raises:
-      UserError: If the model computes what ours does not.
+      UserError: If our model cannot compute what this model does.
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
@@ -167,7 +168,7 @@ def to_bert_config(
         )
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # No key of theirs: a decoder is refused above.
+    # Not one of their keys: decoders are refused above.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
@@ -192,7 +193,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # Of BERTs with a narrow embedding, which is then projected.
+    # A BERT with another width of embeddings projects them to `hidden_size`.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)
@@ -206,10 +207,10 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
 
 
 def kind_of(values: Mapping[str, Any], source: str) -> str | None:
-    """Returns the kind of model that `architectures` names, if it names one.
+    """Returns the kind of model that `architectures` names, if any.
 
     Raises:
-      UserError: If it names a class that is not one of BERT's.
+      UserError: If it names a class that is not a BERT class.
     """
     names = values.get("architectures")
     if not names:
@@ -253,7 +254,7 @@ def to_task(
             )
     problem_type = values.get("problem_type")
     if kind == "classification" and problem_type is not None:
-        # A list has no hash.
+        # A list cannot be hashed.
         if str(problem_type) not in _PROBLEM_TYPES:
             raise UserError(
                 f"{source}: `problem_type` must be one of "
@@ -264,7 +265,7 @@ def to_task(
 
 
 def default_labels(num_labels: int) -> list[str]:
-    """Returns what Hugging Face calls labels that nobody has named."""
+    """Returns Hugging Face's default names of labels."""
     return [f"LABEL_{index}" for index in range(num_labels)]
 
 
@@ -287,7 +288,7 @@ def from_bert_config(
     num_labels: int,
     pad_id: int,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Makes the contents of a config.json.
+    """Returns the contents of a config.json.
 
     Args:
       config: Our config.
@@ -296,14 +297,14 @@ def from_bert_config(
       pad_id: The id of [PAD].
 
     Returns:
-      The contents, and what a user should know.
+      The contents, and notes for the user.
 
     Raises:
       UserError: If Hugging Face's BERT cannot compute this.
     """
     if config.left_to_right:
         raise UserError(
-            "Hugging Face's BERT reads in both directions, so a model with "
+            "Hugging Face's BERT is bidirectional, so a model with "
             "left_to_right=true cannot become one; convert it to bert_tf or "
             "tf1."
         )
@@ -332,7 +333,7 @@ def from_bert_config(
             f'hidden_act "{config.hidden_act}", {_GELUS[config.hidden_act]}, '
             f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
         )
-    sentences += conversion_report.lost_settings(
+    sentences += stored_model.lost_settings(
         "Hugging Face's format", task, ("kind", "labels", "problem_type")
     )
     return dict(sorted(values.items())), sentences
@@ -357,8 +358,8 @@ def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
     """Returns the heads that a checkpoint must have.
 
     Args:
-      kind: What `kind_of` returned.
-      present: The heads that it has.
+      kind: The kind that `kind_of` returned.
+      present: The heads in the checkpoint.
     """
     heads = set(weight_map.HEADS[kind] if kind else ())
     pooled = {

@@ -1,12 +1,12 @@
-"""Models in Hugging Face's format, read and written.
+"""Reads and writes models in Hugging Face's format.
 
   config.json        shape, class, labels
-  model.safetensors  the weights; read also in several files, and from
-                     pytorch_model.bin where PyTorch is installed
-  vocab.txt, ...     see `huggingface_tokenizer`
+  model.safetensors  the weights; also read from several files, and from
+                     pytorch_model.bin if PyTorch is installed
+  vocab.txt, ...     see `huggingface.vocabulary`
 
-What is read is the directory of any of transformers' BERT classes; what is
-written is, weight by weight, what transformers itself saves.
+Reads the directory of any of transformers' BERT classes, and writes the same
+weights as transformers itself.
 """
 
 import os
@@ -14,7 +14,6 @@ import re
 
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import safetensors as safetensors_file
-from bert_tf.checkpoints import translation
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import tokenizer as huggingface_tokenizer
@@ -26,7 +25,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
 
-# Says to transformers that the numbers lie as in PyTorch.
+# Tells transformers that the layout of weights is PyTorch's.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
 
@@ -37,7 +36,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# Three of their classes call their head so.
+# Three of their classes call their head "classifier".
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -47,7 +46,7 @@ _CLASSIFIERS = (
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether a Hugging Face directory lies at `path`."""
+    """Returns whether `path` is a Hugging Face directory."""
     names = (os.path.join(path, n) for n in huggingface_weights.WEIGHT_FILES)
     if any(os.path.isfile(name) for name in names):
         return True
@@ -58,7 +57,7 @@ def recognizes(path: str) -> bool:
         values = files.read_json(config_file)
     except UserError:
         return False
-    # A KerasHub preset has a config.json too, without these.
+    # A KerasHub preset has a config.json too, without these keys.
     keys = ("model_type", "architectures")
     return isinstance(values, dict) and any(key in values for key in keys)
 
@@ -66,15 +65,15 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a directory; its weights are read when asked for.
+    """Reads a directory; its weights are read on access.
 
     Args:
       path: The directory.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
-      UserError: If something is missing or damaged, does not belong together,
-        or is another architecture's.
+      UserError: If files are missing or damaged, do not fit together, or belong
+        to another architecture.
     """
     config_file = os.path.join(path, CONFIG_FILE)
     if not os.path.isfile(config_file):
@@ -106,8 +105,8 @@ def read_model(
         )
     num_labels = _num_labels(weights, kind)
     task = huggingface_config.to_task(values, kind, num_labels, config_file)
-    vocabulary, settings, is_derived, its_notes = huggingface_tokenizer.read(
-        path, config.vocab_size
+    vocabulary, settings, is_derived, tokenizer_notes = (
+        huggingface_tokenizer.read(path, config.vocab_size)
     )
     return StoredModel(
         path=path,
@@ -116,7 +115,7 @@ def read_model(
         vocabulary=vocabulary,
         tokenizer_settings=settings,
         task=task,
-        report=report.with_notes(*notes, *its_notes),
+        report=report.with_notes(*notes, *tokenizer_notes),
         lower_case_is_derived=is_derived,
     )
 
@@ -131,9 +130,9 @@ def _heads(
     if kind is None and _CLASSIFIER in checkpoint.tensors:
         name = huggingface_config.ARCHITECTURES["classification"].name
         raise UserError(
-            f"{config_file} lacks `architectures`, without which nobody knows "
-            f'what {_CLASSIFIER} is for; add it, for instance "architectures": '
-            f'["{name}"].'
+            f"{config_file} lacks `architectures`, without which the task of "
+            f"{_CLASSIFIER} is unknown; add it, for instance "
+            f'"architectures": ["{name}"].'
         )
     present = {
         weight_map.part_of(row.name)
@@ -172,8 +171,8 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    # What a model was fine-tuned for is what its class says; but checkpoints of
-    # BertForMaskedLM may have the other head too.
+    # The class names the task of a fine-tuned model; but checkpoints of
+    # BertForMaskedLM may have the next-sentence head too.
     if named in _FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
@@ -194,26 +193,26 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model as transformers would save it.
 
     Args:
-      directory: A directory that is there and empty.
+      directory: An existing, empty directory.
       stored: The model.
 
     Returns:
       Sentences on what was translated and what is not carried.
 
     Raises:
-      UserError: If the format cannot hold the model; nothing is written then.
+      UserError: If the format cannot hold the model; then nothing is written.
     """
     kind = stored.task["kind"]
     weights, sentences = _select(stored)
     vocabulary = stored.vocabulary
-    values, its_sentences = huggingface_config.from_bert_config(
+    values, config_sentences = huggingface_config.from_bert_config(
         stored.config,
         stored.task,
         _num_labels(weights, kind),
         vocabulary.pad_id if vocabulary else 0,
     )
-    sentences += its_sentences
-    tensors, _ = translation.translate(weights, stored.config, "huggingface")
+    sentences += config_sentences
+    tensors, _ = matching.translate(weights, stored.config, "huggingface")
     if kind == "encoder":
         tensors = _without_prefix(tensors)
     if stored.optimizer_state:
@@ -223,7 +222,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
         )
     if vocabulary is None:
         sentences.append(
-            "The vocabulary is not known, so no tokenizer files are written."
+            "The vocabulary is unknown, so no tokenizer files are written."
         )
     else:
         vocabulary.check_size(stored.config.vocab_size)
@@ -240,14 +239,14 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
 
 def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
-    """Returns the weights that the class of the model's kind has."""
+    """Returns the weights that the class for the model's kind has."""
     kind = stored.task["kind"]
     architecture = huggingface_config.ARCHITECTURES[kind]
-    wanted = {weight_map.ENCODER, *weight_map.HEADS[kind]}
+    needed = {weight_map.ENCODER, *weight_map.HEADS[kind]}
     if architecture.has_pooler:
-        wanted.add(weight_map.POOLER)
+        needed.add(weight_map.POOLER)
     present = {weight_map.part_of(name) for name in stored.weights}
-    lacking = wanted - present
+    lacking = needed - present
     sentences = []
     if lacking == {weight_map.POOLER} and kind == "encoder":
         sentences.append(
@@ -259,19 +258,19 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
             f"{stored.path} lacks {', '.join(sorted(lacking))}, which "
             f"Hugging Face's {architecture.name} has."
         )
-    left = sorted(present - wanted)
-    if left:
+    unused = sorted(present - needed)
+    if unused:
         sentences.append(
             f"Hugging Face's {architecture.name} has no place for "
-            f"{', '.join(left)}; not carried."
+            f"{', '.join(unused)}; not carried."
         )
     return (
-        stored.weights.select(lambda name: weight_map.part_of(name) in wanted),
+        stored.weights.select(lambda name: weight_map.part_of(name) in needed),
         sentences,
     )
 
 
 def _without_prefix(tensors: Tensors) -> Tensors:
-    """Renames the encoder's as the class without a head does."""
+    """Renames the encoder's weights as in the class without a head."""
     shapes = {n.removeprefix(_PREFIX): s for n, s in tensors.shapes.items()}
     return Tensors(shapes, lambda name: tensors[_PREFIX + name])

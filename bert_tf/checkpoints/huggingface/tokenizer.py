@@ -1,4 +1,4 @@
-"""The rules of Hugging Face's tokenizer of BERT, read and written."""
+"""Reads and writes the settings of Hugging Face's BERT tokenizer."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _SPECIAL_TOKENS = {
     "mask_token": vocabulary_lib.MASK,
 }
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-# What these do is all in tokenizer.json.
+# These take all rules from tokenizer.json.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -35,16 +35,16 @@ def read(
     """Reads vocabulary and settings of a directory's tokenizer.
 
     Args:
-      directory: Where the files lie.
+      directory: The directory of the files.
       vocab_size: Rows of the model's word embeddings.
 
     Returns:
-      The vocabulary, what `BertTokenizer.settings` would return, whether lower
-      case had to be derived from the vocabulary, and what a user should know.
+      The vocabulary, its tokenizer's `settings`, whether lower case had to be
+      derived from the vocabulary, and notes for the user.
 
     Raises:
-      UserError: If there is none, it is not BERT's, or the files or the size
-        of the model do not belong together.
+      UserError: If there is no tokenizer, it is not BERT's, or files and model
+        do not fit together.
     """
     parsed = huggingface_vocabulary.read_files(directory)
     is_generic = _check_class(parsed)
@@ -57,10 +57,10 @@ def read(
     is_derived = lower_case is None
     if lower_case is None:
         lower_case = stored_model.derive_lower_case(vocabulary)
-        pieces = "no piece has" if lower_case else "some pieces have"
+        entries = "no wordpiece has" if lower_case else "some wordpieces have"
         notes.append(
             f"{parsed.directory} does not say whether text is lower-cased; "
-            f"lower_case={lower_case}, as {pieces} upper-case letters."
+            f"lower_case={lower_case}, as {entries} upper-case letters."
         )
     settings = stored_model.tokenizer_settings(
         vocabulary, lower_case, strip_accents
@@ -73,22 +73,22 @@ def _settings(
     is_generic: bool,
     notes: list[str],
 ) -> tuple[bool | None, bool | None]:
-    """Returns whether to lower-case and to strip accents; None if unsaid."""
+    """Returns lower-casing and accent stripping, None where not stated."""
     config, rules = parsed.config, parsed.normalizer
     lower_case = _flag(rules, "lowercase")
     strip_accents = _flag(rules, "strip_accents")
-    # As in Hugging Face: the class of BERT goes by tokenizer_config.json, the
-    # generic one does not know its keys.
+    # As in Hugging Face: BERT's class reads tokenizer_config.json, the generic
+    # one ignores these keys.
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = _flag(config, "strip_accents")
-        said = _flag(config, "do_lower_case")
-        if lower_case is not None and said not in (None, lower_case):
+        flag = _flag(config, "do_lower_case")
+        if lower_case is not None and flag not in (None, lower_case):
             notes.append(
                 f"{TOKENIZER_CONFIG_FILE} and {TOKENIZER_FILE} in "
                 f"{parsed.directory} differ on lower case; the first counts, "
-                f"as in Hugging Face: lower_case={said}."
+                f"as in Hugging Face: lower_case={flag}."
             )
-        lower_case = lower_case if said is None else said
+        lower_case = lower_case if flag is None else flag
     return lower_case, strip_accents
 
 
@@ -103,7 +103,7 @@ def _flag(values: Mapping[str, Any], key: str) -> bool | None:
 
 
 def _check_class(parsed: TokenizerFiles) -> bool:
-    """Returns whether the class is a generic one; refuses other models'."""
+    """Returns whether the class is generic; refuses other models' classes."""
     name = parsed.config.get("tokenizer_class") or _BERT_CLASSES[0]
     is_generic = name in _GENERIC_CLASSES and bool(parsed.tokenizer)
     if name not in _BERT_CLASSES and not is_generic:
@@ -115,7 +115,7 @@ def _check_class(parsed: TokenizerFiles) -> bool:
 
 
 def _check_rules(parsed: TokenizerFiles) -> None:
-    """Refuses rules that `BertTokenizer` does not have."""
+    """Refuses rules that `BertTokenizer` does not support."""
     expected = [
         (parsed.config, TOKENIZER_CONFIG_FILE, "tokenize_chinese_chars", True),
         (parsed.config, TOKENIZER_CONFIG_FILE, "do_basic_tokenize", True),
@@ -130,12 +130,14 @@ def _check_rules(parsed: TokenizerFiles) -> None:
             "pre_tokenizer": (pre_tokenizer, "BertPreTokenizer"),
         }
         for part, (values, kind) in kinds.items():
-            found = values.get("type") if isinstance(values, dict) else values
-            if found != kind:
+            received = (
+                values.get("type") if isinstance(values, dict) else values
+            )
+            if received != kind:
                 raise UserError(
                     f"{parsed.path(TOKENIZER_FILE)} is not a tokenizer of "
                     f"BERT: expected a {part} of type {kind}, received "
-                    f"{found!r}."
+                    f"{received!r}."
                 )
         expected += [
             (parsed.normalizer, TOKENIZER_FILE, "handle_chinese_chars", True),
@@ -147,8 +149,8 @@ def _check_rules(parsed: TokenizerFiles) -> None:
         received = values.get(key)
         if received is not None and received != value:
             raise UserError(
-                f"{parsed.path(file)}: the tokenizer here knows {key} only as "
-                f"{value!r}. Received: {received!r}."
+                f"{parsed.path(file)}: the tokenizer here supports {key} only "
+                f"as {value!r}. Received: {received!r}."
             )
 
 
@@ -177,9 +179,9 @@ def write(
     """Writes the files from which AutoTokenizer builds the same tokenizer.
 
     Args:
-      directory: A directory that is there.
-      vocabulary: The pieces.
-      settings: What `BertTokenizer.settings` returns.
+      directory: An existing directory.
+      vocabulary: The vocabulary.
+      settings: The tokenizer's `settings`.
       max_length: The longest sequence that the model reads.
     """
     lower_case, strip_accents = (
@@ -227,8 +229,8 @@ def write(
                 "continuing_subword_prefix": vocabulary_lib.CONTINUATION,
                 "max_input_chars_per_word": bert_tokenizer.MAX_CHARS_PER_WORD,
                 "vocab": {
-                    piece: index
-                    for index, piece in enumerate(vocabulary.tokens)
+                    token: index
+                    for index, token in enumerate(vocabulary.tokens)
                 },
             },
         },
@@ -237,26 +239,26 @@ def write(
 
 
 def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Makes what keeps [MASK] and its like whole in a text."""
+    """Returns the entries that keep [MASK] and the like whole in a text."""
     return [
         {
             "id": index,
-            "content": piece,
+            "content": token,
             "single_word": False,
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
             "special": True,
         }
-        for index, piece in sorted(
-            (vocabulary.id(token), token)
-            for token in vocabulary_lib.SPECIAL_TOKENS
+        for index, token in sorted(
+            (vocabulary.id(special), special)
+            for special in vocabulary_lib.SPECIAL_TOKENS
         )
     ]
 
 
 def _to_post_processor(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Makes what puts [CLS] and [SEP] around one text or two."""
+    """Returns the template of [CLS] and [SEP] around one text or two."""
 
     def special(token, segment):
         return {"SpecialToken": {"id": token, "type_id": segment}}

@@ -1,10 +1,10 @@
-"""The files of a Hugging Face tokenizer, and the vocabulary in them.
+"""Reads the vocabulary from the files of a Hugging Face tokenizer.
 
-vocab.txt                one piece a line
-tokenizer.json           the same and all rules; version 5 saves this alone
+vocab.txt                one wordpiece a line
+tokenizer.json           vocabulary and all rules; version 5 saves only this
 tokenizer_config.json    class, lower case, accents
 special_tokens_map.json  the names of the special tokens
-added_tokens.json        pieces beyond the vocabulary, of older versions
+added_tokens.json        tokens beyond the vocabulary, in older versions
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ ADDED_TOKENS_FILE = "added_tokens.json"
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
-    """The parsed JSON files of a directory; empty where one is not there."""
+    """The parsed JSON files of a directory; missing files are empty."""
 
     directory: str
     config: Mapping[str, Any]
@@ -42,7 +42,7 @@ class TokenizerFiles:
 
 
 def read_files(directory: str) -> TokenizerFiles:
-    """Parses the JSON files that are there."""
+    """Parses the JSON files of a directory."""
 
     def parse(name):
         path = os.path.join(directory, name)
@@ -65,50 +65,51 @@ def read_files(directory: str) -> TokenizerFiles:
 def read_vocabulary(
     parsed: TokenizerFiles, vocab_size: int
 ) -> tuple[Vocabulary, list[str]]:
-    """Returns the vocabulary, and what a user should know.
+    """Returns the vocabulary and notes for the user.
 
     Args:
-      parsed: What `read_files` returned.
+      parsed: The files, from `read_files`.
       vocab_size: Rows of the model's word embeddings.
 
     Raises:
-      UserError: If there is none, the files differ, or its size is another.
+      UserError: If there is no vocabulary, the files differ, or the model has
+        another size.
     """
-    found = {}
+    stored = {}
     path = parsed.path(VOCAB_FILE)
     if os.path.exists(path):
-        found[path] = list(Vocabulary.from_file(path).tokens)
+        stored[path] = list(Vocabulary.from_file(path).tokens)
     if parsed.tokenizer:
         path = parsed.path(TOKENIZER_FILE)
-        found[path] = _in_order(parsed.tokenizer["model"].get("vocab"), path)
-    if not found:
+        stored[path] = _in_order(parsed.tokenizer["model"].get("vocab"), path)
+    if not stored:
         raise UserError(
             f"{parsed.directory} has no vocabulary of BERT: expected "
             f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
         )
     added = _added_tokens(parsed)
-    complete = [_append(list(x), added, path) for path, x in found.items()]
+    complete = [_append(list(x), added, path) for path, x in stored.items()]
     _check_equal(complete, parsed.directory)
-    source, tokens = next(iter(found.items()))
+    source, tokens = next(iter(stored.items()))
     notes = []
     if len(complete[0]) > len(tokens):
         notes.append(
-            f"Added tokens follow the pieces of {source}: "
+            f"Added tokens follow the vocabulary of {source}: "
             f"{', '.join(complete[0][len(tokens) :][:8])}; here they are "
-            "pieces like any other, found after the text was normalized."
+            "ordinary wordpieces, matched after the text is normalized."
         )
     vocabulary = Vocabulary(complete[0], source=source)
     _check_size(vocabulary, vocab_size)
     return vocabulary, notes
 
 
-def _in_order(pieces: Any, path: str) -> list[str]:
+def _in_order(ids_of: Any, path: str) -> list[str]:
     """Returns the keys of tokenizer.json's vocabulary in the order of ids."""
     by_id = {}
-    if isinstance(pieces, dict):
-        by_id = {str(index): piece for piece, index in pieces.items()}
+    if isinstance(ids_of, dict):
+        by_id = {str(index): token for token, index in ids_of.items()}
     ids = [str(index) for index in range(len(by_id))]
-    if not by_id or set(by_id) != set(ids) or len(by_id) < len(pieces):
+    if not by_id or set(by_id) != set(ids) or len(by_id) < len(ids_of):
         raise UserError(
             f"{path} must hold a vocabulary whose ids are the numbers from 0 "
             "on, each once."
@@ -117,10 +118,10 @@ def _in_order(pieces: Any, path: str) -> list[str]:
 
 
 def _added_tokens(parsed: TokenizerFiles) -> dict[int, str]:
-    """Returns id to piece of what the three files say was added."""
+    """Returns id to token of the added tokens in the three files."""
     decoder = parsed.config.get("added_tokens_decoder") or {}
     try:
-        pairs = [(int(i), piece) for piece, i in parsed.added_tokens.items()]
+        pairs = [(int(i), token) for token, i in parsed.added_tokens.items()]
         pairs += [(int(i), x["content"]) for i, x in decoder.items()]
         pairs += [
             (int(x["id"]), x["content"])
@@ -132,11 +133,11 @@ def _added_tokens(parsed: TokenizerFiles) -> dict[int, str]:
             f"a content ({type(error).__name__}: {error})."
         ) from error
     added = {}
-    for index, piece in sorted(pairs):
-        if added.setdefault(index, piece) != piece:
+    for index, token in sorted(pairs):
+        if added.setdefault(index, token) != token:
             raise UserError(
                 f"Two added tokens in {parsed.directory} have the id {index}: "
-                f"{added[index]!r} and {piece!r}."
+                f"{added[index]!r} and {token!r}."
             )
     return added
 
@@ -144,15 +145,15 @@ def _added_tokens(parsed: TokenizerFiles) -> dict[int, str]:
 def _append(
     tokens: list[str], added: Mapping[int, str], path: str
 ) -> list[str]:
-    for index, piece in added.items():
+    for index, token in added.items():
         if index == len(tokens):
-            tokens.append(piece)
-        elif index > len(tokens) or tokens[index] != piece:
+            tokens.append(token)
+        elif index > len(tokens) or tokens[index] != token:
             there = f"{tokens[index]!r}" if index < len(tokens) else "nothing"
             raise UserError(
                 f"{path} has {there} at id {index}, where the added token "
-                f"{piece!r} belongs; added tokens must be pieces of the "
-                "vocabulary or follow it without a gap."
+                f"{token!r} belongs; added tokens must be in the vocabulary or "
+                "follow it without a gap."
             )
     return tokens
 
@@ -174,8 +175,8 @@ def _check_size(vocabulary: Vocabulary, vocab_size: int) -> None:
     excess = vocab_size - len(vocabulary)
     if excess > 0:
         raise UserError(
-            f"{vocabulary.source} has {len(vocabulary)} pieces, but the model "
-            f"has {vocab_size} rows for them; if its table is padded, add "
+            f"{vocabulary.source} has {len(vocabulary)} wordpieces, but the "
+            f"model has {vocab_size} rows; if its table is padded, add "
             f"{excess} lines such as [padding0] to {VOCAB_FILE} (and remove "
             f"{TOKENIZER_FILE})."
         )

@@ -1,7 +1,7 @@
-"""The tensors of a Hugging Face directory, whatever files hold them.
+"""Reads the tensors of a Hugging Face directory: safetensors or PyTorch.
 
-Names are brought into the one form that `weight_map` knows: with "bert." in
-front of the encoder's, LayerNorm's as weight and bias.
+Names are normalized to the form in `weight_map`: with the prefix "bert." for
+the encoder, and LayerNorm's parameters called weight and bias.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
 INDEX_SUFFIX = ".index.json"
 
-# In the order in which they are looked for.
+# In the order of precedence.
 WEIGHT_FILES = (
     SAFETENSORS_FILE,
     SAFETENSORS_FILE + INDEX_SUFFIX,
@@ -33,9 +33,9 @@ WEIGHT_FILES = (
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
-# What checkpoints made from TF1's call LayerNorm's weights.
+# Names of LayerNorm's weights in checkpoints converted from TF1.
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
-# Copies of other weights, under whose names they may stand alone.
+# Copies of other weights; a checkpoint may hold only the copy.
 _COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -48,9 +48,9 @@ class Checkpoint:
     """The tensors of a directory.
 
     Attributes:
-      path: The file, or the index of the files, that holds them.
-      tensors: By the names that `weight_map` knows, in the file's types.
-      types: The types, as safetensors writes them, without repetition.
+      path: The file, or the index of the files.
+      tensors: The names in `weight_map` to value, in the file's types.
+      types: The distinct types, in safetensors' notation.
     """
 
     path: str
@@ -58,18 +58,18 @@ class Checkpoint:
     types: tuple[str, ...]
 
     def holds_nothing_new(self, name: str) -> bool:
-        """Returns whether a tensor is a buffer, or the copy of a weight."""
+        """Returns whether a tensor is a buffer or the copy of a weight."""
         if name.endswith("embeddings.position_ids"):
             return True
         return name in _COPIES and _COPIES[name] in self.tensors
 
 
 def read(directory: str) -> Checkpoint:
-    """Reads names and shapes; values are read when they are asked for.
+    """Reads names and shapes; values are read on access.
 
     Raises:
       UserError: If there are no weights, a file is damaged or missing, PyTorch
-        is needed and not there, or copies of a weight differ.
+        is needed and not installed, or copies of a weight differ.
     """
     name = next(
         (n for n in WEIGHT_FILES if os.path.isfile(os.path.join(directory, n))),
@@ -143,7 +143,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _read_shards(
     index_file: str, read_file: Callable
 ) -> tuple[Tensors, dict[str, str]]:
-    """Reads the files that an index names; it must say what they hold."""
+    """Reads the files in an index, which must list their tensors."""
     folder = os.path.dirname(index_file)
     places = _read_index(index_file)
     shards = {}
@@ -151,7 +151,7 @@ def _read_shards(
         path = os.path.join(folder, file)
         if not os.path.isfile(path):
             raise UserError(
-                f"{index_file} names {file}, which is not there; copy the "
+                f"{index_file} names {file}, which does not exist; copy the "
                 "directory again."
             )
         shards[file] = read_file(path)
@@ -165,9 +165,9 @@ def _read_shards(
         )
     shapes: dict[str, Shape] = {}
     types: dict[str, str] = {}
-    for tensors, its_types in shards.values():
+    for tensors, shard_types in shards.values():
         shapes |= tensors.shapes
-        types |= its_types
+        types |= shard_types
     return Tensors(shapes, lambda name: shards[places[name]][0][name]), types
 
 
@@ -175,25 +175,25 @@ def _read_index(path: str) -> dict[str, str]:
     contents = files.read_json(path)
     places = contents.get("weight_map") if isinstance(contents, dict) else None
     is_valid = isinstance(places, dict) and all(
-        # A name with a folder in it would lead out of the directory.
+        # A name with a folder could be outside of the directory.
         isinstance(file, str) and file == os.path.basename(file)
         for file in places.values()
     )
     if not places or not is_valid:
         raise UserError(
-            f"{path} must hold `weight_map`, from the names of tensors to "
-            "those of files in the same directory."
+            f"{path} must hold `weight_map`, from the names of tensors to the "
+            "names of files in the same directory."
         )
     return places
 
 
 def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
-    """Reads a state dictionary of PyTorch; no code in it is ever run."""
+    """Reads a state dictionary of PyTorch without running code in it."""
     try:
         import torch
     except ImportError as error:
         raise UserError(
-            f"Reading {path} takes PyTorch, which is not installed; `pip "
+            f"Reading {path} needs PyTorch, which is not installed; `pip "
             "install torch`, or save the model as model.safetensors."
         ) from error
     try:
@@ -201,7 +201,7 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             path,
             map_location="cpu",
             weights_only=True,
-            # Files from before PyTorch 1.6 are no archives.
+            # Before PyTorch 1.6, files were not zip archives.
             mmap=zipfile.is_zipfile(path),
         )
     except (
@@ -215,7 +215,7 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
         ValueError,
         struct.error,
     ) as error:
-        # PyTorch's own words advise to run the code that the file may hold.
+        # PyTorch's own message suggests running the code in the file.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
             f"({type(error).__name__} of PyTorch); copy it again, or save the "
@@ -239,7 +239,7 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
 
     def read_one(name):
         value = state[name].detach()
-        # NumPy does not know bfloat16.
+        # NumPy does not support bfloat16.
         value = value.float() if value.dtype == torch.bfloat16 else value
         return value.contiguous().numpy()
 

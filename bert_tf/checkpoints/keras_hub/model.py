@@ -1,19 +1,27 @@
-"""BERT as KerasHub has it: `keras_hub.models.BertBackbone` and presets.
+"""Writes KerasHub presets and builds `keras_hub.models.BertBackbone`.
 
-KerasHub's encoder is the original's with the tanh form of GELU and 1e-12 in
-its layer normalisations; it has a pooler and one dropout rate. Of the heads it
-has the classifier alone: its masked-LM head computes something else.
+KerasHub's encoder is the original's with the tanh form of GELU and an epsilon
+of 1e-12 in layer normalization; it has a pooler and a single dropout rate. The
+classifier is its only head that matches: its masked-LM head computes something
+else.
+
+Shapes:
+  B: sentences, ten.
+  S: sequence length.
+  H: hidden size.
 """
 
 import gc
 import io
+from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.checkpoints import building
-from bert_tf.checkpoints import conversion_report
-from bert_tf.checkpoints import translation
+import numpy as np
+
+from bert_tf.checkpoints import matching
+from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.keras_hub import activation_change
 from bert_tf.checkpoints.keras_hub.preset import TOKENIZER_NOTE
 from bert_tf.checkpoints.keras_hub.preset import read_model
 from bert_tf.checkpoints.keras_hub.preset import recognizes
@@ -21,6 +29,8 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text import packing
 
 __all__ = ["build_backbone", "read_model", "recognizes", "write_model"]
 
@@ -28,28 +38,46 @@ _TANH_GELU = "gelu"
 _EXACT_GELU = "gelu_erf"
 _LAYER_NORM_EPS = 1e-12
 _INITIALIZER_RANGE = 0.02
-# Of a classifier; in the original too (run_classifier.py:611).
+# The classifier's dropout, as in the original (run_classifier.py:611).
 _CLASSIFIER_DROPOUT = 0.1
 
-_LEFT = {
-    weight_map.MASKED_LM: "The masked-LM head stays behind: KerasHub's own "
-    "computes something else (the exact GELU, and 1e-5 in its layer "
-    "normalisation).",
-    weight_map.NEXT_SENTENCE: "The next-sentence head stays behind: KerasHub "
+_NOT_CARRIED = {
+    weight_map.MASKED_LM: "The masked-LM head is not carried: KerasHub's own "
+    "computes something else (the exact GELU, and an epsilon of 1e-5 in layer "
+    "normalization).",
+    weight_map.NEXT_SENTENCE: "The next-sentence head is not carried: KerasHub "
     "has none.",
-    weight_map.SQUAD: "The question answering head stays behind: KerasHub has "
-    "none.",
-    weight_map.TAGGER: "The tagging head stays behind: KerasHub has none.",
-    weight_map.MULTIPLE_CHOICE: "The multiple-choice head stays behind: "
+    weight_map.SQUAD: "The question answering head is not carried: KerasHub "
+    "has none.",
+    weight_map.TAGGER: "The tagging head is not carried: KerasHub has none.",
+    weight_map.MULTIPLE_CHOICE: "The multiple-choice head is not carried: "
     "KerasHub has none.",
 }
 
+SENTENCES = (
+    "The ferry leaves at seven, and nobody waits for those who are late.",
+    "She had read the letter twice before she understood what it asked of her.",
+    "Is there a bakery near the station that opens before six?",
+    "Copper conducts heat better than iron, but it costs a good deal more.",
+    "He scored twice in the first half and was carried off in the second.",
+    "The committee will publish its report on the flood by the end of March.",
+    "Rain.",
+    "Fold in the flour, then let the dough rest for an hour in the cold.",
+    "In 1969 three men flew to the moon, and two of them walked on it.",
+    "My grandmother kept bees, two goats and a very bad-tempered goose.",
+)
+_MAX_SEQ_LENGTH = 32
+_OUTPUTS = ("sequence_output", "pooled_output")
+
+_Inputs = Mapping[str, np.ndarray]
+_Outputs = tuple[np.ndarray, np.ndarray]
+
 
 def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
-    """Builds KerasHub's model with the weights of ours.
+    """Builds KerasHub's encoder with the weights of a stored model.
 
     Args:
-      stored: A model of any kind that has a pooler; its heads are left.
+      stored: A model of any kind that has a pooler; its heads are ignored.
       allow_activation_change: Whether a model with the exact GELU may get the
         tanh form.
 
@@ -76,7 +104,7 @@ def write_model(
         written, with the tanh form.
 
     Returns:
-      Sentences about what was translated or is not carried.
+      Sentences on what was translated and what is not carried.
 
     Raises:
       UserError: If KerasHub has no such model; then nothing is written.
@@ -88,15 +116,13 @@ def write_model(
         sentences += _check_vocabulary(stored)
     weights = _translate(stored)
     if stored.config.hidden_act == _EXACT_GELU:
-        inputs = activation_change.build_inputs(stored)
-        exact = activation_change.compute_outputs(stored, inputs)
-        # Memory is to hold one model, and Keras's are in cycles.
+        inputs = build_inputs(stored)
+        exact = _compute_our_outputs(stored, inputs)
+        # Frees our model first, as Keras models are in reference cycles.
         gc.collect()
         backbone = _build_backbone(stored.config, weights)
         changed = _compute_outputs(backbone, inputs)
-        sentences.append(
-            activation_change.describe_difference(exact, changed, inputs)
-        )
+        sentences.append(describe_difference(exact, changed, inputs))
     else:
         backbone = _build_backbone(stored.config, weights)
     preprocessor = None
@@ -107,8 +133,8 @@ def write_model(
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
-        # Tasks that are built on a preset without one pack 512 pieces, which
-        # may be more than there are positions.
+        # Without a preprocessor in the preset, tasks pack 512 tokens, which may
+        # be more than there are positions.
         if preprocessor is not None:
             preprocessor.save_to_preset(directory)
     return sentences
@@ -122,12 +148,12 @@ def _check_config(stored: StoredModel, allow_activation_change: bool) -> None:
             f"{stored.path} has the exact GELU (hidden_act "
             f"{_EXACT_GELU!r}), and KerasHub's BERT only has its tanh form; "
             "convert with --allow_activation_change to get the tanh form and "
-            "see how far that moves the outputs."
+            "see how much that changes the outputs."
         )
-    wanted = {"layer_norm_eps": _LAYER_NORM_EPS, "left_to_right": False}
+    expected = {"layer_norm_eps": _LAYER_NORM_EPS, "left_to_right": False}
     if config.hidden_act != _EXACT_GELU:
-        wanted["hidden_act"] = _TANH_GELU
-    for field, value in wanted.items():
+        expected["hidden_act"] = _TANH_GELU
+    for field, value in expected.items():
         if getattr(config, field) != value:
             raise UserError(
                 f"KerasHub's BERT has {field}={value!r} and no other. "
@@ -152,9 +178,9 @@ def _check_pooler(stored: StoredModel) -> None:
 
 
 def _check_vocabulary(stored: StoredModel) -> list[str]:
-    """Checks that KerasHub reads the vocabulary as it will be written.
+    """Checks that KerasHub can read the vocabulary file.
 
-    Source: WordPieceTokenizer.set_vocabulary of KerasHub 0.32, which takes
+    Source: WordPieceTokenizer.set_vocabulary of KerasHub 0.32, which strips
     white space of any kind from the end of a line.
     """
     vocabulary = stored.vocabulary
@@ -163,9 +189,10 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
     lines = [line.rstrip() for line in text]
     if len(set(lines)) != len(vocabulary):
         raise UserError(
-            "KerasHub takes white space from the ends of a vocabulary's lines, "
-            f"after which {vocabulary.source} would hold a piece twice, so it "
-            "could not read it; convert the model to another format."
+            "KerasHub strips white space from the ends of a vocabulary's "
+            f"lines, after which {vocabulary.source} would hold a wordpiece "
+            "twice, so it could not read it; convert the model to another "
+            "format."
         )
     changed = [
         repr(token)
@@ -175,16 +202,18 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
     sentences = [TOKENIZER_NOTE]
     if changed:
         sentences.append(
-            "KerasHub reads these pieces, which match no text, without the "
+            "KerasHub reads these wordpieces, which match no text, without the "
             f"white space at their end: {', '.join(changed)}."
         )
     return sentences
 
 
 def _describe(stored: StoredModel) -> list[str]:
-    """Returns sentences about what a preset does not keep."""
+    """Returns sentences on what a preset does not keep."""
     config, task = stored.config, stored.task
-    sentences = [_LEFT[head] for head in _heads(stored) if head in _LEFT]
+    sentences = [
+        _NOT_CARRIED[head] for head in _heads(stored) if head in _NOT_CARRIED
+    ]
     if config.hidden_act == _TANH_GELU:
         sentences.append(
             'hidden_act "gelu" is the tanh form of GELU, as KerasHub has it.'
@@ -192,7 +221,7 @@ def _describe(stored: StoredModel) -> list[str]:
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         sentences.append(
             "KerasHub has one dropout: hidden_dropout_prob, "
-            f"{config.hidden_dropout_prob:g}, also takes the place of "
+            f"{config.hidden_dropout_prob:g}, also replaces "
             "attention_probs_dropout_prob, "
             f"{config.attention_probs_dropout_prob:g}."
         )
@@ -202,14 +231,14 @@ def _describe(stored: StoredModel) -> list[str]:
         )
     if task.get("labels"):
         sentences.append(
-            "KerasHub keeps no names of classes: they are numbered in this "
+            "KerasHub keeps no label names; classes are numbered in this "
             f"order: {', '.join(task['labels'])}."
         )
-    sentences += conversion_report.lost_settings(
+    sentences += stored_model.lost_settings(
         "KerasHub's format", task, ("kind", "labels", "max_seq_length", "head")
     )
     if stored.optimizer_state:
-        sentences.append("The optimizer's state stays behind.")
+        sentences.append("The optimizer's state is not carried.")
     if stored.vocabulary is None:
         sentences.append("There is no vocabulary, so there is no tokenizer.")
     return sentences
@@ -217,9 +246,7 @@ def _describe(stored: StoredModel) -> list[str]:
 
 def _translate(stored: StoredModel) -> Tensors:
     """Returns the weights by KerasHub's paths."""
-    weights, _ = translation.translate(
-        stored.weights, stored.config, "keras_hub"
-    )
+    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     return weights
 
 
@@ -240,14 +267,12 @@ def _build_backbone(config: BertConfig, weights: Tensors):
             name="bert_backbone",
         )
 
-    return building.build(
+    return model_weights.build(
         make, lambda model: {x.path: x for x in model.weights}, weights
     )
 
 
-def _compute_outputs(
-    backbone, inputs: activation_change.Inputs
-) -> activation_change.Outputs:
+def _compute_outputs(backbone, inputs: _Inputs) -> _Outputs:
     outputs = backbone(
         {
             "token_ids": inputs["input_ids"],
@@ -273,7 +298,7 @@ def _build_tokenizer(stored: StoredModel):
 
 
 def _build_preprocessor(stored: StoredModel):
-    """Returns the tokenizer, and how long a sequence it packs."""
+    """Builds the preprocessor, which holds tokenizer and sequence length."""
     import keras_hub
 
     return keras_hub.models.BertTextClassifierPreprocessor(
@@ -298,3 +323,60 @@ def _build_classifier(backbone: Any, preprocessor: Any, weights: Tensors):
     for variable in classifier.output_dense.weights:
         variable.assign(weights[variable.path])
     return classifier
+
+
+def build_inputs(stored: StoredModel) -> _Inputs:
+    """Returns the model's inputs for the ten sentences, <int32>[B, S] each.
+
+    A model without a vocabulary gets ids spread over its table.
+    """
+    length = min(_MAX_SEQ_LENGTH, stored.config.max_position_embeddings)
+    if stored.vocabulary is not None:
+        tokens = stored.build_tokenizer().tokenize(SENTENCES)
+        packed = packing.pack(tokens, None, length, stored.vocabulary)
+        return {name: x.numpy() for name, x in packed.items()}
+    rows, columns = np.indices((len(SENTENCES), length))
+    # Multiples of a prime that does not divide the vocabulary size reach all
+    # ids.
+    ids = (rows * length + columns) * 7919 % stored.config.vocab_size
+    mask = columns < length - rows * length // (2 * len(SENTENCES))
+    return {
+        "input_ids": (ids * mask).astype(np.int32),
+        "input_mask": mask.astype(np.int32),
+        "segment_ids": np.zeros_like(ids, np.int32),
+    }
+
+
+def _compute_our_outputs(stored: StoredModel, inputs: _Inputs) -> _Outputs:
+    """Returns our model's outputs for `inputs`.
+
+    They are `sequence_output` <float32>[B, S, H] and `pooled_output`
+    <float32>[B, H].
+    """
+    model = model_weights.build(
+        lambda: bert_model.BertModel(stored.config, dtype="float32"),
+        bert_model.named_variables,
+        stored.weights,
+    )
+    outputs = model(inputs)
+    return tuple(np.asarray(outputs[name]) for name in _OUTPUTS)
+
+
+def describe_difference(
+    exact: _Outputs, approximate: _Outputs, inputs: _Inputs
+) -> str:
+    """Returns a sentence with the largest difference of the outputs.
+
+    Args:
+      exact: Our model's outputs, with the exact GELU.
+      approximate: KerasHub's outputs, with the tanh form.
+      inputs: The inputs of both; outputs for padding are ignored.
+    """
+    tokens = inputs["input_mask"].astype(bool)
+    sequence = np.abs(exact[0] - approximate[0])[tokens].max()
+    pooled = np.abs(exact[1] - approximate[1]).max()
+    return (
+        "The exact GELU became its tanh form: over ten sentences the outputs "
+        f"differ by at most {sequence:.2g} (sequence_output) and {pooled:.2g} "
+        "(pooled_output)."
+    )

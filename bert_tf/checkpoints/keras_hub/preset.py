@@ -1,4 +1,4 @@
-"""Reads BERTs from KerasHub's preset directories, without KerasHub.
+"""Reads KerasHub presets of BERT, without importing KerasHub.
 
 config.json                      the backbone's class and sizes
 model.weights.h5                 its weights, or model.weights.json and
@@ -8,7 +8,8 @@ tokenizer.json, assets/tokenizer/vocabulary.txt
 task.json, task.weights.h5, preprocessor.json
                                  a model for a task, such as a classifier
 
-Presets of a backbone alone have no tokenizer, and those of an encoder no task.
+Presets of a backbone alone have no tokenizer, and presets of an encoder have no
+task.
 """
 
 import os
@@ -36,7 +37,7 @@ TASK_WEIGHTS_FILE = "task.weights.h5"
 PREPROCESSOR_FILE = "preprocessor.json"
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
-# Not KerasHub's, but where a user can put what a preset lacks.
+# Not KerasHub's; users can add it to a preset without a tokenizer.
 _VOCAB_FILE = "vocab.txt"
 
 _BACKBONE = "BertBackbone"
@@ -54,24 +55,25 @@ _CONFIG_KEYS = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-# What a classifier returns instead of logits, to what it was trained for.
+# The activation of a classifier to the problem type.
 _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
 _KERAS_KEYS = frozenset({"name", "trainable", "dtype"})
 
 TOKENIZER_NOTE = (
     "KerasHub's tokenizer reads rare text in another way than the one here: "
-    "no-break spaces do not part words and control characters do, lower-case "
-    'models fold "…", "ß" and full-width letters too, and a word of more than '
-    "100 bytes becomes [UNK]."
+    "no-break spaces do not separate words and control characters do, "
+    'lower-case models fold "…", "ß" and full-width letters too, and a word of '
+    "more than 100 bytes becomes [UNK]."
 )
 _MASKED_LM_NOTE = (
-    "Its masked-LM head is left: KerasHub's computes something else than the "
-    "original's (the exact GELU, and 1e-5 in its layer normalisation)."
+    "Its masked-LM head is ignored: KerasHub's computes something else than "
+    "the original's (the exact GELU, and an epsilon of 1e-5 in layer "
+    "normalization)."
 )
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether a preset of KerasHub lies at `path`."""
+    """Returns whether `path` is a KerasHub preset."""
 
     def has(name):
         return os.path.isfile(os.path.join(path, name))
@@ -143,7 +145,7 @@ def read_model(
 
 
 def _require(path: str, name: str) -> str:
-    """Returns the path of a file of the preset, which has to be there."""
+    """Returns the path of a file of the preset, which must exist."""
     file = os.path.join(path, name)
     if not os.path.isfile(file):
         raise UserError(
@@ -156,25 +158,22 @@ def _require(path: str, name: str) -> str:
 def _read_object(path: str, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
     """Returns the JSON object in a file of the preset.
 
-    Args:
-      path: The preset's directory.
-      name: The file.
-      keys: Those whose values have to be objects.
+    The values of `keys` in it must be objects too.
     """
     file = _require(path, name)
     values = files.read_json(file)
     if not isinstance(values, dict) or not all(
         isinstance(values.get(key), dict) for key in keys
     ):
-        wanted = " with the objects " + ", ".join(keys) if keys else ""
+        needed = " with the objects " + ", ".join(keys) if keys else ""
         raise UserError(
-            f"{file} must hold a JSON object{wanted}; copy the preset again."
+            f"{file} must hold a JSON object{needed}; copy the preset again."
         )
     return values
 
 
 def _class_of(values: dict[str, Any]) -> str:
-    """Returns the class's name without its package."""
+    """Returns the name of a class without its package."""
     name = values.get("registered_name") or values.get("class_name") or "?"
     return str(name).split(">")[-1]
 
@@ -189,12 +188,12 @@ def _read_config(path: str) -> BertConfig:
             f"{_BACKBONE} are read."
         )
     theirs = values["config"]
-    wanted = [*_CONFIG_KEYS, "dropout"]
-    missing = [key for key in wanted if key not in theirs]
-    unknown = sorted(set(theirs) - set(wanted) - _KERAS_KEYS)
+    expected = [*_CONFIG_KEYS, "dropout"]
+    missing = [key for key in expected if key not in theirs]
+    unknown = sorted(set(theirs) - set(expected) - _KERAS_KEYS)
     if missing or unknown:
         raise UserError(
-            f"{source} must describe a {_BACKBONE} by {', '.join(wanted)}. "
+            f"{source} must describe a {_BACKBONE} by {', '.join(expected)}. "
             f"Missing: {', '.join(missing) or 'none'}; unknown: "
             f"{', '.join(unknown) or 'none'}."
         )
@@ -228,13 +227,13 @@ def _read_vocabulary(path: str) -> Vocabulary | None:
 def _read_settings(
     path: str, vocabulary: Vocabulary
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the tokenizer's settings in our terms, and notes on them."""
+    """Returns the settings of our tokenizer, and notes on them."""
     if not os.path.isfile(os.path.join(path, TOKENIZER_FILE)):
         lower_case = stored_model.derive_lower_case(vocabulary)
         return stored_model.tokenizer_settings(vocabulary, lower_case), [
-            f"It has no {TOKENIZER_FILE}; that text is read "
-            + ("in lower case" if lower_case else "as it stands")
-            + f" follows from {_VOCAB_FILE}."
+            f"It has no {TOKENIZER_FILE}; text is "
+            + ("lower-cased" if lower_case else "not lower-cased")
+            + f", as {_VOCAB_FILE} suggests."
         ]
     values = _read_object(path, TOKENIZER_FILE, ("config",))
     theirs = values["config"]
@@ -243,20 +242,20 @@ def _read_settings(
         "suffix_indicator": vocabulary_lib.CONTINUATION,
         "oov_token": vocabulary_lib.UNK,
     }
-    wrong = {k: theirs.get(k, v) for k, v in expected.items()}
+    received = {k: theirs.get(k, v) for k, v in expected.items()}
     flags = {
         key: theirs.get(key, False)
         for key in ("lowercase", "strip_accents", "special_tokens_in_strings")
     }
     if (
         _class_of(values) != _TOKENIZER
-        or wrong != expected
+        or received != expected
         or not all(isinstance(flag, bool) for flag in flags.values())
     ):
         raise UserError(
             f"{os.path.join(path, TOKENIZER_FILE)} must describe a "
             f"{_TOKENIZER} with {_list(expected)}. Received: a "
-            f"{_class_of(values)} with {_list(wrong | flags)}; to read the "
+            f"{_class_of(values)} with {_list(received | flags)}; to read the "
             "weights alone, move the file away."
         )
     settings = stored_model.tokenizer_settings(
@@ -269,7 +268,7 @@ def _read_settings(
     if flags["lowercase"] and not flags["strip_accents"]:
         notes.append(
             "Its tokenizer lower-cases and keeps accents, and so does the "
-            "model's here; the original strips them with lower case."
+            "model's here; the original strips accents if it lower-cases."
         )
     return settings, notes
 
@@ -291,7 +290,7 @@ def _open_backbone(path: str) -> Tensors:
 
 
 def _shards(path: str) -> list[str]:
-    """Returns the files that the weights are spread over."""
+    """Returns the names of the weight files."""
     places = _read_object(path, SHARDS_FILE, ("weight_map",))["weight_map"]
     names: list[str] = []
     for place in places.values():
@@ -300,8 +299,8 @@ def _shards(path: str) -> list[str]:
         # Nothing outside the preset is opened.
         if not isinstance(name, str) or os.path.basename(name) != name:
             raise UserError(
-                f"{os.path.join(path, SHARDS_FILE)} must name files that lie "
-                f"beside it. Received: {name!r}."
+                f"{os.path.join(path, SHARDS_FILE)} must name files in its own "
+                f"directory. Received: {name!r}."
             )
     return list(dict.fromkeys(names))
 
@@ -309,7 +308,7 @@ def _shards(path: str) -> list[str]:
 def _read_task(
     path: str,
 ) -> tuple[Tensors | None, dict[str, Any], list[str]]:
-    """Returns the head's weights, what is known of the task, and notes."""
+    """Returns the head's weights, the task's settings, and notes."""
     if not os.path.isfile(os.path.join(path, TASK_FILE)):
         return None, {}, []
     values = _read_object(path, TASK_FILE, ("config",))
@@ -317,9 +316,9 @@ def _read_task(
     if name == _MASKED_LM:
         return None, {}, [_MASKED_LM_NOTE]
     if name != _CLASSIFIER:
-        return None, {}, [f"What makes a {name} of the backbone is left."]
+        return None, {}, [f"The head of the {name} is ignored."]
     theirs = values["config"]
-    task, notes = {}, ["KerasHub keeps no names of classes, so there are none."]
+    task, notes = {}, ["KerasHub keeps no label names, so there are none."]
     activation = str(theirs.get("activation") or "linear")
     if activation != "linear":
         notes.append(
@@ -342,7 +341,7 @@ def _open_head(path: str, num_classes: Any) -> Tensors:
     received = head.shapes.get("logits/bias")
     if received not in (None, (num_classes,)):
         raise UserError(
-            f"{os.path.join(path, TASK_FILE)} speaks of num_classes="
+            f"{os.path.join(path, TASK_FILE)} has num_classes="
             f"{num_classes!r}, but the bias in {file} has the shape "
             f"{received}; copy the preset again."
         )
@@ -350,7 +349,7 @@ def _open_head(path: str, num_classes: Any) -> Tensors:
 
 
 def _read_length(path: str) -> int | None:
-    """Returns the length that texts are packed to, if the preset says it."""
+    """Returns the length that texts are packed to, if the preset has it."""
     if not os.path.isfile(os.path.join(path, PREPROCESSOR_FILE)):
         return None
     values = _read_object(path, PREPROCESSOR_FILE, ("config",))
@@ -359,7 +358,7 @@ def _read_length(path: str) -> int | None:
 
 
 def _join(first: Tensors, second: Tensors) -> Tensors:
-    """Returns the tensors of both."""
+    """Merges two sets of tensors."""
 
     def read(name):
         return second[name] if name in second else first[name]
@@ -373,7 +372,7 @@ def _check_heads(
     report: matching.Report,
     allow_missing: re.Pattern | None,
 ) -> None:
-    """Checks that no part is absent, as every preset has all of its own."""
+    """Checks that no part is absent, as presets hold all parts of a model."""
     absent = [
         row.keras_hub
         for row in weight_map.rows(config)

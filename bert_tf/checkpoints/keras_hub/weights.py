@@ -1,9 +1,9 @@
-"""Reads the HDF5 files in which KerasHub keeps the weights of a BERT.
+"""Reads KerasHub's HDF5 weight files.
 
-Such a file knows a layer by its class and its place in the model, and a
-variable by its place in the layer, as in
-`layers/transformer_encoder_3/_feedforward_output_dense/vars/0`. In a
-`BertBackbone` that is `transformer_layer_3/feedforward_output_dense/kernel`.
+Such a file identifies a layer by its class and its index in the model, and a
+variable by its index in the layer: for instance,
+`layers/transformer_encoder_3/_feedforward_output_dense/vars/0` is
+`transformer_layer_3/feedforward_output_dense/kernel` of a `BertBackbone`.
 """
 
 import re
@@ -22,7 +22,7 @@ _EMBEDDING = ("embeddings",)
 _NORM = ("gamma", "beta")
 _DENSE = ("kernel", "bias")
 
-# What stands in the file, to the layer's path and the names of its variables.
+# Name in the file to the layer's path and the names of its variables.
 Layers = Mapping[str, tuple[str, Sequence[str]]]
 BACKBONE: Layers = {
     "reversible_embedding": ("token_embedding", _EMBEDDING),
@@ -49,14 +49,14 @@ _ENCODER_LAYER: Layers = {
     "feedforward_layer_norm": ("feedforward_layer_norm", _NORM),
 }
 
-# The second root is that of files from before Keras 3.
+# Files from before Keras 3 have the second root.
 _NAME = re.compile(
     r"(?:layers|_layer_checkpoint_dependencies)/(?P<layer>[a-z_]+?)"
     r"(?:_(?P<number>\d+))?(?:/(?P<inner>.+))?/vars/(?P<index>\d+)"
 )
-# What training keeps beside the weights.
+# Optimizer state and random seeds.
 _STATE = re.compile(r"^optimizer/|/seed_generator/")
-# A damaged file makes h5py raise any of these.
+# h5py raises any of these for damaged files.
 _READ_ERRORS = (
     KeyError,
     OSError,
@@ -68,19 +68,19 @@ _READ_ERRORS = (
 
 
 def open_weights(files: Sequence[str], layers: Layers) -> Tensors:
-    """Returns what weight files hold, without reading any value.
+    """Returns the tensors in weight files, which are read on access.
 
     Args:
-      files: Paths; the shards of a model, or one file that holds all of it.
+      files: Paths; the shards of a model, or one file for the whole model.
       layers: `BACKBONE` or `TEXT_CLASSIFIER`.
 
     Returns:
-      Path of the variable to value, <float32>; what is none of a BERT's keeps
-      the file's name.
+      Path of the variable to value, <float32>; tensors that do not belong to a
+      BERT keep the file's name.
 
     Raises:
-      UserError: If a file is damaged, or holds something other than floating
-        point numbers.
+      UserError: If a file is damaged, or holds other than floating point
+        numbers.
     """
     shapes: dict[str, Shape] = {}
     places: dict[str, tuple[str, str]] = {}
@@ -97,7 +97,7 @@ def open_weights(files: Sequence[str], layers: Layers) -> Tensors:
 
 
 def is_state(name: str) -> bool:
-    """Returns whether a tensor is no weight: the optimizer's, or a seed."""
+    """Returns whether a tensor is optimizer state or a random seed."""
     return _STATE.search(name) is not None
 
 
@@ -111,8 +111,8 @@ def variable_path(name: str, layers: Layers) -> str | None:
     if layer == "transformer_encoder":
         layers, number = _ENCODER_LAYER, number or "0"
         prefix = f"transformer_layer_{number}/"
-        # Keras calls an attribute `_query_dense` or, since it has a property
-        # of that name, `query_dense`.
+        # Keras calls an attribute `_query_dense` or, if there is a property of
+        # that name, `query_dense`.
         layer = re.sub(r"(^|/)_", r"\1", inner or "")
     elif number or inner:
         return None
@@ -125,21 +125,21 @@ def variable_path(name: str, layers: Layers) -> str | None:
 
 def _datasets(file: str) -> Iterator[tuple[str, Shape]]:
     """Yields name and shape of each tensor."""
-    found: list[tuple[str, h5py.Dataset]] = []
+    datasets: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name, item):
         if isinstance(item, h5py.Dataset):
-            found.append((name, item))
+            datasets.append((name, item))
 
     try:
         with h5py.File(file, "r") as contents:
             # Links to other files are not followed.
             contents.visititems(visit)
-            for name, dataset in found:
+            for name, dataset in datasets:
                 if dataset.is_virtual or dataset.external:
                     raise UserError(
-                        f"{file}: {name} lies in another file; expected one "
-                        "that holds its numbers itself, as KerasHub writes it."
+                        f"{file}: {name} is in another file; expected a file "
+                        "with all numbers, as KerasHub writes it."
                     )
                 if not is_state(name) and not _is_float(dataset):
                     raise UserError(

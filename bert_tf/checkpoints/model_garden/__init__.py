@@ -1,1 +1,1 @@
-"""The TensorFlow Model Garden's checkpoints."""
+"""Checkpoints of the TensorFlow Model Garden."""

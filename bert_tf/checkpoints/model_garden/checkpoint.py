@@ -1,8 +1,8 @@
-"""Reads and writes checkpoints of TensorFlow 2, which name objects.
+"""Reads and writes object-based checkpoints of TensorFlow 2.
 
-Such a checkpoint holds a graph: each object has children by their local
-names, mostly attributes of Python objects, and some are variables. The key of
-a variable's value is one of the paths that lead to it; it may have others.
+Such a checkpoint holds a graph: each object has children by their local names,
+mostly attributes of Python objects, and some are variables. The key of a
+variable's value is one of the paths to it; there may be others.
 """
 
 import re
@@ -31,7 +31,7 @@ def variable_names(prefix: str) -> tuple[str, ...]:
       prefix: The checkpoint, without the suffixes.
 
     Returns:
-      The keys without what they all end with; none if this is no such
+      The keys without their common suffix; none if this is not an object-based
       checkpoint.
     """
     try:
@@ -56,7 +56,7 @@ class ObjectCheckpoint:
       prefix: The checkpoint, without the suffixes.
 
     Raises:
-      UserError: If it is damaged, or of TensorFlow 1's kind.
+      UserError: If it is damaged or name-based.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -68,9 +68,8 @@ class ObjectCheckpoint:
             raise self._damaged(error) from error
         if OBJECT_GRAPH_KEY not in self._shapes:
             raise UserError(
-                f"{prefix} is a checkpoint of TensorFlow 1's kind, which names "
-                "variables; expected one of TensorFlow 2's kind, which names "
-                "objects."
+                f"{prefix} is a name-based checkpoint of TensorFlow 1. "
+                "Expected an object-based checkpoint of TensorFlow 2."
             )
         try:
             serialized = self._reader.get_tensor(OBJECT_GRAPH_KEY)
@@ -89,7 +88,7 @@ class ObjectCheckpoint:
         )
 
     def _check_size(self, graph_size: int) -> None:
-        """Checks that the data files are not cut off; reads no value."""
+        """Checks that the data files are not truncated; reads no value."""
         types = self._reader.get_variable_to_dtype_map()
         needed = graph_size + sum(
             types[key].size * int(np.prod(shape))
@@ -116,8 +115,8 @@ class ObjectCheckpoint:
     def variables(self, start: int) -> Iterator[tuple[str, int]]:
         """Yields path and object of each variable at and below an object.
 
-        Paths are escaped as in keys, where a stroke separates names. An
-        object that several paths lead to comes with each of them.
+        Paths are escaped as in keys, where a slash separates names. An object
+        with several paths is yielded with each of them.
         """
         yield from self._walk((start,), ())
 
@@ -125,7 +124,7 @@ class ObjectCheckpoint:
         if self.key(objects[-1]):
             yield "/".join(names), objects[-1]
         for name, child in self.children(objects[-1]).items():
-            # Objects may know those above them.
+            # Objects may refer to their ancestors.
             if child not in objects:
                 yield from self._walk(
                     (*objects, child), (*names, _escape(name))
@@ -139,16 +138,16 @@ class ObjectCheckpoint:
         return None
 
     def name(self, variable: int) -> str:
-        """Returns a variable's key without what all keys end with."""
+        """Returns a variable's key without the suffix of all keys."""
         return self.key(variable).removesuffix(_VALUE_SUFFIX)
 
     def full_name(self, variable: int) -> str:
-        """Returns the name that the variable itself had."""
+        """Returns the variable's own name."""
         names = [x.full_name for x in self._nodes[variable].attributes]
         return names[0] if names else ""
 
     def shape(self, variable: int) -> Shape | None:
-        """Returns a variable's shape, None if its value is not there."""
+        """Returns a variable's shape, None if it has no value."""
         shape = self._shapes.get(self.key(variable))
         return None if shape is None else tuple(shape)
 
@@ -165,7 +164,7 @@ class ObjectCheckpoint:
 
 
 def _escape(name: str) -> str:
-    """Returns a local name as it stands in a path."""
+    """Escapes a local name for a path."""
     return name.replace(".", "..").replace("/", ".S")
 
 
@@ -182,15 +181,13 @@ def write(
     """Writes a checkpoint of plain objects.
 
     Args:
-      prefix: Where to, without the suffixes.
+      prefix: The checkpoint, without the suffixes.
       tensors: Path to value. All are in memory while they are written.
-      aliases: Path to the path of an object or variable that is there; it
-        becomes a second name of it.
-      full_names: Path to the name that the variable itself is to have, where
-        that is not its path.
+      aliases: Second path to first path of an object or variable.
+      full_names: Path to the variable's own name, if that is not its path.
     """
     root = tf.train.Checkpoint()
-    # An accelerator's memory is not for this.
+    # On the CPU, to use no memory of an accelerator.
     with tf.device("CPU:0"):
         for path, value in tensors.items():
             variable = tf.Variable(value, name=full_names.get(path, path))
@@ -210,7 +207,7 @@ def _attach(
 def _follow(
     item: tf.train.Checkpoint | tf.Module, names: list[str]
 ) -> tf.train.Checkpoint | tf.Module | tf.Variable:
-    """Returns what lies at the end of a path, which is made on the way."""
+    """Returns the object at a path; creates missing objects on the way."""
     for name in map(_unescape, names):
         if name not in vars(item):
             setattr(item, name, tf.Module())

@@ -1,10 +1,10 @@
 """Reads and writes checkpoints of the TensorFlow Model Garden.
 
-They are checkpoints of TensorFlow 2 whose objects are those of
+They are object-based checkpoints of TensorFlow 2 of models from
 `official.nlp.modeling`: a `BertEncoderV2` or the older functional
 `BertEncoder`, alone or in a `BertPretrainerV2`, `BertClassifier`,
-`BertSpanLabeler` or `BertTokenClassifier`. Beside them lie `bert_config.json`
-and `vocab.txt`, as in the directories that the Model Garden releases.
+`BertSpanLabeler` or `BertTokenClassifier`. `bert_config.json` and `vocab.txt`
+are in the same directory, as in the Model Garden's releases.
 
 `hidden_act` means the same there as here: "gelu" is the tanh approximation.
 """
@@ -17,10 +17,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import conversion_report
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints import translation
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.model_garden import checkpoint as object_checkpoint
 from bert_tf.checkpoints.model_garden import objects as model_garden_objects
@@ -30,7 +28,6 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.text.vocabulary import Vocabulary
 
 _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
@@ -42,11 +39,11 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# What the Model Garden's own configuration class adds; `embedding_size` is
-# the width of factorised embeddings, which BERT does not have.
+# Keys that the Model Garden's configuration class adds; `embedding_size` is the
+# width of factorized embeddings, which BERT does not have.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
-# What to write there for an activation; the others have the same names. The
-# tf_keras behind "gelu" means the exact form.
+# Activation to the Model Garden's expression for it; the others have the same
+# names. The name "gelu" alone means the exact form of tf_keras there.
 _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
@@ -56,7 +53,7 @@ _LAYER_NORM_EPS = 1e-12
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether a checkpoint of a transformer of the Garden is there."""
+    """Returns whether `path` holds a Model Garden checkpoint."""
     try:
         prefix = tf1_checkpoint.find_prefix(path)
     except (UserError, OSError, tf.errors.OpError):
@@ -68,7 +65,7 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads names and shapes now, and values when they are asked for.
+    """Reads names and shapes; values are read on access.
 
     Args:
       path: A directory with one checkpoint, `bert_config.json` and
@@ -76,7 +73,7 @@ def read_model(
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
-      UserError: If that is not what lies there.
+      UserError: If files are missing, damaged, or do not fit together.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = object_checkpoint.ObjectCheckpoint(prefix)
@@ -86,23 +83,18 @@ def read_model(
     weights, report = _match(checkpoint, found, config, allow_missing)
     if weight_map.MASKED_LM not in report.absent_heads:
         notes.append(
-            "The masked-LM head is taken to have the encoder's activation, as "
-            "the checkpoint does not say."
+            "The checkpoint does not contain the masked-LM head's activation; "
+            "the encoder's is assumed."
         )
     if any(map(model_garden_objects.is_optimizer_state, report.expected)):
-        notes.append("The state of the Model Garden's optimizer is not read.")
+        notes.append("The state of the Model Garden's optimizer is ignored.")
     vocabulary = settings = None
     vocab_file = os.path.join(directory, _VOCAB_FILE)
     if tf.io.gfile.exists(vocab_file):
-        vocabulary = Vocabulary.from_file(vocab_file)
-        vocabulary.check_size(config.vocab_size)
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
-        verb = "does" if lower_case else "does not"
-        notes.append(
-            "A Model Garden checkpoint does not say whether the model reads "
-            f"lower case; by its vocabulary it {verb}."
+        vocabulary, settings, note = stored_model.read_vocabulary(
+            vocab_file, config.vocab_size, "A Model Garden checkpoint"
         )
+        notes.append(note)
     return StoredModel(
         path=path,
         config=config,
@@ -138,7 +130,7 @@ def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
     if width not in (None, values.get("hidden_size")):
         raise UserError(
             f"{path}: `embedding_size` must be `hidden_size` or null, as BERT "
-            f"has no factorised embeddings. Received: embedding_size={width!r}."
+            f"has no factorized embeddings. Received: embedding_size={width!r}."
         )
     kept = {key: values[key] for key in values if key not in _IGNORED_KEYS}
     config = BertConfig.from_dict(kept, path)
@@ -158,15 +150,15 @@ def _match(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, matching.Report]:
-    """Matches the variables found, and those that nobody asked for."""
+    """Matches the variables found, and reports all others as unused."""
     rows = weight_map.rows(config)
     names = {row.model_garden for row in rows} - {None}
     variables = {n: x for n, x in found.variables.items() if n in names}
-    used = {*variables.values(), *found.left}
+    used = {*variables.values(), *found.unused}
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # A weight found elsewhere may have taken the name.
+            # A weight found elsewhere may have the same name.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable
@@ -181,9 +173,9 @@ def _match(
         allow_missing=allow_missing,
         expected_unused=model_garden_objects.is_training_state,
     )
-    left = tuple(checkpoint.name(variable) for variable in found.left)
+    unused = tuple(checkpoint.name(variable) for variable in found.unused)
     return weights, dataclasses.replace(
-        report, expected=(*left, *report.expected)
+        report, expected=(*unused, *report.expected)
     )
 
 
@@ -191,11 +183,11 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`.
 
     Args:
-      directory: Is there and empty.
+      directory: An existing, empty directory.
       stored: The model.
 
     Returns:
-      Sentences about what a user should know.
+      Sentences for the user.
 
     Raises:
       UserError: If the Model Garden has no such model.
@@ -207,9 +199,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             f"The model in {stored.path} has no vocabulary, which a Model "
             f"Garden directory holds as {_VOCAB_FILE}."
         )
-    tensors, left = translation.translate(
-        stored.weights, config, "model_garden"
-    )
+    tensors, left = matching.translate(stored.weights, config, "model_garden")
     tensors, aliases, full_names = model_garden_objects.complete(tensors)
     files.write_text(os.path.join(directory, _CONFIG_FILE), config.to_json())
     stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
@@ -220,7 +210,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
 
 def _check_config(config: BertConfig, source: str) -> None:
-    """Checks that the Model Garden computes what a config says."""
+    """Checks that the Model Garden supports a config."""
     if config.layer_norm_eps != _LAYER_NORM_EPS or config.left_to_right:
         raise UserError(
             "A BertEncoderV2 of the Model Garden has layer_norm_eps="
@@ -247,8 +237,8 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
         )
     if weight_map.POOLER not in parts:
         yield (
-            "There is no pooler, so that of the Model Garden's encoder keeps "
-            "its initial values: load with expect_partial()."
+            "There is no pooler, so the pooler of the Model Garden's encoder "
+            "keeps its initial values: load with expect_partial()."
         )
     heads = {weight_map.part_of(name) for name in left}
     if heads:
@@ -263,7 +253,7 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
             "The names of the labels are not carried: "
             f"{', '.join(stored.task['labels'])}."
         )
-    yield from conversion_report.lost_settings(
+    yield from stored_model.lost_settings(
         "A Model Garden directory", stored.task, ("kind", "labels", "head")
     )
     settings = stored.tokenizer_settings

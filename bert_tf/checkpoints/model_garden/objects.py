@@ -1,8 +1,8 @@
-"""Where the parts of a BERT are among the objects of the Model Garden.
+"""Finds the encoder and the heads among the objects of a checkpoint.
 
-Variables are named here as in the column `model_garden` of the weight map,
-wherever in a checkpoint they lie: an encoder may be a checkpoint's `encoder`,
-its `model`, or deep inside another model.
+Variables get the names in the column `model_garden` of the weight map, wherever
+they are in a checkpoint: an encoder may be a checkpoint's `encoder`, its
+`model`, or deep inside another model.
 """
 
 import dataclasses
@@ -22,20 +22,20 @@ _EMBEDDINGS = (
 )
 _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
-# An older BertEncoder knows its layers by their order alone.
+# An older BertEncoder numbers its layers.
 _NUMBERED = "layer_with_weights-"
-# What was called otherwise in checkpoints released in 2020.
+# Other names in checkpoints released in 2020.
 _OLD_NAMES = {
     "_attention_output_dense": "_attention_layer/_output_dense",
     "_position_embeddings": "embeddings",
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# `checkpoint_items` of a model have the pooler of its head under this name,
-# in which a key doubles the full stop.
+# Name of a head's pooler in the `checkpoint_items` of a model; a key doubles
+# the period.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
-# Head to the second names that objects have in a model with that head.
+# Head to the second names of objects in a model with that head.
 _SECOND_NAMES = {
     "masked_lm": {
         "masked_lm/embedding_table": "encoder/_embedding_layer/embeddings",
@@ -48,7 +48,7 @@ _SECOND_NAMES = {
     "model/span_labeling": {"model/_network": "encoder"},
 }
 
-# Names of objects below which a training program keeps what is no weight.
+# Objects for training, below which no variable is a weight.
 _TRAINING_STATE = frozenset(
     {
         ".OPTIMIZER_SLOT",
@@ -65,14 +65,14 @@ class Found:
     """The variables of a BERT in a checkpoint.
 
     Attributes:
-      variables: The weight map's name to the variable; also names that the
-        weight map does not have, of further variables below the same objects.
-      left: Variables of a pooler that takes no part in the computation.
-      notes: What a user should know, a sentence each.
+      variables: The weight map's name to the variable; also further variables
+        below the same objects, whose names the weight map does not have.
+      unused: Variables of a pooler that the computation does not use.
+      notes: Sentences for the user.
     """
 
     variables: Mapping[str, int]
-    left: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -97,8 +97,8 @@ def find(checkpoint: ObjectCheckpoint) -> Found:
         heads | encoder | pooler_variables,
         tuple(sorted(set(own.values()) - set(pooler_variables.values()))),
         (
-            "The pooler is that of the head, as the encoder's own takes no "
-            "part in what this model computes.",
+            "The pooler is taken from the head, as this model does not use the "
+            "encoder's own.",
         ),
     )
 
@@ -126,7 +126,7 @@ def _find_encoder(checkpoint: ObjectCheckpoint) -> dict[str, int]:
 def _parts_of_encoder(
     checkpoint: ObjectCheckpoint, item: int
 ) -> dict[str, int]:
-    """Returns path to object of an encoder's layers; none if it is none."""
+    """Returns path to object of an encoder's layers; {} for other objects."""
     children = checkpoint.children(item)
     if _LAYERS in children and children.keys() >= set(_EMBEDDINGS):
         layers = checkpoint.children(children[_LAYERS])
@@ -157,12 +157,12 @@ def _is_layer(checkpoint: ObjectCheckpoint, item: int) -> bool:
 
 
 def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
-    """Returns path to variable below an object, the paths as of today."""
-    found = {}
+    """Returns path to variable below an object, with today's names."""
+    variables = {}
     for path, variable in checkpoint.variables(item):
         first, *others = path.split("/")
-        found["/".join((_OLD_NAMES.get(first, first), *others))] = variable
-    return found
+        variables["/".join((_OLD_NAMES.get(first, first), *others))] = variable
+    return variables
 
 
 def _head_variables(
@@ -177,7 +177,7 @@ def _head_variables(
 def _head_objects(
     checkpoint: ObjectCheckpoint,
 ) -> Iterator[tuple[str, int]]:
-    """Yields the first part of its variables' names, and the head."""
+    """Yields each head, after the prefix of its variables' names."""
     for parent in checkpoint.objects():
         children = checkpoint.children(parent)
         for name, child in children.items():
@@ -205,7 +205,7 @@ def _is_next_sentence(checkpoint: ObjectCheckpoint, head: int) -> bool:
 
 
 def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
-    """Returns the poolers that belong to heads, the one to take first."""
+    """Returns the poolers that belong to heads; the first one counts."""
     of_heads = [
         children["dense"]
         for prefix, head in _head_objects(checkpoint)
@@ -222,27 +222,27 @@ def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Returns whether a key is that of an optimizer."""
+    """Returns whether a key belongs to an optimizer."""
     return not {"optimizer", ".OPTIMIZER_SLOT"}.isdisjoint(name.split("/"))
 
 
 def is_training_state(name: str) -> bool:
-    """Returns whether a key is that of a step, a counter or an optimizer."""
+    """Returns whether a key belongs to a step, a counter or an optimizer."""
     return not _TRAINING_STATE.isdisjoint(name.split("/"))
 
 
 def complete(
     tensors: Tensors,
 ) -> tuple[Tensors, dict[str, str], dict[str, str]]:
-    """Adds what a model of the Garden has besides a name for each weight.
+    """Adds copies and second names of weights, as Model Garden models need.
 
     Args:
       tensors: The weight map's name to value.
 
     Returns:
-      The same and, if there is a next-sentence head, its pooler, which is not
-      the encoder's there; second names, path to path; and path to full name,
-      of the variables that are found by it.
+      The tensors and, if there is a next-sentence head, a copy of the pooler
+      for it; second path to first path; and path to full name, of variables
+      that are identified by it.
     """
     heads = {"/".join(name.split("/")[:2]) for name in tensors}
     aliases = {}

@@ -1,6 +1,6 @@
-"""Reads and writes checkpoints of TensorFlow 1, the original's format.
+"""Reads and writes TF1 checkpoints, the original's format.
 
-A checkpoint is a prefix, for instance `bert_model.ckpt`, beside which lie
+A checkpoint is a prefix, for instance `bert_model.ckpt`, of the files
 `bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import matching
-from bert_tf.checkpoints import optimizer_state
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.assign import LoadReport
-from bert_tf.checkpoints.assign import load_into
+from bert_tf.checkpoints.model_weights import LoadReport
+from bert_tf.checkpoints.model_weights import load_into
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import match_optimizer_state
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -38,8 +38,8 @@ __all__ = [
 _DATA_SUFFIX = ".data-00000-of-00001"
 _PART = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _STEP = re.compile(r"-(\d+)$")
-# The reader turns some statuses into Python's own errors: reading past the
-# end of a file becomes an IndexError.
+# TensorFlow turns some statuses into Python's own errors: reading past the end
+# of a file becomes an IndexError.
 READ_ERRORS = (
     tf.errors.OpError,
     IndexError,
@@ -52,24 +52,23 @@ OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def find_prefix(path: str) -> str:
-    """Returns the prefix of the checkpoint that `path` means.
+    """Returns the prefix of the checkpoint at `path`.
 
     Args:
-      path: A prefix, one of a checkpoint's files, or a directory; of a
-        directory the checkpoint that its file `checkpoint` names, or else the
+      path: A prefix, one of a checkpoint's files, or a directory; in a
+        directory, the checkpoint that its file `checkpoint` names, or else the
         one of the latest step.
 
     Raises:
-      UserError: If there is no checkpoint, or more than one that could be
-        meant.
+      UserError: If there is no checkpoint, or several without steps.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
     prefix = _PART.sub("", path)
     if not tf.io.gfile.exists(f"{prefix}.index"):
         raise UserError(
-            "A checkpoint is named by its prefix, beside which PREFIX.index "
-            f"lies. Received: {path!r}, and there is no {prefix}.index."
+            "Expected the prefix of a checkpoint, with a file PREFIX.index. "
+            f"Received: {path!r}, and there is no {prefix}.index."
         )
     return prefix
 
@@ -97,23 +96,23 @@ def _find_in_directory(path: str) -> str:
 
 
 def _read_state_file(directory: str) -> str | None:
-    """Returns the prefix that the file `checkpoint` names, if it is there."""
+    """Returns the prefix that the file `checkpoint` names, if it exists."""
     try:
         state = tf.train.get_checkpoint_state(directory)
     except (tf.errors.OpError, ValueError):
         return None
     if state is None:
         return None
-    # Directories get moved, so the folder that the file names is not asked.
+    # The directory may have been moved, so the folder in the file is ignored.
     name = os.path.basename(state.model_checkpoint_path)
     prefix = os.path.join(directory, name)
     return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
 
 
 def is_object_based(prefix: str) -> bool:
-    """Returns whether TensorFlow 2 wrote it, by the names of objects.
+    """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
 
-    The bytes of the index are searched, so a damaged index can be asked.
+    The bytes of the index are searched, so the index may be damaged.
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
@@ -122,19 +121,19 @@ def is_object_based(prefix: str) -> bool:
 
 
 def open_tensors(path: str) -> Tensors:
-    """Returns the tensors of a checkpoint; each is read when asked for.
+    """Returns the tensors of a checkpoint, which are read on access.
 
     Args:
-      path: What `find_prefix` takes.
+      path: A path for `find_prefix`.
 
     Raises:
-      UserError: If there is no checkpoint, it is damaged, or of TensorFlow
-        2's kind; also when a damaged tensor is asked for.
+      UserError: If there is no checkpoint, it is damaged, or it is
+        object-based; also when a damaged tensor is read.
     """
     prefix = find_prefix(path)
     if set(prefix) & set("[\\"):
         raise UserError(
-            "TensorFlow takes [ and \\ in the path of a checkpoint for a "
+            "TensorFlow reads [ and \\ in the path of a checkpoint as a "
             f"pattern. Received: {prefix!r}; move or rename it."
         )
     try:
@@ -145,9 +144,8 @@ def open_tensors(path: str) -> Tensors:
         raise _damaged(prefix, error) from error
     if OBJECT_GRAPH_KEY in shapes:
         raise UserError(
-            f"{prefix} is a checkpoint of TensorFlow 2's kind, which names "
-            "objects; expected one of TensorFlow 1's kind, which names "
-            "variables."
+            f"{prefix} is an object-based checkpoint of TensorFlow 2. Expected "
+            "a name-based checkpoint of TensorFlow 1."
         )
     _check_length(prefix, shapes, dtypes)
 
@@ -168,15 +166,15 @@ def _check_length(prefix: str, shapes, dtypes) -> None:
         if dtypes[name] != tf.string
     )
     folder, name = os.path.split(prefix)
-    found = sum(
+    actual = sum(
         tf.io.gfile.stat(os.path.join(folder, other)).length
         for other in tf.io.gfile.listdir(folder or ".")
         if other.startswith(f"{name}.data-") and _PART.search(other)
     )
-    if found < needed:
+    if actual < needed:
         raise UserError(
             f"The checkpoint {prefix} is damaged or incomplete: its tensors "
-            f"take {needed} bytes, and {prefix}.data-* have {found}; copy it "
+            f"take {needed} bytes, and {prefix}.data-* have {actual}; copy it "
             "again."
         )
 
@@ -190,10 +188,10 @@ def _damaged(prefix: str, error: Exception) -> UserError:
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """Returns all tensors of a checkpoint by their names, read at once.
+    """Reads all tensors of a checkpoint into a dictionary.
 
     Args:
-      path: What `find_prefix` takes.
+      path: A path for `find_prefix`.
 
     Raises:
       UserError: As `open_tensors`.
@@ -204,15 +202,17 @@ def read(path: str) -> dict[str, np.ndarray]:
 def read_weights(
     path: str, config: BertConfig, allow_missing: re.Pattern | None = None
 ) -> tuple[Tensors, Tensors, matching.Report]:
-    """Sorts the tensors of a checkpoint of a BERT; reads no values.
+    """Splits a BERT's checkpoint into weights and optimizer state.
+
+    Values are read on access.
 
     Args:
-      path: What `find_prefix` takes.
+      path: A path for `find_prefix`.
       config: The shape of the model.
       allow_missing: Names of tensors that may be missing or unused.
 
     Returns:
-      The weights, the optimizer's state, and what became of the tensors.
+      The weights, the optimizer's state, and the report on the tensors.
 
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
@@ -230,7 +230,7 @@ def read_weights(
         allow_missing=allow_missing,
     )
     report = report.with_notes(*_check_types(prefix, report.loaded))
-    state, unused = optimizer_state.match(
+    state, unused = match_optimizer_state(
         state.shapes,
         tensors.__getitem__,
         {name: weights.shapes[name] for name in report.loaded},
@@ -242,7 +242,7 @@ def read_weights(
 
 
 def _check_types(prefix: str, names: Collection[str]) -> list[str]:
-    """Checks that weights are real numbers; says if they are not <float32>."""
+    """Checks that weights are real numbers; returns a note on other types."""
     dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
     for name in names:
         if not dtypes[name].is_floating:
@@ -262,18 +262,17 @@ def _check_types(prefix: str, names: Collection[str]) -> list[str]:
 def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
-    They are, byte for byte, the files that TensorFlow 1 would write. They
-    appear whole, the index last: a checkpoint is there when its index is. An
-    earlier checkpoint of the same prefix is replaced.
+    The files are, byte for byte, those that TensorFlow 1 would write. They
+    appear as a whole, the index last: a checkpoint exists if its index does.
+    An earlier checkpoint of the same prefix is replaced.
 
     Args:
-      prefix: Where to, without the suffixes.
-      tensors: Name to value; of `Tensors`, which are read here, no more than
-        one copy is in memory.
+      prefix: The checkpoint, without the suffixes.
+      tensors: Name to value; `Tensors` are read here, with one copy in memory.
 
     Raises:
-      tf.errors.OpError: If the disk is full or cannot be written to; then
-        nothing is left behind.
+      tf.errors.OpError: If the disk is full or cannot be written to; then no
+        file is left behind.
     """
     with (
         files.atomic_file(f"{prefix}.index") as index,
@@ -282,13 +281,14 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
         scratch = f"{index}.save"
         names = sorted(tensors)
         try:
-            # An accelerator has better uses for its memory.
+            # On the CPU, to use no memory of an accelerator.
             with tf.device("CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=scratch,
                     tensor_names=names,
                     shape_and_slices=[""] * len(tensors),
-                    # What is made of an array holds on to the array as well.
+                    # `identity` copies, as the tensor made from an array keeps
+                    # the array alive.
                     tensors=[
                         tf.identity(tf.convert_to_tensor(tensors[name]))
                         for name in names
@@ -302,7 +302,7 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _remove_all(prefix: str) -> None:
-    """Removes the files that begin with `prefix`."""
+    """Removes the files whose paths start with `prefix`."""
     folder, name = os.path.split(prefix)
     for other in tf.io.gfile.listdir(folder or "."):
         if other.startswith(name):

@@ -1,11 +1,11 @@
-"""Models as google-research/bert keeps them: three files and a checkpoint.
+"""Reads and writes models in the format of google-research/bert.
 
   bert_config.json
   vocab.txt
   bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001
 
-What training leaves there has other prefixes (`model.ckpt-1000`), also holds
-Adam's moments and the step, and a file `checkpoint` that names the newest.
+Checkpoints of training have other prefixes (`model.ckpt-1000`) and also hold
+Adam's moments and the step; a file `checkpoint` names the newest.
 """
 
 import os
@@ -14,11 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import conversion_report
+from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints import translation
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
@@ -26,22 +25,21 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
-from bert_tf.text.vocabulary import Vocabulary
 
 _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
 _PREFIX = "bert_model.ckpt"
 _PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-# Heads of ours for which the original has no code.
+# Our heads for which the original has no code.
 _OUR_HEADS = (weight_map.TAGGER, weight_map.MULTIPLE_CHOICE)
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether a checkpoint of TensorFlow 1's kind is there.
+    """Returns whether there is a TF1 checkpoint at `path`.
 
-    It may be damaged, and its configuration may be missing: `read_model` says
-    so. Checkpoints of TensorFlow 2's kind and what `model_directory` reads are
-    no such.
+    It may be damaged or lack its configuration, which `read_model` checks.
+    Object-based checkpoints of TensorFlow 2 and paths that `model_directory`
+    reads do not count.
 
     Args:
       path: A directory, or the prefix of a checkpoint.
@@ -56,7 +54,7 @@ def recognizes(path: str) -> bool:
 
 
 def _find_prefixes(path: str) -> set[str]:
-    """Returns what files at `path` look like parts of checkpoints."""
+    """Returns the prefixes of files that look like parts of checkpoints."""
     if tf.io.gfile.isdir(path):
         names = tf.io.gfile.listdir(path)
         has_config = _CONFIG_FILE in names
@@ -73,19 +71,19 @@ def _find_prefixes(path: str) -> set[str]:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads names and shapes now, and values when they are asked for.
+    """Reads names and shapes; values are read on access.
 
-    Without a `vocab.txt` the vocabulary is None; whoever needs one, as the
-    converter does, refuses that.
+    Without a `vocab.txt` the vocabulary is None; callers that need one, such as
+    the converter, refuse that.
 
     Args:
-      path: A directory, of which the checkpoint that its file `checkpoint`
-        names is read, or else its only one or the one of the latest step; or
-        the prefix of a checkpoint.
+      path: The prefix of a checkpoint; or a directory, from which the
+        checkpoint that its file `checkpoint` names is read, or else its only
+        one or the one of the latest step.
       allow_missing: Names of weights that may be missing or unused.
 
     Raises:
-      UserError: If something is missing, damaged, or does not belong together.
+      UserError: If files are missing, damaged, or do not fit together.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     folder = os.path.dirname(prefix)
@@ -102,15 +100,10 @@ def read_model(
     vocabulary = settings = None
     vocab_file = os.path.join(folder, _VOCAB_FILE)
     if _is_file(vocab_file):
-        vocabulary = Vocabulary.from_file(vocab_file)
-        vocabulary.check_size(config.vocab_size)
-        lower_case = stored_model.derive_lower_case(vocabulary)
-        settings = stored_model.tokenizer_settings(vocabulary, lower_case)
-        verb = "does" if lower_case else "does not"
-        report = report.with_notes(
-            "A TF1 checkpoint does not say whether the model reads lower "
-            f"case; by its vocabulary it {verb}."
+        vocabulary, settings, note = stored_model.read_vocabulary(
+            vocab_file, config.vocab_size, "A TF1 checkpoint"
         )
+        report = report.with_notes(note)
     return StoredModel(
         path=path,
         config=config,
@@ -125,7 +118,7 @@ def read_model(
 
 
 def _task_of(weights: Tensors) -> dict[str, Any]:
-    """Returns what names of weights say; what they do not is unknown."""
+    """Returns the task as far as the names of weights determine it."""
     task = {"kind": weight_map.kind_of(weights)}
     has_lstms = any(map(recurrent_heads.belongs, weights))
     return task | ({"head": "bilstm"} if has_lstms else {})
@@ -136,21 +129,22 @@ def _is_file(path: str) -> bool:
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
-    """Fills an empty directory with what the original reads.
+    """Writes a model in the original's format into an empty directory.
 
-    Whatever the original would read in another way is said, and `read_model`
-    reads all of it as it was. Only feature-based taggers are refused: a
-    checkpoint does not tell which of the encoder's layers they read.
+    `read_model` restores all of it; the sentences list what the original would
+    read in another way. Only feature-based taggers are refused: a checkpoint
+    does not contain which of the encoder's layers they read.
 
     Args:
-      directory: Where to.
+      directory: The directory.
       stored: The model.
 
     Returns:
-      What the original does not know or is not told, a sentence each.
+      Sentences on settings that the original does not have or cannot read.
 
     Raises:
-      UserError: If the model is such a tagger; nothing is written then.
+      UserError: If the model is a feature-based tagger; then nothing is
+        written.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
@@ -158,7 +152,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             "does not keep which layers of the encoder it reads; convert it "
             "to bert_tf, or a fine-tuned model."
         )
-    weights, _ = translation.translate(stored.weights, stored.config, "tf1")
+    weights, _ = matching.translate(stored.weights, stored.config, "tf1")
     state = stored.optimizer_state
     tensors = Tensors(
         {**weights.shapes, **state.shapes},
@@ -169,7 +163,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     )
     sentences = _describe_config(stored.config)
     if stored.vocabulary is None:
-        sentences.append(f"The vocabulary is not known: no {_VOCAB_FILE}.")
+        sentences.append(f"The vocabulary is unknown: no {_VOCAB_FILE}.")
     else:
         stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
         sentences += _describe_tokenizer(stored)
@@ -178,19 +172,19 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
 
 def _describe_config(config: BertConfig) -> list[str]:
-    """Says what of a configuration the original reads in another way."""
+    """Returns sentences on settings that the original reads differently."""
     sentences = []
     if config.hidden_act == "gelu_erf":
         # modeling.py:280-314 of the original raises ValueError for it.
         sentences.append(
-            f'{_CONFIG_FILE} says hidden_act "gelu_erf", the exact GELU, which '
+            f'{_CONFIG_FILE} has hidden_act "gelu_erf", the exact GELU, which '
             'the original refuses: its "gelu" is the tanh form, and was the '
             "exact one before 2019-02-07."
         )
     unknown = config.to_dict().keys() & {"layer_norm_eps", "left_to_right"}
     sentences += [
-        f"{_CONFIG_FILE} says {key} {getattr(config, key)}, which the "
-        f"original passes over: it computes with {default}."
+        f"{_CONFIG_FILE} has {key} {getattr(config, key)}, which the "
+        f"original ignores: it computes with {default}."
         for key, default in (
             ("layer_norm_eps", BertConfig.layer_norm_eps),
             ("left_to_right", BertConfig.left_to_right),
@@ -201,11 +195,11 @@ def _describe_config(config: BertConfig) -> list[str]:
 
 
 def _describe_tokenizer(stored: StoredModel) -> list[str]:
-    """Says what the original has to be told with flags."""
+    """Returns sentences on the flags that the original needs."""
     settings = stored.tokenizer_settings
     lower_case = settings["lower_case"]
     sentences = [
-        "A TF1 checkpoint does not keep how text is read: give "
+        "A TF1 checkpoint does not keep the tokenizer's settings: give "
         f"--do_lower_case={lower_case} to the original."
     ]
     if settings["strip_accents"] != lower_case:
@@ -218,10 +212,10 @@ def _describe_tokenizer(stored: StoredModel) -> list[str]:
 
 
 def _describe_heads(stored: StoredModel) -> list[str]:
-    """Says which heads and names the original does not know."""
+    """Returns sentences on heads and names that the original lacks."""
     present = {weight_map.part_of(name) for name in stored.weights}
     sentences = [
-        f"The original has no head {head}; it passes over these weights."
+        f"The original has no head {head}; it ignores these weights."
         for head in _OUR_HEADS
         if head in present
     ]
@@ -230,6 +224,6 @@ def _describe_heads(stored: StoredModel) -> list[str]:
             "A TF1 checkpoint does not keep the names of the "
             f"{len(labels)} labels."
         )
-    return sentences + conversion_report.lost_settings(
+    return sentences + stored_model.lost_settings(
         "A TF1 checkpoint", stored.task, ("kind", "labels", "head")
     )

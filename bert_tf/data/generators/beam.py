@@ -1,16 +1,16 @@
-"""Pretraining records by Apache Beam: the streaming generator's, byte for byte.
+"""Apache Beam pipelines that write the streaming generator's records.
 
-What a step computes is a function of `corpus_tokenization`, `record_parts` or
-`streaming_generator`, the same that the local generator calls:
+The records are equal byte for byte: each step calls the same function of
+`tokenize_corpus`, `streaming_worker` or `streaming` as the local generator.
 
-1. Each file's lines are read in batches, which are tokenized wherever there is
-   a worker, into files of the work folder.
-2. The launcher joins them into the token store.
-3. Workers write the parts, each from its own copy of the store, and those that
-   have all parts of a file make the file of them.
+1. Workers read each file in batches of lines and tokenize them into files of
+   the work folder.
+2. The launcher joins these files into the token store.
+3. Workers write the parts, each from its own copy of the store. When all parts
+   of a file exist, a worker concatenates them.
 
-Workers and launcher share the work folder, `<output_file>.work`. A run that was
-killed goes on there, with or without Beam.
+Workers and launcher share the work folder, `<output_file>.work`. A killed run
+resumes from it, with or without Beam.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from bert_tf.data import corpus
 from bert_tf.data import token_store
 from bert_tf.data import tokenize_corpus
 from bert_tf.data.generators import beam_runner
-from bert_tf.data.generators import parts as record_parts
-from bert_tf.data.generators import streaming as streaming_generator
+from bert_tf.data.generators import streaming
+from bert_tf.data.generators import streaming_worker
+from bert_tf.data.generators.beam_support import LocalCopy
 from bert_tf.data.generators.counts import GenerationResult
-from bert_tf.data.generators.local_copy import LocalCopy
-from bert_tf.data.generators.parts import PartsPlan
+from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.flags.data import CreatePretrainingDataConfig
@@ -41,10 +41,10 @@ from bert_tf.io import files
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# A batch of lines: the file, which batch of it this is, the lines, and the
-# document of each in the file <int64>[lines].
+# A batch of lines: file number, batch number in the file, the lines, and the
+# document number of each line in the file <int64>[lines].
 _NumberedBatch = tuple[int, int, list[str], np.ndarray]
-# No part: a file that has them all, but is not put together.
+# Stands for no part: a file with all its parts that is not concatenated yet.
 _NO_PART = -1
 
 
@@ -55,30 +55,31 @@ def generate(
     output_files: Sequence[str],
     work_dir: str,
 ) -> GenerationResult:
-    """Writes the records; see `streaming_generator.generate`.
+    """Writes the records; see `streaming.generate`.
 
     Args:
       config: Flags of the run.
-      input_files: Text, where the workers can read it.
-      tokenizer: Makes pieces of the sentences.
-      output_files: The files to write, where the workers can write them.
+      input_files: Text files that the workers can read.
+      tokenizer: The tokenizer.
+      output_files: The files to write; the workers need write access.
       work_dir: A folder that the workers can read and write.
 
     Raises:
-      UserError: If the text cannot be read or is too little for so many files,
-        or if an option for Beam is unknown.
+      UserError: If the text cannot be read or is too short for this number of
+        files, or if an option for Beam is unknown.
     """
     tf.io.gfile.makedirs(work_dir)
-    # Elsewhere a second run writes the same bytes, and each file at once.
+    # Remote files are written atomically, and a second run writes the same
+    # bytes, so it needs no lock.
     is_local = "://" not in work_dir
-    lock = streaming_generator.locked if is_local else contextlib.nullcontext
+    lock = streaming.locked if is_local else contextlib.nullcontext
     with lock(work_dir), tempfile.TemporaryDirectory() as scratch:
         shared = os.path.join(work_dir, "tokens")
         local = shared if is_local else os.path.join(scratch, "tokens")
         if not _is_complete(shared):
             _tokenize(config, input_files, tokenizer, work_dir)
             if tf.io.gfile.exists(shared):
-                tf.io.gfile.rmtree(shared)  # Of a run without Beam.
+                tf.io.gfile.rmtree(shared)  # From a run without Beam.
             _join(input_files, tokenizer, work_dir, local)
             if not is_local:
                 _copy_folder(local, shared)
@@ -86,11 +87,11 @@ def generate(
         elif not is_local:
             _copy_folder(shared, local)
         store = TokenStore.open(local, len(tokenizer.vocabulary))
-        plan = streaming_generator.plan_parts(
+        plan = streaming.plan_parts(
             config, tokenizer, work_dir, store, output_files
         )
         _write_files(config, plan, output_files)
-        return streaming_generator.result(work_dir, store, output_files)
+        return streaming.result(work_dir, store, output_files)
 
 
 def _is_complete(store_folder: str) -> bool:
@@ -99,7 +100,7 @@ def _is_complete(store_folder: str) -> bool:
 
 
 def _copy_folder(source: str, target: str) -> None:
-    """Copies files, the one that makes a token store complete last."""
+    """Copies a token store; the file that marks it complete comes last."""
     tf.io.gfile.makedirs(target)
     names = tf.io.gfile.listdir(source)
     for name in sorted(names, key=lambda x: x == token_store.PROGRESS_FILE):
@@ -116,18 +117,18 @@ def _batches_folder(work_dir: str) -> str:
 
 
 def _batch_path(work_dir: str, file: int, batch: int) -> str:
-    """Returns where the tokens of a batch go."""
+    """Returns the path of the tokens of a batch."""
     name = f"file-{file:06d}-{batch:08d}.npz"
     return os.path.join(_batches_folder(work_dir), name)
 
 
 def _totals_path(work_dir: str, file: int) -> str:
-    """Returns where it is said how much a file holds."""
+    """Returns the path of the number of batches, lines and documents."""
     return os.path.join(_batches_folder(work_dir), f"file-{file:06d}.json")
 
 
 class _ReadBatches(beam_runner.Step):
-    """From a file's number and path to its lines, in batches."""
+    """Reads numbered files into batches of lines."""
 
     def __init__(
         self, work_dir: str, config: CreatePretrainingDataConfig
@@ -151,7 +152,7 @@ class _ReadBatches(beam_runner.Step):
 
 
 class _Tokenize(beam_runner.Step):
-    """From lines to a file with their tokens."""
+    """Tokenizes a batch of lines into a file."""
 
     def __init__(
         self,
@@ -174,10 +175,10 @@ class _Tokenize(beam_runner.Step):
     def work(self, element: _NumberedBatch) -> Iterator[None]:
         file, batch, lines, documents = element
         path = _batch_path(self._work_dir, file, batch)
-        if not tf.io.gfile.exists(path):  # Else it is of a run that was killed.
+        if not tf.io.gfile.exists(path):  # Else a killed run left it.
             sentences, counts = lines, np.ones(len(lines), np.int64)
             if self._config.split_sentences is not False:
-                sentences, counts = record_parts.split_lines(lines)
+                sentences, counts = streaming_worker.split_lines(lines)
             tokens, lengths = tokenize_corpus.tokenize(
                 self._tokenizer, sentences
             )
@@ -198,7 +199,7 @@ def _tokenize(
     tokenizer: BertTokenizer,
     work_dir: str,
 ) -> None:
-    """Has all text tokenized into files of `work_dir`."""
+    """Runs the pipeline that tokenizes all text into files of `work_dir`."""
     tokens = tokenizer.vocabulary.tokens
 
     def build(pipeline: beam.Pipeline) -> None:
@@ -222,7 +223,7 @@ def _join(
     work_dir: str,
     folder: str,
 ) -> None:
-    """Makes the token store of what `_tokenize` has left.
+    """Joins the files of `_tokenize` into the token store.
 
     Raises:
       UserError: If there is no text.
@@ -243,19 +244,19 @@ def _join(
             num_documents += totals["documents"]
             writer.progress.lines += totals["lines"]
         if not num_documents:
-            raise corpus.emptiness(input_files)
+            raise corpus.empty_corpus_error(input_files)
         tokenize_corpus.finish(writer, input_files)
     finally:
         writer.close()
 
 
 class _WritePart(beam_runner.Step):
-    """Writes the part of each pair of a file's and a part's number.
+    """Writes the part of each pair of file number and part number.
 
     Args:
       work_dir: The shared folder.
-      plan: What is in the parts, and where they go.
-      store: The token store, or None if it lies on this machine anyway.
+      plan: Contents and paths of the parts.
+      store: The token store, or None if it is on this machine anyway.
     """
 
     def __init__(
@@ -288,8 +289,8 @@ class _WritePart(beam_runner.Step):
     def _write(self, part: int) -> None:
         if self._store:
             plan = self._local_plan
-            record_parts.write_part(plan, part)
-            # The records last: where they are, all is.
+            streaming_worker.write_part(plan, part)
+            # The records come last: they mark a part as complete.
             for source, target in (
                 (plan.counts_path(part), self._plan.counts_path(part)),
                 (plan.records_path(part), self._plan.records_path(part)),
@@ -297,11 +298,11 @@ class _WritePart(beam_runner.Step):
                 _copy_file(source, target)
                 os.remove(source)
         else:
-            record_parts.write_part(self._plan, part)
+            streaming_worker.write_part(self._plan, part)
 
 
-class _PutTogether(beam_runner.Step):
-    """Makes the file of each number, once its parts are there."""
+class _Concatenate(beam_runner.Step):
+    """Concatenates the parts of each file once all of them exist."""
 
     def __init__(
         self, work_dir: str, plan: PartsPlan, output_files: Sequence[str]
@@ -314,11 +315,9 @@ class _PutTogether(beam_runner.Step):
         number, _ = element
         path = self._output_files[number]
         per_file = self._plan.num_parts // len(self._output_files)
-        # A runner may give the same element again.
-        if not streaming_generator.is_finished(
-            self._plan.parts_folder, number, path
-        ):
-            streaming_generator.put_together(self._plan, number, per_file, path)
+        # A runner may process the same element again.
+        if not streaming.is_finished(self._plan.parts_folder, number, path):
+            streaming.concatenate_parts(self._plan, number, per_file, path)
         yield from ()
 
 
@@ -327,9 +326,9 @@ def _write_files(
     plan: PartsPlan,
     output_files: Sequence[str],
 ) -> None:
-    """Has the missing parts written and the files put together."""
+    """Runs the pipeline that writes missing parts and concatenates them."""
     work_dir = plan.parts_folder
-    missing = streaming_generator.missing_parts(plan, output_files)
+    missing = streaming.missing_parts(plan, output_files)
     parts = [
         (number, part)
         for number in missing
@@ -348,8 +347,8 @@ def _write_files(
             | "spread the parts" >> beam.Reshuffle()
             | "write" >> beam.ParDo(_WritePart(work_dir, plan, store))
             | "by file" >> beam.GroupByKey()
-            | "put together"
-            >> beam.ParDo(_PutTogether(work_dir, plan, output_files))
+            | "concatenate"
+            >> beam.ParDo(_Concatenate(work_dir, plan, output_files))
         )
 
     what = f"Writing {len(parts) - len(missing)} of {plan.num_parts} parts"

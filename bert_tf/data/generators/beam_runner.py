@@ -1,8 +1,8 @@
-"""Runs pipelines of Apache Beam and brings back what went wrong.
+"""Runs Apache Beam pipelines and returns the errors of their steps.
 
-An exception that a step raises reaches the launcher, if at all, as text between
-tracebacks, after the runner has tried the step again and again. What the user
-can mend is therefore written into a folder that the launcher reads.
+An exception of a step reaches the launcher, if at all, as text between
+tracebacks, after many retries. Steps therefore write errors that users can fix
+into a folder that the launcher reads.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ class Step(beam.DoFn):
         self._problems = os.path.join(work_dir, _PROBLEMS)
 
     def work(self, element: Any) -> Iterator[Any]:
-        """Yields what comes of an element."""
+        """Yields the results of an element."""
         raise NotImplementedError
 
     def process(self, element: Any, *arguments: Any) -> Iterator[Any]:
-        """As `work`, which an element of the user's may end early."""
+        """Runs `work` and stores its `UserError` for the launcher."""
         try:
             yield from self.work(element, *arguments)
         except UserError as error:
@@ -62,17 +62,17 @@ def run(
     what: str,
     build: Callable[[beam.Pipeline], None],
 ) -> None:
-    """Builds a pipeline and runs it to its end.
+    """Builds a pipeline and runs it until it ends.
 
     Args:
-      config: Names the runner and its options.
-      work_dir: The folder that the pipeline's steps were given.
-      what: What the pipeline does, for the log.
+      config: Has the runner and its options.
+      work_dir: The folder of the pipeline's steps.
+      what: A description of the pipeline for the log.
       build: Adds the steps.
 
     Raises:
-      UserError: If an option is unknown or missing, or a step raised one; of
-        several, the first in the order of their texts.
+      UserError: If an option is unknown or missing, or if a step raised one;
+        of several, the first one alphabetically.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
@@ -81,8 +81,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # That name would first try a program that it fetches from the network
-        # and that knows none of the --direct_ options.
+        # By this name, Beam would first try a program from the network that
+        # supports none of the --direct_ options.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -92,25 +92,25 @@ def run(
                 )
             )
         )
-        # Nor need anybody see how the processes of this machine come and go.
+        # Logs about starting and stopping local processes are noise.
         py_logging.getLogger("apache_beam").setLevel(py_logging.WARNING)
     try:
         pipeline = beam.Pipeline(runner, options)
     except (ImportError, ValueError) as error:
-        # A part of Beam or an option is missing, and several lines say which.
+        # A part of Beam or an option is missing; the message names it.
         text = "; ".join(str(error).splitlines())
         raise UserError(f"{config.runner} cannot be used: {text}") from error
     with pipeline:
         build(pipeline)
-    found = sorted(tf.io.gfile.glob(os.path.join(problems, "*.json")))
-    if found:
-        raise UserError(min(files.read_json(path) for path in found))
+    paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))
+    if paths:
+        raise UserError(min(map(files.read_json, paths)))
 
 
 def on_one_machine(
     config: CreatePretrainingDataConfig | LearnVocabularyConfig, work_dir: str
 ) -> bool:
-    """Returns whether all workers have the launcher's disk at hand."""
+    """Returns true if all workers can access the launcher's disk."""
     return config.runner == "DirectRunner" and "://" not in work_dir
 
 
@@ -125,13 +125,13 @@ def _options(
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Job servers have options of their own, which Beam asks them for.
+    # Beam gets the options of job servers from the servers.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())
         if unknown:
             raise UserError(
-                "--beam_options holds what Apache Beam does not know: "
+                "--beam_options has options that Apache Beam does not know: "
                 f"{', '.join(unknown)}. Received: {config.beam_options!r}."
             )
     return options

@@ -1,7 +1,7 @@
-"""What a generator of pretraining records reports about its work.
+"""Counts over generated pretraining records.
 
-`RecordCounts` can be added up over batches, shards and runs, so a shard that
-an earlier, killed run finished still counts.
+`RecordCounts` add up over batches, shards and runs, so shards that a killed run
+finished are included.
 """
 
 import dataclasses
@@ -12,20 +12,20 @@ import numpy as np
 
 @dataclasses.dataclass
 class RecordCounts:
-    """Counts over records; all of them add up.
+    """Counts over records; they can be summed.
 
     Attributes:
       num_instances: Records.
       num_random_next: Records whose second segment comes from elsewhere.
-      num_truncated: Records that lost pieces to fit into the sequence length.
-      num_pieces: Pieces that are not padding, [CLS] and [SEP] included.
-      num_predicted: Pieces to predict: the sum of the three that follow.
-      num_masked: Predicted pieces that [MASK] replaced.
-      num_same: Predicted pieces left as they are (also where the random piece
-        happens to be the true one).
-      num_random: Predicted pieces replaced by another piece.
+      num_truncated: Records that lost tokens to fit into the sequence length.
+      num_pieces: Tokens that are not padding, [CLS] and [SEP] included.
+      num_predicted: Tokens to predict: the sum of the next three counts.
+      num_masked: Predicted tokens replaced by [MASK].
+      num_same: Predicted tokens that are unchanged, also if the random token
+        happens to be the original one.
+      num_random: Predicted tokens replaced by another token.
       length_histogram: <int64>[max_seq_length + 1]: element n is the number of
-        records of n pieces.
+        records of n tokens.
     """
 
     num_instances: int = 0
@@ -47,15 +47,15 @@ class RecordCounts:
         num_truncated: int,
         left_to_right: bool = False,
     ) -> None:
-        """Counts a batch of records, of which `num_truncated` lost pieces.
+        """Adds the counts of a batch of records.
 
         Args:
           batch: The features of `bert_tf.features.PRETRAINING` by name, each
             <int or float>[batch, length].
           mask_id: The id of [MASK].
-          num_truncated: What the records do not tell.
-          left_to_right: Whether each position predicts the piece after it;
-            then no piece is replaced.
+          num_truncated: Records that lost tokens; the features do not tell.
+          left_to_right: Whether each position predicts the next token; then
+            no token is replaced.
         """
         positions = batch["masked_lm_positions"]
         seen = np.take_along_axis(batch["input_ids"], positions, axis=1)
@@ -97,21 +97,21 @@ class RecordCounts:
         return self.num_random_next / max(1, self.num_instances)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the counts as JSON can hold them."""
+        """Returns the counts as JSON values."""
         values = dict(vars(self))
         values["length_histogram"] = self.length_histogram.tolist()
         return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "RecordCounts":
-        """Undoes `to_dict`."""
+        """Restores counts from the result of `to_dict`."""
         histogram = np.array(values["length_histogram"], np.int64)
         return cls(**(values | {"length_histogram": histogram}))
 
 
 @dataclasses.dataclass(frozen=True)
 class FileCounts:
-    """One finished record file: how many records and bytes it has."""
+    """Number of records and bytes of a finished record file."""
 
     records: int
     bytes: int
@@ -119,12 +119,12 @@ class FileCounts:
 
 @dataclasses.dataclass
 class GenerationResult:
-    """What a generator made.
+    """The files and counts of a generator run.
 
     Attributes:
-      files: Path of each record file, in order, to what it holds.
-      num_documents: Documents of the corpus that were not empty.
-      num_sentences: Sentences in them.
+      files: Counts of each record file by path, in order.
+      num_documents: Non-empty documents of the corpus.
+      num_sentences: Sentences in these documents.
       counts: Counts over all records of all files.
     """
 

@@ -1,10 +1,10 @@
-"""Plans training instances: which spans of the corpus become A and B.
+"""Training instances of the streaming generator: spans that become A and B.
 
 A document pass follows the original's algorithm (create_pretraining_data.py:
-223-337) draw by draw, but on sentence boundaries alone: what stands between two
-boundaries lies in one piece in the token store, so A and B are spans of it, and
-truncation only narrows them. Python works once per instance, numpy does the
-rest; no piece is touched before the batch is assembled.
+223-337) draw by draw, but only on sentence boundaries: sentences are contiguous
+in the token store, so A and B are spans of it, and truncation only narrows
+them. Python works once per instance, numpy does the rest; tokens are not read
+before a batch is packed.
 
 TensorFlow is not imported.
 """
@@ -20,12 +20,12 @@ import numpy as np
 
 from bert_tf.data.token_store import TokenStore
 
-# How often another document is drawn before the same one will do (:274-281).
+# Draws of another document before the same one is accepted (:274-281).
 _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# How often pages of a large store are let go of.
+# How often the mapped pages of a large store are released.
 _PASSES_PER_RELEASE = 128
 _ROWS_PER_RELEASE = 256
 
@@ -35,12 +35,12 @@ class Instances:
     """Spans of the token store, one pair per instance; <int64>[num].
 
     Attributes:
-      a_starts: Where A begins in the store.
-      a_lengths: Pieces in A, at least 1.
-      b_starts: Where B begins.
-      b_lengths: Pieces in B: at least 1, or 0 without next-sentence pairs.
-      random_next: 1 where B comes from elsewhere, else 0.
-      truncated: <bool>[num]: where pieces were lost to fit.
+      a_starts: Where A starts in the store.
+      a_lengths: Tokens in A, at least 1.
+      b_starts: Where B starts in the store.
+      b_lengths: Tokens in B: at least 1, or 0 without next-sentence pairs.
+      random_next: 1 if B is random, else 0.
+      truncated: <bool>[num]: True if tokens were dropped to fit.
     """
 
     a_starts: np.ndarray
@@ -61,10 +61,10 @@ class Instances:
 
 
 class InstancePlanner:
-    """Plans the passes over documents.
+    """Plans passes over documents.
 
     Attributes:
-      max_num_tokens: Room for A and B together: without [CLS] and [SEP].
+      max_num_tokens: Room for A and B together, without [CLS] and [SEP].
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class InstancePlanner:
 
         Args:
           store: The corpus.
-          max_seq_length: With [CLS] and [SEP].
+          max_seq_length: Sequence length, [CLS] and [SEP] included.
           short_seq_prob: Share of passes with a shorter target length.
-          next_sentence_pairs: Whether there is a B.
+          next_sentence_pairs: Whether instances have a segment B.
         """
         self.max_num_tokens = max_seq_length - (3 if next_sentence_pairs else 2)
         self._store = store
@@ -92,7 +92,7 @@ class InstancePlanner:
 
         Args:
           passes: Numbers of spans, as `TokenStore.span` counts them.
-          seed: Of all draws.
+          seed: Seed of all draws.
         """
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
@@ -108,14 +108,14 @@ class InstancePlanner:
         return self._truncated(spans, generator)
 
     def _plan_pass(self, plan: array, span: int, rng: random.Random) -> None:
-        """Plans one pass over a span, appending `_COLUMNS` numbers a time.
+        """Plans one pass over a span, appending `_COLUMNS` numbers each time.
 
-        These are A's start and stop in the store, B's start and stop, and
-        whether B is random; of a random B the document that it must not come
-        from and its length stand in for the two.
+        They are A's start and stop in the store, B's start and stop, and 1 if
+        B is random. For a random B, start and stop are placeholders: the
+        document that it must not come from, and its length.
         """
         document, first, stop = self._store.span(span)
-        # Python is several times faster with numbers of its own.
+        # Python is several times faster with its own numbers.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._target_length(rng)
         if self._next_sentence_pairs:
@@ -124,7 +124,7 @@ class InstancePlanner:
             _plan_singles(plan, offsets, target)
 
     def _target_length(self, rng: random.Random) -> int:
-        """Draws the length to aim at, once per pass (:230-241)."""
+        """Draws the target length, once per pass (:230-241)."""
         if rng.random() < self._short_seq_prob:
             return rng.randint(2, self.max_num_tokens)
         return self.max_num_tokens
@@ -132,30 +132,30 @@ class InstancePlanner:
     def _fill_in_random_next(
         self, spans: np.ndarray, generator: np.random.Generator
     ) -> None:
-        """Puts spans of other documents where `_plan_pairs` asked for them."""
+        """Replaces the placeholders of `_plan_pairs` by random spans."""
         rows = np.flatnonzero(spans[:, _IS_RANDOM])
         for start in range(0, len(rows), _ROWS_PER_RELEASE):
             block = rows[start : start + _ROWS_PER_RELEASE]
-            documents, wanted = spans[block, _B_START], spans[block, _B_STOP]
+            documents, targets = spans[block, _B_START], spans[block, _B_STOP]
             spans[block, _B_START : _B_STOP + 1] = self._random_next(
-                documents, wanted, generator
+                documents, targets, generator
             )
             self._store.release()
 
     def _random_next(
         self,
         documents: np.ndarray,
-        wanted: np.ndarray,
+        targets: np.ndarray,
         generator: np.random.Generator,
     ) -> np.ndarray:
         """Draws sentences of another document, anywhere in the corpus.
 
-        After ten draws of the same document it will do (:274-289).
+        After ten draws of the same document it is accepted (:274-289).
 
         Args:
-          documents: <int64>[num]: the documents that A comes from.
-          wanted: <int64>[num]: tokens to gather; at least a sentence is taken.
-          generator: Where the randomness comes from.
+          documents: <int64>[num]: the documents of A.
+          targets: <int64>[num]: tokens to gather; at least one sentence.
+          generator: The random generator.
 
         Returns:
           <int64>[num, 2]: start and stop in the store.
@@ -169,7 +169,7 @@ class InstancePlanner:
         stops = self._store.document_offsets[others + 1]
         firsts = generator.integers(starts, stops)
         offsets = self._store.sentence_offsets
-        goals = offsets[firsts] + wanted
+        goals = offsets[firsts] + targets
         ends = reach(offsets, firsts, goals, stops)
         return np.stack([offsets[firsts], offsets[ends]], axis=1)
 
@@ -197,8 +197,8 @@ def _plan_singles(plan: array, offsets: list[int], target: int) -> None:
     """Plans instances of one segment."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
-        # The first sentence that begins at the target or later; each has a
-        # token, so it is not further away than the target.
+        # The first sentence that starts at the target or later. Every sentence
+        # has a token, so it is at most `target` sentences away.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
         plan.extend((offsets[i], offsets[chunk_stop], 0, 0, 0))
@@ -215,10 +215,10 @@ def _plan_pairs(
     """Plans instances of two segments (:243-337).
 
     Args:
-      plan: Where to append, see `InstancePlanner._plan_pass`.
+      plan: The rows to append to, see `InstancePlanner._plan_pass`.
       document: Number of the document.
-      offsets: Where its sentences begin, and where the last one ends.
-      target: Length to aim at, in tokens.
+      offsets: Starts of its sentences, and the end of the last one.
+      target: Target length, in tokens.
       draw: Returns numbers in [0, 1).
     """
     i, stop = 0, len(offsets) - 1
@@ -231,10 +231,10 @@ def _plan_pairs(
             a_stop = i + 1 + int(draw() * (count - 1))
         a_start_token, a_stop_token = offsets[i], offsets[a_stop]
         if count == 1 or draw() < 0.5:
-            wanted = target - (a_stop_token - a_start_token)
-            plan.extend((a_start_token, a_stop_token, document, wanted, 1))
-            # The sentences after A are not used up: the next chunk begins
-            # with them (:290-293).
+            length = target - (a_stop_token - a_start_token)
+            plan.extend((a_start_token, a_stop_token, document, length, 1))
+            # The sentences after A are not used up: the next chunk starts with
+            # them (:290-293).
             i = a_stop
         else:
             b_stop_token = offsets[chunk_stop]
@@ -250,21 +250,21 @@ def reach(
     goals: np.ndarray,
     stops: np.ndarray,
 ) -> np.ndarray:
-    """Returns where sentences from `firsts` on come up to their goals.
+    """Finds the sentences at which spans reach their goals.
 
     Args:
-      offsets: <int64>[sentences + 1]: where each sentence begins.
-      firsts: <int64>[num]: the first sentences.
-      goals: <int64>[num]: places in the store to be reached.
-      stops: <int64>[num]: sentences not to be taken any more.
+      offsets: <int64>[sentences + 1]: start of each sentence.
+      firsts: <int64>[num]: the first sentence of each span.
+      goals: <int64>[num]: the positions in the store to reach.
+      stops: <int64>[num]: upper limits of the result.
 
     Returns:
-      <int64>[num]: the sentences after the last ones, at least `firsts + 1`
-      and at most `stops`.
+      <int64>[num]: the sentence after the last one of each span, from
+      `firsts + 1` to `stops`.
     """
     low = firsts + 1
     high = np.minimum(stops, np.maximum(low, firsts + goals - offsets[firsts]))
-    # Bisection in all rows at once.
+    # Bisects all rows at once.
     while (open_rows := np.flatnonzero(low < high)).size:
         middle = (low[open_rows] + high[open_rows]) // 2
         before = offsets[middle] < goals[open_rows]
@@ -276,10 +276,10 @@ def reach(
 def truncated_lengths(
     a_lengths: np.ndarray, b_lengths: np.ndarray, max_num_tokens: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what is left when the longer one loses piece after piece.
+    """Returns the lengths after the longer segment is cut token by token.
 
-    On a tie B loses one (:424-426), so in the end the two differ by no more
-    than one piece, or the shorter one was never touched.
+    On a tie B loses one (:424-426). So in the end the two differ by at most one
+    token, or the shorter one is unchanged.
 
     Args:
       a_lengths: <int64>[num].

@@ -1,10 +1,11 @@
-"""Chooses and masks the pieces to predict, a batch of sequences at a time.
+"""Masking in numpy: chooses and masks the tokens to predict, batch by batch.
 
 The draws have the distribution of the original's
-(create_pretraining_data.py:340-415): a fixed number of pieces per sequence,
-words (or pieces) taken in random order, those that would exceed the number
-skipped, and each chosen piece masked, kept or replaced on its own. Two ways of
-choosing are ours: runs of up to `max_ngram` words, and the left-to-right task.
+(create_pretraining_data.py:340-415): a fixed number of tokens per sequence,
+words (or tokens) taken in random order, skipping those that would exceed the
+number, and each chosen token masked, kept or replaced independently. Two
+choices are additions: runs of up to `max_ngram` words, and the left-to-right
+task.
 
 A batch is an array with one row per sequence, so Python's cost is per batch.
 TensorFlow is not imported.
@@ -17,22 +18,22 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """What to predict and what to put in its place.
+    """Settings for choosing, masking and replacing tokens.
 
     Attributes:
-      masked_lm_prob: Share of a sequence's pieces to predict, [CLS] and [SEP]
-        counted among them as the original does.
-      max_predictions_per_seq: Most pieces to predict in a sequence.
-      whole_words: Whether the pieces of a word are chosen together.
-      max_ngram: Longest run of neighbouring words chosen together; above 1 it
+      masked_lm_prob: Share of a sequence's tokens to predict. [CLS] and [SEP]
+        count as tokens, as in the original.
+      max_predictions_per_seq: The most tokens to predict in a sequence.
+      whole_words: Whether the tokens of a word are chosen together.
+      max_ngram: Longest run of adjacent words chosen together; a value above 1
         implies whole words.
-      left_to_right: Whether nothing is masked and pieces are predicted from
-        those before them.
-      mask_rate: Share of chosen pieces replaced by [MASK].
-      same_rate: Share of chosen pieces kept.
-      random_rate: Share of chosen pieces replaced by a random one.
+      left_to_right: Whether to predict tokens from the tokens before them,
+        without masking.
+      mask_rate: Share of chosen tokens replaced by [MASK].
+      same_rate: Share of chosen tokens kept unchanged.
+      random_rate: Share of chosen tokens replaced by a random token.
       mask_id: The id of [MASK].
-      vocab_size: Random pieces are drawn from all of the vocabulary, special
+      vocab_size: Random tokens are drawn from all of the vocabulary, special
         tokens included, as in the original (:210).
     """
 
@@ -51,9 +52,9 @@ class MaskingOptions:
 def num_predictions(
     lengths: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """Returns how many pieces the original predicts (:365-367).
+    """Returns the number of tokens that the original predicts (:365-367).
 
-    Halves round to the even number, as Python's `round` does: 30 pieces at
+    Halves round to the even number, as Python's `round` does: 30 tokens at
     0.15 give 4.
 
     Args:
@@ -68,21 +69,21 @@ def num_predictions(
     return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
 
 
-def choose_pieces(
-    candidates: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+def choose_tokens(
+    candidates: np.ndarray, count: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Chooses `wanted` candidates of each row, all subsets equally likely.
+    """Chooses `count` candidates of each row, all subsets equally likely.
 
     Args:
-      candidates: <bool>[batch, seq_length]: what may be chosen.
-      wanted: <int64>[batch]; rows with fewer candidates give all they have.
-      rng: Where the randomness comes from.
+      candidates: <bool>[batch, seq_length], the tokens that may be chosen.
+      count: <int64>[batch]; in rows with fewer candidates all are chosen.
+      rng: The random generator.
 
     Returns:
       <bool>[batch, seq_length].
     """
-    order = _random_order(candidates, rng, limit=int(wanted.max(initial=0)))
-    taken = np.arange(order.shape[1]) < wanted[:, np.newaxis]
+    order = _random_order(candidates, rng, limit=int(count.max(initial=0)))
+    taken = np.arange(order.shape[1]) < count[:, np.newaxis]
     chosen = np.zeros(candidates.shape, bool)
     np.put_along_axis(chosen, order, taken, axis=1)
     return chosen & candidates
@@ -95,16 +96,16 @@ def _random_order(
 
     Args:
       candidates: <bool>[batch, columns].
-      rng: Where the randomness comes from.
-      limit: How many columns are asked for.
+      rng: The random generator.
+      limit: The most columns to return.
 
     Returns:
       <int64>[batch, min(limit, columns)].
     """
     batch_size, columns = candidates.shape
     limit = min(limit, columns)
-    # One sort of plain numbers is much faster than an argsort: the column is
-    # kept in the low bits of its random key. Over 50 random bits do not tie.
+    # Sorting plain numbers is much faster than an argsort, so the low bits of a
+    # random key store the column. Its 50 or more random bits do not tie.
     column_bits = max(1, (columns - 1).bit_length())
     keys = rng.integers(
         0, 1 << (62 - column_bits), candidates.shape, dtype=np.int64
@@ -123,7 +124,7 @@ def ngram_lengths(
 ) -> np.ndarray:
     """Draws lengths k in 1..max_ngram with p(k) proportional to 1/k.
 
-    The same weights as in SpanBERT's and ALBERT's n-gram masking.
+    SpanBERT and ALBERT use the same weights for n-gram masking.
 
     Returns:
       <int64> of `shape`.
@@ -139,26 +140,26 @@ def choose_words(
     candidates: np.ndarray,
     starts_word: np.ndarray,
     segment_ids: np.ndarray,
-    wanted: np.ndarray,
+    limit: np.ndarray,
     max_ngram: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Chooses whole words, in runs of up to `max_ngram`, up to `wanted` pieces.
+    """Chooses whole words, in runs of up to `max_ngram`, up to `limit` tokens.
 
-    Words are tried in random order. One that would exceed the number of pieces
-    is skipped and a shorter one may follow (:378-383), so a row can get fewer
-    than `wanted`. A run ends early at the end of its segment, at a word that
-    is chosen already, and where the number of pieces would be exceeded.
+    Words are tried in random order. A word that would exceed the limit is
+    skipped and a shorter one may follow (:378-383), so a row can get fewer
+    tokens. A run ends early at the end of its segment, at a word that is
+    already chosen, and where the limit would be exceeded.
 
     Args:
-      candidates: <bool>[batch, seq_length]: what may be chosen.
-      starts_word: <bool>[batch, seq_length]: False for "##" pieces. Such a
-        piece belongs to the candidate before it, be it across a [SEP]
+      candidates: <bool>[batch, seq_length], the tokens that may be chosen.
+      starts_word: <bool>[batch, seq_length]: False for "##" tokens. Such a
+        token belongs to the candidate before it, even across a [SEP]
         (:350-363).
       segment_ids: <int>[batch, seq_length].
-      wanted: <int64>[batch]: most pieces to choose.
+      limit: <int64>[batch], the most tokens to choose.
       max_ngram: Longest run, in words.
-      rng: Where the randomness comes from.
+      rng: The random generator.
 
     Returns:
       <bool>[batch, seq_length].
@@ -166,26 +167,26 @@ def choose_words(
     batch_size, seq_length = candidates.shape
     first = np.cumsum(candidates, axis=1) == 1
     begins = candidates & (starts_word | first)
-    # Column 0 takes what stands before the first word: no candidate does.
-    word_of_piece = np.cumsum(begins, axis=1)
-    num_words = word_of_piece[:, -1]
+    # Column 0 is for tokens before the first word; none is a candidate.
+    word_of_token = np.cumsum(begins, axis=1)
+    num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # One column more than words: a fence that is never free.
+    # One more column than words: a sentinel that is never free.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
-    words = word_of_piece[rows, places]
+    words = word_of_token[rows, places]
     sizes = np.bincount(
         rows * columns + words, minlength=batch_size * columns
     ).reshape(batch_size, columns)
     segments = np.full((batch_size, columns), -1, np.int64)
     start_rows, start_places = np.nonzero(begins)
-    segments[start_rows, word_of_piece[start_rows, start_places]] = segment_ids[
+    segments[start_rows, word_of_token[start_rows, start_places]] = segment_ids[
         start_rows, start_places
     ]
     free = sizes > 0
     order = 1 + _random_order(free[:, 1:-1], rng, limit=most_words)
     runs = ngram_lengths(order.shape, max_ngram, rng)
-    left = wanted.copy()
+    left = limit.copy()
     every_row = np.arange(batch_size)
     for rank in range(most_words):
         word = order[:, rank]
@@ -202,34 +203,34 @@ def choose_words(
         if not left.any():
             break
     chosen_words = (sizes > 0) & ~free
-    return candidates & np.take_along_axis(chosen_words, word_of_piece, axis=1)
+    return candidates & np.take_along_axis(chosen_words, word_of_token, axis=1)
 
 
-def replace_pieces(
-    pieces: np.ndarray, options: MaskingOptions, rng: np.random.Generator
+def replace_tokens(
+    tokens: np.ndarray, options: MaskingOptions, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns what stands in the input where `pieces` are to be predicted.
+    """Returns the input ids at the positions of tokens to predict.
 
-    Each piece is masked, kept or replaced on its own, also within a word
+    Each token is masked, kept or replaced independently, also within a word
     (:391-404).
 
     Args:
-      pieces: <int>[num]: the true pieces.
-      options: The three rates, [MASK] and the vocabulary's size.
-      rng: Where the randomness comes from.
+      tokens: <int>[num], the original ids.
+      options: The three rates, the id of [MASK] and the vocabulary's size.
+      rng: The random generator.
 
     Returns:
       <int64>[num].
     """
-    draws = rng.random(pieces.shape)
-    random_pieces = rng.integers(0, options.vocab_size, pieces.shape)
+    draws = rng.random(tokens.shape)
+    random_tokens = rng.integers(0, options.vocab_size, tokens.shape)
     kept_below = options.mask_rate + options.same_rate
     if options.random_rate == 0:
         kept_below = 1.0  # The two rates may add up to a little less.
     return np.where(
         draws < options.mask_rate,
         options.mask_id,
-        np.where(draws < kept_below, pieces, random_pieces),
+        np.where(draws < kept_below, tokens, random_tokens),
     )
 
 
@@ -242,23 +243,24 @@ def _chosen(
     options: MaskingOptions,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns <bool>[batch, seq_length]: the pieces to predict."""
+    """Returns <bool>[batch, seq_length]: the tokens to predict."""
     if options.left_to_right:
-        # Every piece, or as many as there is room for, drawn evenly: the
-        # first ones would teach the model the beginnings of texts only.
-        everything = candidates.sum(axis=1)
-        wanted = np.minimum(everything, options.max_predictions_per_seq)
-        return choose_pieces(candidates, wanted, rng)
-    wanted = num_predictions(
+        # All tokens, or a uniform sample if there are too many: the first ones
+        # would teach the model only the beginnings of texts.
+        count = np.minimum(
+            candidates.sum(axis=1), options.max_predictions_per_seq
+        )
+        return choose_tokens(candidates, count, rng)
+    count = num_predictions(
         lengths, options.masked_lm_prob, options.max_predictions_per_seq
     )
     if not options.whole_words and options.max_ngram == 1:
-        return choose_pieces(candidates, wanted, rng)
+        return choose_tokens(candidates, count, rng)
     return choose_words(
         candidates,
         starts_word[input_ids],
         segment_ids,
-        wanted,
+        count,
         options.max_ngram,
         rng,
     )
@@ -276,18 +278,18 @@ def mask_batch(
     """Masks a batch; `input_ids` is changed in place.
 
     With `options.left_to_right` nothing is masked: `masked_lm_positions` are
-    the positions whose NEXT piece is to be predicted and `masked_lm_ids` those
-    next pieces. [CLS] predicts the first piece, the first [SEP] the first
-    piece of the second segment; [SEP] itself is never predicted.
+    the positions whose NEXT token is to be predicted and `masked_lm_ids` are
+    these next tokens. [CLS] predicts the first token, the first [SEP] the first
+    token of the second segment; [SEP] itself is never predicted.
 
     Args:
       input_ids: <int64>[batch, seq_length], padded with 0.
       segment_ids: <int64>[batch, seq_length].
       candidates: <bool>[batch, seq_length]: all but [CLS], [SEP] and padding.
-      starts_word: <bool>[vocab_size]: False for "##" pieces.
-      lengths: <int64>[batch]: pieces in each row, [CLS] and [SEP] included.
-      options: What to predict and what to put in its place.
-      rng: Where the randomness comes from.
+      starts_word: <bool>[vocab_size]: False for "##" tokens.
+      lengths: <int64>[batch]: tokens in each row, [CLS] and [SEP] included.
+      options: Settings for choosing and replacing tokens.
+      rng: The random generator.
 
     Returns:
       `masked_lm_positions` and `masked_lm_ids`, <int64>[batch,
@@ -301,16 +303,16 @@ def mask_batch(
     counts = chosen.sum(axis=1)
     first = np.cumsum(counts) - counts
     slots = np.arange(len(rows)) - first[rows]
-    pieces = input_ids[rows, places]
+    tokens = input_ids[rows, places]
     shape = (len(input_ids), options.max_predictions_per_seq)
     positions = np.zeros(shape, np.int64)
     ids = np.zeros(shape, np.int64)
     weights = np.zeros(shape, np.float32)
     positions[rows, slots] = places - int(options.left_to_right)
-    ids[rows, slots] = pieces
+    ids[rows, slots] = tokens
     weights[rows, slots] = 1.0
     if not options.left_to_right:
-        input_ids[rows, places] = replace_pieces(pieces, options, rng)
+        input_ids[rows, places] = replace_tokens(tokens, options, rng)
     return {
         "masked_lm_positions": positions,
         "masked_lm_ids": ids,

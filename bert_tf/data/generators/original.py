@@ -1,13 +1,13 @@
-"""Pretraining records by the algorithm of the original, draw by draw.
+"""The original generator: its algorithm for pretraining records, draw by draw.
 
 Source: create_pretraining_data.py of google-research/bert at eedf571. For the
-same flags and files the records are the original's, because every random draw
-is made from one `random.Random` in its order. Like there, all documents and
-all instances are in memory and one process works; `streaming_generator` is for
-corpora that are larger than that.
+same flags and files the records equal the original's, because every random draw
+comes from one `random.Random` in the same order. As there, all documents and
+instances are in memory and one process does the work; for larger corpora use
+the streaming generator.
 
-Where the original keeps tokens, this keeps their ids: a vocabulary names no
-token twice, so one stands for the other.
+The original stores tokens, this module stores ids. Both are equivalent, because
+a vocabulary has no token twice.
 """
 
 import dataclasses
@@ -42,12 +42,12 @@ class Instance:
     """One training example.
 
     Attributes:
-      input_ids: [CLS] A [SEP] B [SEP] with some pieces replaced, as <int32>[n].
-      length_a: Pieces of segment 0, [CLS] and the first [SEP] included.
-      is_random_next: Whether B does not follow A in the text.
-      was_truncated: Whether pieces were dropped to fit.
-      positions: Indices of the pieces to predict, ascending, <int32>[p].
-      labels: The ids that stood there, <int32>[p].
+      input_ids: [CLS] A [SEP] B [SEP] with some tokens replaced, as <int32>[n].
+      length_a: Tokens of segment 0, [CLS] and the first [SEP] included.
+      is_random_next: Whether B is random instead of following A in the text.
+      was_truncated: Whether tokens were dropped to fit.
+      positions: Indices of the tokens to predict, ascending, <int32>[p].
+      labels: The original ids at these positions, <int32>[p].
     """
 
     input_ids: np.ndarray
@@ -65,17 +65,17 @@ def generate(
     output_files: Sequence[str],
     work_dir: str,
 ) -> GenerationResult:
-    """Writes the records, round-robin over the files, which appear together.
+    """Writes the records round-robin to the files, which appear together.
 
     Args:
       config: Flags of the run.
-      input_files: Text, one sentence a line.
-      tokenizer: Makes pieces of the lines.
+      input_files: Text, one sentence per line.
+      tokenizer: The tokenizer.
       output_files: The files to write.
-      work_dir: Not used: a killed run starts over.
+      work_dir: Unused: a killed run starts over.
 
     Raises:
-      UserError: If no document has a piece.
+      UserError: If no document has a token.
     """
     del work_dir
     rng = random.Random(config.random_seed)
@@ -136,8 +136,8 @@ def read_documents(
             for line in document
         )
         for chunk in _batched(lines, _LINES_PER_BATCH):
-            pieces = tokenizer.tokenize([line for _, line in chunk]).to_list()
-            for (number, _), sentence in zip(chunk, pieces, strict=True):
+            ids = tokenizer.tokenize([line for _, line in chunk]).to_list()
+            for (number, _), sentence in zip(chunk, ids, strict=True):
                 while len(documents) <= number:
                     documents.append([])
                 if sentence:
@@ -145,7 +145,7 @@ def read_documents(
     documents = [document for document in documents if document]
     if not documents:
         raise UserError(
-            "The corpus is empty: the tokenizer finds no piece in "
+            "The corpus is empty: the tokenizer finds no token in "
             f"{', '.join(input_files[:3])}."
         )
     return documents
@@ -157,7 +157,7 @@ def create_instances(
     tokenizer: BertTokenizer,
     rng: random.Random,
 ) -> list[Instance]:
-    """Goes over all documents `dupe_factor` times (lines 212-219)."""
+    """Creates the instances of `dupe_factor` passes (lines 212-219)."""
     instances: list[Instance] = []
     total = config.dupe_factor * len(documents)
     masker = _Masker(config, tokenizer)
@@ -182,14 +182,14 @@ def _create_pairs(
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
     """Yields A, B and whether B is random, for one document (lines 223-297).
 
-    A generator, because masking draws from the same `rng` in between.
+    It is a generator because masking draws from the same `rng` in between.
     """
     document = documents[index]
     # Room for [CLS], [SEP], [SEP].
-    max_num_pieces = config.max_seq_length - 3
-    target = max_num_pieces
+    max_num_tokens = config.max_seq_length - 3
+    target = max_num_tokens
     if rng.random() < config.short_seq_prob:
-        target = rng.randint(2, max_num_pieces)
+        target = rng.randint(2, max_num_tokens)
     start = position = length = 0
     while position < len(document):
         length += len(document[position])
@@ -199,11 +199,11 @@ def _create_pairs(
         chunk = document[start:position]
         num_a = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a = list(itertools.chain(*chunk[:num_a]))
-        # With a single sentence there is nothing to follow: no draw is made.
+        # Nothing can follow a single sentence, so no draw is made.
         is_random_next = len(chunk) == 1 or rng.random() < 0.5
         if is_random_next:
             b = _draw_other_text(documents, index, target - len(a), rng)
-            position = start + num_a  # The rest of the chunk is used later.
+            position = start + num_a  # Reuse the rest of the chunk.
         else:
             b = list(itertools.chain(*chunk[num_a:]))
         yield a, b, is_random_next
@@ -213,27 +213,27 @@ def _create_pairs(
 def _draw_other_text(
     documents: Sequence[Document], index: int, target: int, rng: random.Random
 ) -> Sentence:
-    """Returns `target` pieces or more of another document, if it has them."""
+    """Returns at least `target` tokens of another document, if possible."""
     for _ in range(_OTHER_DOCUMENT_TRIES):
         other = rng.randint(0, len(documents) - 1)
         if other != index:
             break
     document = documents[other]
-    pieces: Sentence = []
+    ids: Sentence = []
     for sentence in document[rng.randint(0, len(document) - 1) :]:
-        pieces += sentence
-        if len(pieces) >= target:
+        ids += sentence
+        if len(ids) >= target:
             break
-    return pieces
+    return ids
 
 
 def truncate_pair(
-    a: Sentence, b: Sentence, max_num_pieces: int, rng: random.Random
+    a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Drops pieces at either end of the longer one until both fit (418-433)."""
+    """Drops tokens at either end of the longer one until both fit (418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
-    for _ in range(len(a) + len(b) - max_num_pieces):
+    for _ in range(len(a) + len(b) - max_num_tokens):
         longer = 0 if lengths[0] > lengths[1] else 1
         lengths[longer] -= 1
         if rng.random() < 0.5:
@@ -244,7 +244,7 @@ def truncate_pair(
 
 
 class _Masker:
-    """Puts pairs together and chooses what to predict in them."""
+    """Packs pairs and chooses the tokens to predict."""
 
     def __init__(
         self, config: CreatePretrainingDataConfig, tokenizer: BertTokenizer
@@ -260,64 +260,64 @@ class _Masker:
     ) -> Instance:
         """Truncates, joins and masks a pair (lines 299-340)."""
         cls_id, sep_id = self._vocabulary.cls_id, self._vocabulary.sep_id
-        num_pieces = len(a) + len(b)
+        num_tokens = len(a) + len(b)
         a, b = truncate_pair(a, b, self._config.max_seq_length - 3, rng)
-        pieces = [cls_id, *a, sep_id, *b, sep_id]
-        masked, positions = self.mask(pieces, rng)
+        ids = [cls_id, *a, sep_id, *b, sep_id]
+        masked, positions = self.mask(ids, rng)
         return Instance(
             input_ids=np.array(masked, np.int32),
             length_a=len(a) + 2,
             is_random_next=is_random_next,
-            was_truncated=len(a) + len(b) < num_pieces,
+            was_truncated=len(a) + len(b) < num_tokens,
             positions=np.array(positions, np.int32),
-            labels=np.array([pieces[i] for i in positions], np.int32),
+            labels=np.array([ids[i] for i in positions], np.int32),
         )
 
     def mask(
-        self, pieces: Sentence, rng: random.Random
+        self, ids: Sentence, rng: random.Random
     ) -> tuple[Sentence, list[int]]:
-        """Returns pieces with replacements, and where to predict (342-415)."""
+        """Returns masked ids and the positions to predict (342-415)."""
         config = self._config
-        groups = self._candidates(pieces)
+        groups = self._candidates(ids)
         rng.shuffle(groups)
         # Python rounds halves to even, as the original does.
-        wanted = round(len(pieces) * config.masked_lm_prob)
-        wanted = min(config.max_predictions_per_seq, max(1, wanted))
-        masked = list(pieces)
+        limit = round(len(ids) * config.masked_lm_prob)
+        limit = min(config.max_predictions_per_seq, max(1, limit))
+        masked = list(ids)
         positions: list[int] = []
         for group in groups:
-            if len(positions) >= wanted:
+            if len(positions) >= limit:
                 break
-            if len(positions) + len(group) > wanted:
+            if len(positions) + len(group) > limit:
                 continue
             for position in group:
-                masked[position] = self._replacement(pieces[position], rng)
+                masked[position] = self._replacement(ids[position], rng)
                 positions.append(position)
         return masked, sorted(positions)
 
-    def _candidates(self, pieces: Sentence) -> list[list[int]]:
+    def _candidates(self, ids: Sentence) -> list[list[int]]:
         """Returns groups of positions that are masked together.
 
-        A piece that continues a word joins the group before it even where
-        truncation has cut off its word, as in the original.
+        A token that continues a word joins the group before it, even if
+        truncation has cut off the start of its word, as in the original.
         """
         special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
         groups: list[list[int]] = []
         whole_words = self._config.do_whole_word_mask
-        for position, piece in enumerate(pieces):
-            if piece in special:
+        for position, token in enumerate(ids):
+            if token in special:
                 continue
-            if whole_words and groups and self._continues_word[piece]:
+            if whole_words and groups and self._continues_word[token]:
                 groups[-1].append(position)
             else:
                 groups.append([position])
         return groups
 
-    def _replacement(self, piece: int, rng: random.Random) -> int:
+    def _replacement(self, token: int, rng: random.Random) -> int:
         if rng.random() < 0.8:
             return self._vocabulary.mask_id
         if rng.random() < 0.5:
-            return piece
+            return token
         return rng.randint(0, len(self._vocabulary) - 1)
 
 
@@ -326,12 +326,12 @@ def to_batch(
 ) -> dict[str, np.ndarray]:
     """Returns the features of `bert_tf.features.PRETRAINING`, zero padded."""
     size = len(instances)
-    by_piece = (size, config.max_seq_length)
+    by_token = (size, config.max_seq_length)
     by_prediction = (size, config.max_predictions_per_seq)
     batch = {
-        "input_ids": np.zeros(by_piece, np.int32),
-        "input_mask": np.zeros(by_piece, np.int32),
-        "segment_ids": np.zeros(by_piece, np.int32),
+        "input_ids": np.zeros(by_token, np.int32),
+        "input_mask": np.zeros(by_token, np.int32),
+        "segment_ids": np.zeros(by_token, np.int32),
         "masked_lm_positions": np.zeros(by_prediction, np.int32),
         "masked_lm_ids": np.zeros(by_prediction, np.int32),
         "masked_lm_weights": np.zeros(by_prediction, np.float32),

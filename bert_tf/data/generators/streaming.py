@@ -1,19 +1,19 @@
-"""Pretraining records of any amount of text, in little memory, on all cores.
+"""The streaming generator: records of large corpora, on all cores.
 
 The records have the distribution of the original's
-(create_pretraining_data.py of google-research/bert at eedf571), but are made
-in two steps that each go on where a killed run stopped:
+(create_pretraining_data.py of google-research/bert at eedf571), but are made in
+two steps, each of which resumes where a killed run stopped:
 
 1. The corpus is tokenized once, into flat files (`token_store`).
-2. Worker processes write parts of the records (`record_parts`). A part depends
-   on the seed and its number only, so neither the number of processes nor a
-   kill changes a byte. When all parts of a file are there, they become that
-   file, which appears whole.
+2. Worker processes write parts of the records (`streaming_worker`). A part
+   depends only on the seed and its number, so neither the number of processes
+   nor a kill changes a byte. When all parts of a file exist, they are
+   concatenated, and the file appears whole.
 
-Two differences from the original, where nothing depends on them: a document of
-more than `token_store.MAX_TOKENS_PER_PASS` tokens is gone over in several
-passes, each with its own target length, and records are shuffled over
-`TOKENS_PER_PART` tokens whose documents come from the whole corpus.
+Two differences from the original do not affect training: a document of more
+than `token_store.MAX_TOKENS_PER_PASS` tokens is processed in several passes,
+each with its own target length, and records are shuffled over `TOKENS_PER_PART`
+tokens whose documents come from the whole corpus.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import tokenize_corpus
-from bert_tf.data.generators import parts as record_parts
+from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.masks import MaskingOptions
-from bert_tf.data.generators.parts import PartsPlan
+from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
@@ -44,13 +44,13 @@ from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Less than a second of work, and the memory that a worker's plan takes.
+# Takes less than a second, and bounds the memory of a worker's plan.
 TOKENS_PER_PART = 4_000_000
-# Less text is cut finer, so that all processes finish at about the same time.
+# Short texts get smaller parts, so all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
 _LEAST_PARTS = 32
 _COPY_BYTES = 1 << 20
-# Parts on their way per process, so that none waits for work.
+# Parts submitted per process, so that none waits for work.
 _PARTS_AHEAD = 2
 
 
@@ -61,19 +61,20 @@ def generate(
     output_files: Sequence[str],
     work_dir: str,
 ) -> GenerationResult:
-    """Writes the records; each file appears when it is whole.
+    """Writes the records; each file appears once it is complete.
 
     Args:
       config: Flags of the run.
       input_files: Text; paragraphs, unless `config.split_sentences` is off.
-      tokenizer: Makes pieces of the sentences.
+      tokenizer: The tokenizer.
       output_files: The files to write.
-      work_dir: A local folder for what a killed run must not lose. The caller
-        makes sure that it is of a run with the same flags and input, and
-        removes it in the end.
+      work_dir: A local folder for the state of a killed run. The caller checks
+        that it belongs to a run with the same flags and input, and removes it
+        at the end.
 
     Raises:
-      UserError: If the text cannot be read or is too little for so many files.
+      UserError: If the text cannot be read or is too short for this number of
+        files.
     """
     num_processes = config.num_processes or len(os.sched_getaffinity(0))
     os.makedirs(work_dir, exist_ok=True)
@@ -90,35 +91,35 @@ def generate(
 
 @contextlib.contextmanager
 def locked(work_dir: str) -> Iterator[None]:
-    """Keeps two runs from writing the same files."""
+    """Locks the work folder, so two runs cannot write the same files."""
     with open(os.path.join(work_dir, "lock"), "w", encoding="utf-8") as file:
         files.lock(
             file,
-            f"Another process is at work in {work_dir}; wait until it has "
-            "finished, or give another --output_file.",
+            f"Another process is using {work_dir}; wait until it has "
+            "finished, or use another --output_file.",
         )
         yield
 
 
 @contextlib.contextmanager
 def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
-    """Yields processes that do not outlive this one and know no TensorFlow."""
+    """Yields processes without TensorFlow that exit with this one."""
     pool = futures.ProcessPoolExecutor(
         num_processes,
-        # Forking a process in which TensorFlow has threads can lock up.
+        # Forking a process with TensorFlow threads can deadlock.
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=record_parts.begin_worker,
+        initializer=streaming_worker.begin_worker,
     )
     try:
-        # They start now, while this process is busy with something else.
+        # They start now, while this process is still busy.
         for _ in range(num_processes):
             pool.submit(os.getpid)
         yield pool
     except BrokenProcessPool as error:
         raise WorkerEndedError(
-            "A worker process was ended from outside, perhaps for want of "
-            "memory; give the same command again to go on, with fewer "
-            "--num_processes if it happens again."
+            "A worker process was killed, perhaps because memory ran out; "
+            "rerun the same command to resume, with fewer --num_processes if "
+            "it happens again."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -131,10 +132,10 @@ def plan_parts(
     store: TokenStore,
     output_files: Sequence[str],
 ) -> PartsPlan:
-    """Decides the parts, of which each file has the same number.
+    """Plans the parts; each file has the same number of them.
 
     Raises:
-      UserError: If the text is too little for so many files.
+      UserError: If the text is too short for this number of files.
     """
     vocabulary = tokenizer.vocabulary
     num_files = len(output_files)
@@ -143,7 +144,7 @@ def plan_parts(
         raise UserError(
             f"The corpus has too little text for {num_files} files: "
             f"{store.num_documents} documents times --dupe_factor="
-            f"{config.dupe_factor}; ask for at most {num_passes} files."
+            f"{config.dupe_factor}; write at most {num_passes} files."
         )
     num_tokens = len(store.tokens) * config.dupe_factor
     per_part = max(_LEAST_TOKENS_PER_PART, num_tokens // _LEAST_PARTS)
@@ -180,12 +181,12 @@ def plan_parts(
 
 
 def _counts_path(work_dir: str, number: int) -> str:
-    """Returns where the counts of a finished file are kept."""
+    """Returns the path of the counts of a finished file."""
     return os.path.join(work_dir, f"file-{number:05d}.json")
 
 
 def is_finished(work_dir: str, number: int, output_file: str) -> bool:
-    """Returns whether an earlier run has finished a file."""
+    """Returns true if a file is already finished."""
     path = _counts_path(work_dir, number)
     return (
         tf.io.gfile.exists(path)
@@ -198,7 +199,7 @@ def is_finished(work_dir: str, number: int, output_file: str) -> bool:
 def missing_parts(
     plan: PartsPlan, output_files: Sequence[str]
 ) -> dict[int, set[int]]:
-    """Returns, by number of each unfinished file, the parts to be written."""
+    """Returns the parts still to write, by number of the unfinished file."""
     per_file = plan.num_parts // len(output_files)
     return {
         number: {
@@ -218,7 +219,7 @@ def _write_files(
     pool: futures.Executor,
     num_processes: int,
 ) -> None:
-    """Has the missing parts written and puts together what is complete."""
+    """Runs the workers and concatenates the parts of each complete file."""
     per_file = plan.num_parts // len(output_files)
     missing = missing_parts(plan, output_files)
     todo = [part for parts in missing.values() for part in sorted(parts)]
@@ -227,25 +228,25 @@ def _write_files(
     with progress.bar(num_tokens, "writing records", "token", done) as bar:
         for number, parts in missing.items():
             if not parts:
-                put_together(plan, number, per_file, output_files[number])
+                concatenate_parts(plan, number, per_file, output_files[number])
         ahead = _PARTS_AHEAD * num_processes
         for part in _written(plan, todo, pool, ahead):
             number = part // per_file
             missing[number].remove(part)
             if not missing[number]:
-                put_together(plan, number, per_file, output_files[number])
+                concatenate_parts(plan, number, per_file, output_files[number])
             bar.update(num_tokens // plan.num_parts)
 
 
 def _written(
     plan: PartsPlan, todo: list[int], pool: futures.Executor, ahead: int
 ) -> Iterator[int]:
-    """Yields the parts as they get written."""
+    """Runs the workers and yields each part when it is written."""
     waiting: dict[futures.Future, int] = {}
     position = 0
     while position < len(todo) or waiting:
         for part in todo[position : position + ahead - len(waiting)]:
-            waiting[pool.submit(record_parts.write_part, plan, part)] = part
+            waiting[pool.submit(streaming_worker.write_part, plan, part)] = part
             position += 1
         finished, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
         for future in finished:
@@ -253,10 +254,10 @@ def _written(
             yield waiting.pop(future)
 
 
-def put_together(
+def concatenate_parts(
     plan: PartsPlan, number: int, per_file: int, output_file: str
 ) -> None:
-    """Makes one record file of its parts, which are then removed."""
+    """Concatenates the parts of a record file, then removes them."""
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()
     for part in parts:
@@ -281,7 +282,7 @@ def put_together(
 def result(
     work_dir: str, store: TokenStore, output_files: Sequence[str]
 ) -> GenerationResult:
-    """Adds up what was counted while the files were made."""
+    """Returns the sum of the stored counts of all files."""
     total = GenerationResult(
         files={},
         num_documents=store.num_documents,

@@ -1,11 +1,13 @@
-"""The manifest beside a data set: what it was made of, and with which flags.
+"""The manifest of a data set: its files, counts, and recipe (flags and input).
 
-It lies at `<output_file>.manifest.json`; the shards of `wiki.tfrecord`, named
-`wiki-00000-of-00010.tfrecord` and so on, share that of `wiki.tfrecord`. A copy
-of the vocabulary lies at `<output_file>.vocab.txt`.
+Its path is `<output_file>.manifest.json`. The shards of `wiki.tfrecord`, named
+`wiki-00000-of-00010.tfrecord` and so on, share the manifest of `wiki.tfrecord`.
+A copy of the vocabulary is at `<output_file>.vocab.txt`.
 """
 
 import dataclasses
+import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -14,14 +16,25 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import corpus
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.data.records.recipe import Recipe
 from bert_tf.errors import UserError
+from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files as bert_files
+from bert_tf.io import progress
 
+# Increase it when the same flags give other records.
+_VERSION = 1
+# Paths and parallelism: the records do not depend on them.
+_FLAGS_WITHOUT_EFFECT = frozenset(
+    {"input_file", "output_file", "vocab_file", "num_processes"}
+)
+# Not stored: with Beam, the records are the same byte for byte.
+_FLAGS_NOT_KEPT = frozenset({"runner", "beam_options"})
+_BYTES_AT_ONCE = 1 << 22
 _FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
-# Records that differ in one of these cannot be trained on together.
+# Data sets that differ in one of these cannot be combined.
 _MUST_AGREE = (
     "vocabulary_hash",
     "do_lower_case",
@@ -32,50 +45,102 @@ _MUST_AGREE = (
 
 
 def manifest_path(output_file: str) -> str:
-    """Returns where the manifest of an output file lies."""
+    """Returns the path of the manifest of an output file."""
     return f"{output_file}.manifest.json"
 
 
 def shard_path(output_file: str, shard: int, num_shards: int) -> str:
-    """Returns the name of one shard; it ends as the output file does.
+    """Returns the path of a shard, with the extension of the output file.
 
-    So a glob such as `*.tfrecord` finds shards and single files alike.
+    So a glob such as `*.tfrecord` matches both shards and single files.
     """
     stem, ending = os.path.splitext(output_file)
     return f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
 
 
 def vocabulary_path(output_file: str) -> str:
-    """Returns where the vocabulary copy of an output file lies."""
+    """Returns the path of the vocabulary copy of an output file."""
     return f"{output_file}.vocab.txt"
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What is known of a data set.
+class Recipe:
+    """The flags and input files of a data set.
 
     Attributes:
-      version: As in `Recipe`, and so are the next four.
-      flags: All flags, resolved.
-      num_output_files: How many files `--output_file` names.
+      version: Version of the algorithms.
+      flags: All resolved flags except those of Beam.
+      num_output_files: Number of files in `--output_file`.
+      vocabulary_hash: `Vocabulary.hash`.
+      inputs: Per text file its "name", "bytes" and "sha256", in order.
+    """
+
+    version: int
+    flags: dict[str, Any]
+    num_output_files: int
+    vocabulary_hash: str
+    inputs: list[dict[str, Any]]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that is equal for equal records."""
+        values = dataclasses.asdict(self)
+        values["flags"] = self._flags_with_effect()
+        text = json.dumps(values, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _flags_with_effect(self) -> dict[str, Any]:
+        return {
+            flag: value
+            for flag, value in self.flags.items()
+            if flag not in _FLAGS_WITHOUT_EFFECT
+        }
+
+    def difference(self, present: "Recipe") -> str:
+        """Describes how the recipe `present` differs from this one."""
+        theirs = present._flags_with_effect()
+        differences = [
+            f"--{flag}={theirs.get(flag)} instead of {value}"
+            for flag, value in self._flags_with_effect().items()
+            if theirs.get(flag) != value
+        ]
+        for field, description in (
+            ("vocabulary_hash", "another vocabulary"),
+            ("inputs", "other text"),
+            ("num_output_files", "another number of files"),
+            ("version", "another version of bert_tf"),
+        ):
+            if getattr(self, field) != getattr(present, field):
+                differences.append(description)
+        return ", ".join(differences)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Description of a data set.
+
+    Attributes:
+      version: As in `Recipe`, like the next four.
+      flags: All resolved flags.
+      num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash` of the vocabulary.
-      inputs: Per text file its name, size in bytes and SHA-256.
-      fingerprint: `Recipe.fingerprint`: equal where the records are.
-      generator: Which algorithm made it.
+      inputs: Name, size in bytes and SHA-256 of each text file.
+      fingerprint: `Recipe.fingerprint`, equal for equal records.
+      generator: The algorithm.
       seed: `--random_seed`.
       vocab_size: Lines of the vocabulary.
       do_lower_case: Whether the text was lower-cased.
       strip_accents: Whether accents were stripped.
-      max_seq_length: Length of a sequence, in pieces.
-      max_predictions_per_seq: Most predictions in a sequence.
-      files: Record file to {"records": number, "bytes": number}. In the stored
-        manifest the names are relative to it; `write` takes and `find` returns
+      max_seq_length: Length of a sequence, in tokens.
+      max_predictions_per_seq: The most predictions in a sequence.
+      files: {"records": number, "bytes": number} by record file. The stored
+        manifest has names relative to it; `write` takes and `find` returns
         paths.
       num_documents: Documents of the corpus.
-      num_sentences: Sentences in them.
+      num_sentences: Sentences in these documents.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records whose second segment is random.
-      source: Path the manifest was read from; not stored.
+      source: Path of the manifest; not stored.
     """
 
     version: int
@@ -100,12 +165,12 @@ class Manifest:
 
     @property
     def vocab_file(self) -> str:
-        """Path of the vocabulary copy beside the manifest."""
+        """Path of the vocabulary copy next to the manifest."""
         return vocabulary_path(self.source.removesuffix(".manifest.json"))
 
     @property
     def recipe(self) -> Recipe:
-        """What the data set was made from."""
+        """The recipe of the data set."""
         fields = dataclasses.fields(Recipe)
         return Recipe(
             **{field.name: getattr(self, field.name) for field in fields}
@@ -114,8 +179,8 @@ class Manifest:
     def write(self, output_file: str) -> None:
         """Writes the manifest of `output_file`, atomically.
 
-        `files` must be keyed by path; relative to the manifest they are stored,
-        so that a folder of data can be moved.
+        The keys of `files` must be paths. They are stored relative to the
+        manifest, so that a folder of data can be moved.
         """
         path = manifest_path(output_file)
         values = dataclasses.asdict(self)
@@ -127,62 +192,104 @@ class Manifest:
         bert_files.write_json(path, {"format": _FORMAT, **values})
 
     def check_vocabulary(self, vocabulary_hash: str, vocab_file: str) -> None:
-        """Checks that a model's vocabulary is the one the data was made with.
+        """Checks that the data was made with a model's vocabulary.
 
         Raises:
-          UserError: If it is not; it names both.
+          UserError: If not; the message has both hashes.
         """
         if vocabulary_hash != self.vocabulary_hash:
             raise UserError(
-                "The records were made with another vocabulary than the one "
-                f"given: {self.source} names vocabulary hash "
-                f"{self.vocabulary_hash}, {vocab_file} has {vocabulary_hash}; "
-                f"train with {self.vocab_file} or make the records again."
+                "The records were made with another vocabulary: "
+                f"{self.source} has vocabulary hash {self.vocabulary_hash}, "
+                f"{vocab_file} has {vocabulary_hash}; train with "
+                f"{self.vocab_file} or create the records again."
             )
 
 
+def build_recipe(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    num_output_files: int,
+    vocabulary_hash: str,
+) -> Recipe:
+    """Returns the recipe of a run; reads the text once to hash it."""
+    return Recipe(
+        version=_VERSION,
+        flags={
+            flag: value
+            for flag, value in dataclasses.asdict(config).items()
+            if flag not in _FLAGS_NOT_KEPT
+        },
+        num_output_files=num_output_files,
+        vocabulary_hash=vocabulary_hash,
+        inputs=_hash_files(input_files),
+    )
+
+
+def _hash_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+    hashed = []
+    total = corpus.count_bytes(paths)
+    with progress.bar(total, "checking the input", "B") as bar:
+        for path in paths:
+            digest, num_bytes = hashlib.sha256(), 0
+            with tf.io.gfile.GFile(path, "rb") as file:
+                while chunk := file.read(_BYTES_AT_ONCE):
+                    digest.update(chunk)
+                    num_bytes += len(chunk)
+                    bar.update(len(chunk))
+            hashed.append(
+                {
+                    "name": os.path.basename(path),
+                    "bytes": num_bytes,
+                    "sha256": digest.hexdigest(),
+                }
+            )
+    return hashed
+
+
 def read(output_file: str) -> Manifest | None:
-    """Returns the manifest of an output file, if it has one.
+    """Returns the manifest of an output file, or None if it has none.
 
     Raises:
-      UserError: If what lies there is no manifest.
+      UserError: If the file is not a manifest.
     """
     path = manifest_path(output_file)
     if not tf.io.gfile.exists(path):
         return None
     values = bert_files.read_json(path)
-    known = {field.name for field in dataclasses.fields(Manifest)} - {"source"}
+    expected = {field.name for field in dataclasses.fields(Manifest)}
+    expected -= {"source"}
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
         raise UserError(
-            f"{path} is not the manifest of pretraining records; move it away, "
-            "or make the records again."
+            f"{path} is not a manifest of pretraining records; move it, or "
+            "create the records again."
         )
-    if set(values) != known:
-        wrong = ", ".join(sorted(set(values) ^ known))
+    if set(values) != expected:
+        wrong = ", ".join(sorted(set(values) ^ expected))
         raise UserError(
             f"{path} was written by another version of bert_tf: these keys are "
-            f"missing or unknown: {wrong}; make the records again."
+            f"missing or unknown: {wrong}; create the records again."
         )
     return Manifest(**values, source=path)
 
 
 def find(record_files: Sequence[str]) -> Manifest | None:
-    """Returns what the manifests beside record files say of them together.
+    """Returns the combined manifest of record files.
 
     Files without a manifest, for instance those of google-research/bert, are
-    passed over.
+    ignored.
 
     Args:
-      record_files: Paths of record files, of one data set or of several.
+      record_files: Paths of record files, of one or several data sets.
 
     Returns:
-      The manifest, or None if none of the files has one. `files` holds the
-      given files alone, by the given path. Of several data sets the counts are
-      added up, and `flags` keeps what they have in common.
+      The manifest, or None if none of the files has one. `files` has only these
+      files, by these paths. The counts of several data sets are summed, and
+      `flags` has those that are equal in all of them.
 
     Raises:
-      UserError: If the data sets differ in vocabulary, treatment of case and
-        accents or lengths, or if a manifest is damaged.
+      UserError: If the data sets differ in vocabulary, handling of case and
+        accents, or lengths, or if a manifest is damaged.
     """
     manifests: dict[str, Manifest | None] = {}
     entries = {}
@@ -193,29 +300,29 @@ def find(record_files: Sequence[str]) -> Manifest | None:
             entries[path] = _entry(manifest, path)
         else:
             without.append(path)
-    # Files that one command made each have the same manifest.
-    found = {
+    # All files of one command have equal manifests.
+    distinct = {
         manifest.fingerprint: manifest
         for manifest in manifests.values()
         if manifest
     }
-    if not found:
+    if not distinct:
         return None
     if without:
         logging.warning(
-            "%d of %d record files have no manifest, so nothing about them can "
-            "be checked; the first is %s.",
+            "%d of %d record files have no manifest and cannot be checked; the "
+            "first one is %s.",
             len(without),
             len(record_files),
             without[0],
         )
-    return dataclasses.replace(_combine(list(found.values())), files=entries)
+    return dataclasses.replace(_combine(list(distinct.values())), files=entries)
 
 
 def _find_one(
     path: str, manifests: dict[str, Manifest | None]
 ) -> Manifest | None:
-    """Looks beside one record file; `manifests` keeps what was read."""
+    """Finds the manifest of a record file; `manifests` caches results."""
     shard = _SHARD.fullmatch(path)
     whole = [shard[1] + (shard[2] or "")] if shard else []
     for output_file in [*whole, path]:
@@ -231,7 +338,7 @@ def _entry(manifest: Manifest, path: str) -> dict[str, int]:
     if name not in manifest.files:
         raise UserError(
             f"{path} is not one of the files that {manifest.source} describes; "
-            "give it its old name again, or move it elsewhere."
+            "restore its old name, or move it to another folder."
         )
     return manifest.files[name]
 
@@ -241,7 +348,7 @@ def _relative_name(path: str, manifest_file: str) -> str:
 
 
 def _combine(manifests: Sequence[Manifest]) -> Manifest:
-    """Adds up manifests of several data sets that fit together."""
+    """Combines the manifests of several compatible data sets."""
     first, *others = manifests
     for other in others:
         for field in _MUST_AGREE:
@@ -250,7 +357,8 @@ def _combine(manifests: Sequence[Manifest]) -> Manifest:
                 raise UserError(
                     "The record files were made in different ways and cannot "
                     f"be used together: {field} is {mine} in {first.source} "
-                    f"but {theirs} in {other.source}; make them again alike."
+                    f"but {theirs} in {other.source}; create them again with "
+                    "the same flags."
                 )
     if not others:
         return first

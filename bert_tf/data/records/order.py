@@ -1,15 +1,15 @@
-"""The order in which pretraining records are read, as a pure function.
+"""The reading order of pretraining records, as a pure function.
 
-An epoch is ordered by (seed, epoch) alone:
+The order of an epoch depends only on (seed, epoch):
 
 1. The files are permuted and read in groups of `FILES_PER_GROUP`.
 2. The files of a group are interleaved record by record, round robin; a file
    that has ended drops out. The groups follow one another.
 3. Each `RECORDS_PER_BLOCK` consecutive records of that sequence are permuted.
 
-So the place of any record is known without reading, and a run that continues
-at record p skips whole files by their counts and reads at most one block too
-much. A shuffle buffer would have a state to save instead.
+So the position of any record is known without reading. A run that resumes at
+record p skips whole files by their counts and reads at most one extra block. A
+shuffle buffer would have state to save.
 """
 
 import dataclasses
@@ -45,13 +45,13 @@ def block_order(
 
 @dataclasses.dataclass(frozen=True)
 class StartPoint:
-    """Where in an epoch's interleaved sequence reading starts.
+    """The starting position in an epoch's interleaved sequence.
 
     Attributes:
-      group: Number of the group; the groups before it are not read at all.
-      files: Files of the group as indices into the epoch's file order, in the
-        order of the round robin, which begins with the file of the record.
-      skips: How many records of each of these files come earlier.
+      group: Number of the group; earlier groups are not read.
+      files: Files of the group as indices into the epoch's file order, in
+        round-robin order, starting with the file of the record.
+      skips: Number of earlier records in each of these files.
     """
 
     group: int
@@ -67,7 +67,7 @@ def find_start(
     Args:
       counts: <int64>[num_files], records of each file in the epoch's order.
       position: Position in the interleaved sequence, below the sum of counts.
-      files_per_group: Number of files in a group; the last may have fewer.
+      files_per_group: Number of files in a group; the last one may have fewer.
     """
     starts = np.arange(0, len(counts), files_per_group)
     group_ends = np.cumsum(np.add.reduceat(counts, starts))
@@ -77,7 +77,7 @@ def find_start(
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
     row = _find_row(group_counts, position)
-    # The row's records come from the files that are long enough, in order.
+    # The records of the row come from the files that are long enough, in order.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])
@@ -93,7 +93,7 @@ def find_start(
 
 
 def _find_row(counts: np.ndarray, position: int) -> int:
-    """Returns how many full rounds of a group lie before a position."""
+    """Returns the number of full rounds of a group before a position."""
     low, high = 0, int(counts.max()) - 1
     while low < high:
         middle = (low + high + 1) // 2

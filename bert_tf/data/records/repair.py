@@ -1,11 +1,11 @@
-"""Leaves damaged records out without moving any other.
+"""Record repair: replaces damaged records by blank ones.
 
-A file with damaged records is copied; in the copy each of them is a blank one,
-all of whose features are 0. Blank rows weigh nothing wherever they are read
-(`distribution.example_weights`), and all other records keep their numbers, so
-order, masks and dropout stay what they were, whenever the damage is found.
+A file with damaged records is copied; in the copy, all features of the damaged
+records are 0. Such blank rows have zero weight wherever they are read
+(`batches.example_weights`). All other records keep their numbers, so order,
+masks and dropout do not change, whenever the damage is found.
 
-`PretrainingInput` does this for whoever gives it a `Budget`:
+`PretrainingInput` does this if it gets a `Budget`:
 
     budget = record_repair.Budget(config.max_corrupt_records)
     source = PretrainingInput(..., budget=budget)
@@ -13,9 +13,9 @@ order, masks and dropout stay what they were, whenever the damage is found.
     except tf.errors.OpError as error:  # Of a call that read from `source`.
         if not source.repair(error):
             raise
-        # Else read on with `source.dataset(...)` of the same example.
+        # Else continue with `source.dataset(...)` of the same example.
 
-`budget.describe()` is what a checkpoint should keep of it.
+Store `budget.describe()` in checkpoints.
 """
 
 import dataclasses
@@ -49,13 +49,13 @@ _RECORDS_PER_BATCH = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """A record that a blank one took the place of.
+    """A record that was replaced by a blank one.
 
     Attributes:
       file: The record file.
       record: The number of the record in it.
-      offset: Where it begins, in bytes.
-      reason: What is wrong with it.
+      offset: Position of the record, in bytes.
+      reason: Description of the damage.
     """
 
     file: str
@@ -65,13 +65,13 @@ class LeftOut:
 
 
 class Budget:
-    """How many damaged records may be left out.
+    """The limit on skipped records, and the records skipped so far.
 
     Args:
-      most: The number, of all files together; 0 leaves none out.
+      most: The most records to skip in all files together.
 
     Attributes:
-      left_out: Those left out so far.
+      left_out: The records skipped so far.
     """
 
     def __init__(self, most: int) -> None:
@@ -81,44 +81,44 @@ class Budget:
     def describe(
         self, before: Sequence[Mapping[str, Any]] = ()
     ) -> list[dict[str, Any]]:
-        """Returns all that were left out, for a checkpoint; JSON values.
+        """Returns all skipped records for a checkpoint, as JSON values.
 
         Args:
-          before: What this returned in earlier processes of the run, which may
-            have come to records that this one has not come to.
+          before: The result in earlier processes of the run, which may have
+            skipped records that this process has not reached.
         """
         records = [*before, *map(dataclasses.asdict, self.left_out)]
         return [*{(x["file"], x["record"]): x for x in records}.values()]
 
     def spend(self, file: str, record: int, offset: int, reason: str) -> None:
-        """Leaves a record out, and says so.
+        """Skips a record and logs it.
 
         Raises:
-          UserError: If there are too many; it names the record.
+          UserError: If there are too many; the message names the record.
         """
         where = f"{file}, record {record} at byte {offset}: {reason}"
         if len(self.left_out) == self.most:
             raise UserError(
                 f"{where}; --max_corrupt_records={self.most} does not allow "
-                "another one to be left out; copy or make the file again, or "
+                "another one to be skipped; copy or create the file again, or "
                 "allow more."
             )
         self.left_out.append(LeftOut(file, record, offset, reason))
         logging.warning(
-            "%s; left out, %d of at most %d.",
+            "%s; skipped, %d of at most %d.",
             where,
             len(self.left_out),
             self.most,
         )
 
 
-def is_out_of_step(path: str, described: FileCounts | None) -> bool:
-    """Returns whether the lengths in a file do not lead to its end.
+def is_truncated(path: str, described: FileCounts | None) -> bool:
+    """Returns true if a file ends too early or its lengths are damaged.
 
     Args:
       path: The file.
-      described: What it held when it was whole; None if nobody knows. Only
-        then are the lengths followed.
+      described: Counts of the intact file. If None, all lengths in the file are
+        followed.
     """
     num_bytes = tf.io.gfile.stat(path).length
     if described is not None:
@@ -131,7 +131,7 @@ def is_out_of_step(path: str, described: FileCounts | None) -> bool:
 
 
 def find_damaged(record_files: Sequence[str], sizes: Sizes) -> list[str]:
-    """Reads all records, as training does, and returns the damaged files."""
+    """Reads all records like training and returns the damaged files."""
     damaged = []
     spec = record_checks.parsing_spec(sizes)
     num_bytes = [tf.io.gfile.stat(path).length for path in record_files]
@@ -155,32 +155,32 @@ def repair(
     folder: str,
     budget: Budget,
 ) -> tuple[str, int]:
-    """Copies a file, with blank records in place of damaged ones.
+    """Copies a file with blank records in place of damaged ones.
 
-    Where the length of a record is damaged, the next one is looked for. How
-    many are lost in between follows from the count, if there is one such gap;
-    of several, and where the count is unknown, it is estimated from the bytes.
+    After a damaged length, the next intact record is searched. The number of
+    records lost in between follows from the count if there is one such gap. For
+    several gaps, or an unknown count, it is estimated from the bytes.
 
     Args:
       path: The file.
-      described: What it held when it was whole; None if nobody knows.
-      sizes: What a record must hold.
+      described: Counts of the intact file; None if unknown.
+      sizes: Lengths of the features of a record.
       folder: A local folder for the copy.
-      budget: What may be left out.
+      budget: The limit on skipped records.
 
     Returns:
-      The path of the copy, and the number of records in it; the file itself if
-      nothing is wrong with it.
+      The path of the copy, or the file itself if it is intact, and the number
+      of records.
 
     Raises:
-      UserError: If more is damaged than the budget allows, or if the file is
-        no record file.
+      UserError: If there is more damage than the budget allows, or if the file
+        is not a record file.
     """
     num_bytes = described.bytes if described else 0
-    pieces = list(_pieces(path, sizes, num_bytes))
-    counts = _counts(path, pieces, described)
-    if all(piece.reason is None for piece in pieces):
-        return path, len(pieces)
+    ranges = list(_ranges(path, sizes, num_bytes))
+    counts = _counts(path, ranges, described)
+    if all(part.reason is None for part in ranges):
+        return path, len(ranges)
     blank = _blank(sizes)
     copy = os.path.join(folder, f"{len(os.listdir(folder)):06d}.tfrecord")
     with (
@@ -189,27 +189,27 @@ def repair(
         open(temporary, "wb") as target,
     ):
         number = 0
-        for piece, count in zip(pieces, counts, strict=True):
-            if piece.reason is None:
-                source.seek(piece.start)
-                target.write(source.read(piece.stop - piece.start))
+        for part, count in zip(ranges, counts, strict=True):
+            if part.reason is None:
+                source.seek(part.start)
+                target.write(source.read(part.stop - part.start))
             else:
                 for record in range(number, number + count):
-                    budget.spend(path, record, piece.start, piece.reason)
+                    budget.spend(path, record, part.start, part.reason)
                     target.write(blank)
             number += count
     return copy, number
 
 
 @dataclasses.dataclass(frozen=True)
-class _Piece:
-    """A stretch of a file: a record, or a gap where there is no telling.
+class _Range:
+    """A range of a file: one record, or a gap of unreadable bytes.
 
     Attributes:
       start: Its first byte.
       stop: The byte after its last.
-      reason: What is wrong with it; None if nothing.
-      is_gap: Whether it may have been several records.
+      reason: Description of the damage, or None.
+      is_gap: Whether it may have contained several records.
     """
 
     start: int
@@ -219,7 +219,7 @@ class _Piece:
 
 
 class _Bytes:
-    """Reads here and there in a file, mostly forwards."""
+    """Buffered random access to a file, mostly forwards."""
 
     def __init__(self, file: tf.io.gfile.GFile) -> None:
         self._file = file
@@ -227,7 +227,7 @@ class _Bytes:
         self._start, self._chunk = 0, b""
 
     def get(self, start: int, stop: int) -> bytes:
-        """Returns the bytes from `start` to `stop`, as far as there are any."""
+        """Returns the bytes from `start` to `stop`, or up to the end."""
         if start < self._start or stop > self._start + len(self._chunk):
             self._file.seek(start)
             self._chunk = self._file.read(max(_CHUNK_BYTES, stop - start))
@@ -235,8 +235,8 @@ class _Bytes:
         return self._chunk[start - self._start : stop - self._start]
 
 
-def _pieces(path: str, sizes: Sizes, num_bytes: int) -> Iterator[_Piece]:
-    """Yields all of a file that once had `num_bytes`, piece by piece."""
+def _ranges(path: str, sizes: Sizes, num_bytes: int) -> Iterator[_Range]:
+    """Yields the ranges of a file that originally had `num_bytes`."""
     with tf.io.gfile.GFile(path, "rb") as file:
         data, start = _Bytes(file), 0
         while start < data.size:
@@ -247,38 +247,38 @@ def _pieces(path: str, sizes: Sizes, num_bytes: int) -> Iterator[_Piece]:
                     stop += 1
                 if stop < data.size:
                     reason = "the length of a record is damaged"
-                    yield _Piece(start, stop, reason, True)
+                    yield _Range(start, stop, reason, True)
                 else:
                     yield _lost_end(start, data.size, num_bytes)
                     return
             else:
                 contents = data.get(start, stop)
-                yield _Piece(start, stop, _problem(contents, sizes))
+                yield _Range(start, stop, _problem(contents, sizes))
             start = stop
         if start < num_bytes:
             yield _lost_end(start, data.size, num_bytes)
 
 
-def _lost_end(start: int, size: int, num_bytes: int) -> _Piece:
+def _lost_end(start: int, size: int, num_bytes: int) -> _Range:
     reason = f"no whole record follows until the end of the file, byte {size}"
-    return _Piece(start, max(size, num_bytes), reason, True)
+    return _Range(start, max(size, num_bytes), reason, True)
 
 
 def _end_of_record(data: _Bytes, start: int) -> int | None:
-    """Returns where the record ends whose length stands at `start`."""
+    """Returns the end of the record at `start`, or None if damaged."""
     header = data.get(start, start + _HEADER.size)
     if len(header) < _HEADER.size:
         return None
     length, checksum = _HEADER.unpack(header)
     stop = start + _HEADER.size + length + _CHECKSUM.size
-    # Compared first, because it costs less.
+    # The cheaper comparison comes first.
     if stop > data.size or masked_crc32c(header[: _LENGTH.size]) != checksum:
         return None
     return stop
 
 
 def _is_record(data: _Bytes, start: int) -> bool:
-    """Returns whether a whole record stands at `start`."""
+    """Returns true if there is an intact record at `start`."""
     stop = _end_of_record(data, start)
     return stop is not None and _has_checksum(data.get(start, stop))
 
@@ -290,31 +290,31 @@ def _has_checksum(record: bytes) -> bool:
 
 
 def _problem(record: bytes, sizes: Sizes) -> str | None:
-    """Says what is wrong with a record, frame included."""
+    """Returns what is wrong with a framed record, or None."""
     if not _has_checksum(record):
         return "the checksum of its contents is wrong"
     contents = record[_HEADER.size : -_CHECKSUM.size]
-    found = record_checks.describe_mismatch(contents, sizes)
-    return found.rstrip(".") if found else None
+    mismatch = record_checks.describe_mismatch(contents, sizes)
+    return mismatch.rstrip(".") if mismatch else None
 
 
 def _counts(
-    path: str, pieces: Sequence[_Piece], described: FileCounts | None
+    path: str, ranges: Sequence[_Range], described: FileCounts | None
 ) -> list[int]:
-    """Returns how many records each piece stands for.
+    """Returns the number of records in each range.
 
     Raises:
-      UserError: If the pieces cannot be records of this file.
+      UserError: If the ranges cannot be the records of this file.
     """
-    is_gap = np.array([piece.is_gap for piece in pieces], bool)
-    num_bytes = np.array([piece.stop - piece.start for piece in pieces])
-    counts = np.ones(len(pieces), np.int64)
+    is_gap = np.array([part.is_gap for part in ranges], bool)
+    num_bytes = np.array([part.stop - part.start for part in ranges])
+    counts = np.ones(len(ranges), np.int64)
     if described is None and not is_gap.any():
         return counts.tolist()
     if described is None and is_gap.all():
         raise UserError(
-            f"{path} is no record file: no record begins anywhere in it; make "
-            "it again."
+            f"{path} is not a record file: it contains no intact record; "
+            "create it again."
         )
     if described is None:
         estimated = num_bytes[is_gap] / num_bytes[~is_gap].mean()
@@ -323,12 +323,12 @@ def _counts(
     num_lost = described.records - np.count_nonzero(~is_gap)
     if num_lost < np.count_nonzero(is_gap) or (num_lost and not is_gap.any()):
         raise UserError(
-            f"{path} is not the file that was counted before: that had "
-            f"{described.records} records of {described.bytes} bytes; make it "
-            "again."
+            f"{path} is not the file that was counted before, which had "
+            f"{described.records} records in {described.bytes} bytes; create "
+            "it again."
         )
     if num_lost:
-        # One each; the others by bytes, rounded so that the sum is right.
+        # One per gap; the rest in proportion to the bytes, with an exact sum.
         ends = np.cumsum(num_bytes[is_gap]) / num_bytes[is_gap].sum()
         others = np.round(ends * (num_lost - np.count_nonzero(is_gap)))
         counts[is_gap] += np.diff(others, prepend=0).astype(np.int64)
@@ -336,7 +336,7 @@ def _counts(
 
 
 def _blank(sizes: Sizes) -> bytes:
-    """Returns a record of zeros, frame included."""
+    """Returns a framed record of zeros."""
     zeros = {
         feature.name: np.zeros([1, size], feature.stored_dtype)
         for feature, size in sizes.items()

@@ -1,4 +1,4 @@
-"""The report on a data set: what it should be, and what it is."""
+"""The report on a data set: expected and actual statistics, with a plot."""
 
 import io
 import os
@@ -13,8 +13,8 @@ from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import files
 
-# Sentences give about 54%; paragraphs taken for sentences give 73%, because a
-# single one often fills a sequence and has nothing to be followed by.
+# Sentences give about 54%. Paragraphs used as sentences give 73%, because a
+# single one often fills a sequence, and then B must be random.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -22,7 +22,7 @@ _NUM_LENGTH_BARS = 32
 def build(
     config: CreatePretrainingDataConfig, result: GenerationResult
 ) -> dict[str, Any]:
-    """Returns the report as JSON can hold it."""
+    """Returns the report as JSON values."""
     counts = result.counts
     instances = max(1, counts.num_instances)
     predicted = max(1, counts.num_predicted)
@@ -41,16 +41,16 @@ def build(
         "replaced_by_random_share": counts.num_random / predicted,
         "random_next_share": counts.random_next_share,
         "truncated_share": counts.num_truncated / instances,
-        "asked": _asked(config),
+        "asked": _expected_shares(config),
         "length_histogram": _length_bars(config, counts),
         "warnings": _warnings(config, counts),
     }
 
 
-def _asked(config: CreatePretrainingDataConfig) -> dict[str, float]:
+def _expected_shares(config: CreatePretrainingDataConfig) -> dict[str, float]:
     rates = (config.mask_rate, config.same_rate, config.random_rate)
     if config.left_to_right:
-        rates = (0.0, 1.0, 0.0)  # Every piece stays, whatever the rates say.
+        rates = (0.0, 1.0, 0.0)  # Nothing is masked.
     return {
         "masked_share": config.masked_lm_prob,
         "replaced_by_mask_share": rates[0],
@@ -62,7 +62,7 @@ def _asked(config: CreatePretrainingDataConfig) -> dict[str, float]:
 def _length_bars(
     config: CreatePretrainingDataConfig, counts: RecordCounts
 ) -> list[dict[str, int]]:
-    """Returns the number of records per range of lengths, ends included."""
+    """Returns the number of records per inclusive range of lengths."""
     width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
     histogram = counts.length_histogram
     bars = []
@@ -80,13 +80,13 @@ def _warnings(
     if not config.next_sentence_pairs or share <= _MOST_RANDOM_NEXT:
         return []
     advice = (
-        "give one sentence a line"
+        "write one sentence per line"
         if config.generator == "original" or config.split_sentences
-        else "give --split_sentences, or one sentence a line"
+        else "set --split_sentences, or write one sentence per line"
     )
     return [
         f"{share:.1%} of the pairs are random instead of about 54%: lines seem "
-        f"to be paragraphs taken for sentences; {advice}."
+        f"to be paragraphs instead of sentences; {advice}."
     ]
 
 
@@ -99,16 +99,16 @@ def write(output_file: str, report: dict[str, Any]) -> None:
 
 
 def log(report: dict[str, Any]) -> None:
-    """Tells the report in two lines, and its warnings."""
+    """Logs the report in two lines, and its warnings."""
     logging.info(
-        "%d records of %.1f pieces on average from %d documents, %d sentences.",
+        "%d records of %.1f tokens on average from %d documents, %d sentences.",
         report["num_instances"],
         report["mean_length"],
         report["num_documents"],
         report["num_sentences"],
     )
     logging.info(
-        "Predicted %.1f%% of the pieces: %.1f%% as [MASK], %.1f%% kept, %.1f%% "
+        "Predicted %.1f%% of the tokens: %.1f%% as [MASK], %.1f%% kept, %.1f%% "
         "random. Random next %.1f%%. Truncated %.1f%%.",
         *(
             100 * report[name]
@@ -146,11 +146,11 @@ def _draw_lengths(panel: Any, report: dict[str, Any]) -> None:
         align="edge",
     )
     panel.set_yscale("symlog")
-    panel.set_xlabel("pieces in a record")
+    panel.set_xlabel("tokens in a record")
     panel.set_ylabel("records")
     panel.set_title(
         f"{report['num_instances']:,} records, "
-        f"{report['mean_length']:.1f} pieces on average, "
+        f"{report['mean_length']:.1f} tokens on average, "
         f"{report['padding_share']:.1%} padding"
     )
 
@@ -163,8 +163,8 @@ def _draw_masking(panel: Any, report: dict[str, Any]) -> None:
     }
     places = np.arange(len(names))
     for offset, label, values in (
-        (-0.2, "seen", report),
-        (0.2, "asked", report["asked"]),
+        (-0.2, "actual", report),
+        (0.2, "expected", report["asked"]),
     ):
         bars = panel.bar(
             places + offset,
@@ -175,14 +175,14 @@ def _draw_masking(panel: Any, report: dict[str, Any]) -> None:
         panel.bar_label(bars, fmt="%.1f")
     panel.set_xticks(places, names.values())
     panel.set_ylim(0, 100)
-    panel.set_ylabel("% of the predicted pieces")
-    panel.set_title("What became of the predicted pieces")
+    panel.set_ylabel("% of the predicted tokens")
+    panel.set_title("Replacements of predicted tokens")
     panel.legend()
 
 
 def _draw_shares(panel: Any, report: dict[str, Any]) -> None:
     names = {
-        "masked_share": "predicted\n(% of pieces)",
+        "masked_share": "predicted\n(% of tokens)",
         "random_next_share": "random next\n(% of records)",
         "truncated_share": "truncated\n(% of records)",
     }
@@ -192,4 +192,4 @@ def _draw_shares(panel: Any, report: dict[str, Any]) -> None:
     panel.bar_label(bars, fmt="%.1f")
     panel.hlines(100 * _MOST_RANDOM_NEXT, 0.6, 1.4, "red", ":")
     panel.set_ylim(0, 100)
-    panel.set_title("Shares; above the dots is too much")
+    panel.set_title("Shares; the dotted line is the maximum")

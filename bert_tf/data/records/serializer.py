@@ -1,11 +1,11 @@
-"""Serializes a batch of examples at once: numpy in, TFRecord bytes out.
+"""Serializer of examples: numpy batches in, TFRecord bytes out.
 
 The bytes are those of `tf.io.TFRecordWriter` around a `tf.train.Example`
 serialized deterministically (keys in sorted order). TensorFlow is not imported,
 so worker processes that only write records start quickly and stay small.
 
-The trick: each row is laid out with a slot for every byte that it may need, and
-one boolean selection then drops the slots that are not used.
+The trick: each row has a slot for every byte that it may need, and one boolean
+selection drops the unused slots.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -21,11 +21,11 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# Of one record: length <uint64>, its checksum <uint32>; contents; checksum.
+# A record: length <uint64>, its checksum <uint32>; contents; checksum.
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
-# What they take fits into the processor's caches and is used again and again;
-# larger arrays would be given back to the system each time.
+# Their memory fits into the processor's caches and is reused; larger arrays
+# would be returned to the system each time.
 _ROWS_AT_ONCE = 512
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
@@ -44,7 +44,7 @@ _PACKED = b"\x0a"  # Int64List.value, FloatList.value
 def masked_crc32c(data: bytes) -> int:
     """Returns TFRecord's checksum: crc32c, rotated and shifted by a constant.
 
-    It is masked because a checksum of data that holds its own checksum is weak
+    The mask is needed because checksums of data with checksums are weak
     (tensorflow/core/lib/hash/crc32c.h).
     """
     crc = google_crc32c.value(data)
@@ -54,41 +54,41 @@ def masked_crc32c(data: bytes) -> int:
 class _Layout:
     """Rows of byte slots, written from the last byte to the first.
 
-    Backwards, because a length stands in front of what it measures.
+    Writing backwards allows to put a length before the data it measures.
 
     Attributes:
-      num_bytes: <int64>[batch]: how many bytes of each row are used so far.
+      num_bytes: <int64>[batch]: bytes of each row that are used so far.
     """
 
     def __init__(self, batch_size: int) -> None:
         self.num_bytes = np.zeros(batch_size, np.int64)
         self._num_slots = 0
-        # What goes where, counted from the end of a row: bytes that all rows
-        # share, or slots and, if not all of them are used, which ones are.
+        # Data and its position, counted from the end of a row: bytes that all
+        # rows share, or slots with an optional mask of used slots.
         self._constants: list[tuple[int, bytes]] = []
         self._variables: list[tuple[int, np.ndarray, np.ndarray | None]] = []
 
     def constant(self, data: bytes) -> None:
-        """Puts the same bytes in front of every row."""
+        """Prepends the same bytes to every row."""
         self._num_slots += len(data)
         self._constants.append((self._num_slots, data))
         self.num_bytes += len(data)
 
     def floats(self, values: np.ndarray) -> None:
-        """Puts `values` <float32>[batch, length] in front."""
+        """Prepends `values` <float32>[batch, length]."""
         data = np.ascontiguousarray(values, "<f4").view(np.uint8)
         self._num_slots += data.shape[1]
         self._variables.append((self._num_slots, data, None))
         self.num_bytes += data.shape[1]
 
     def varints(self, values: np.ndarray) -> None:
-        """Puts `values` <unsigned int>[batch, length] in front, as varints.
+        """Prepends `values` <unsigned int>[batch, length] as varints.
 
-        A varint has 7 bits to a byte, the lowest first; the highest bit of a
-        byte says whether another one follows.
+        A varint has 7 bits per byte, lowest first; the highest bit of a byte is
+        set if another one follows.
         """
         batch_size, length = values.shape
-        # As many slots as the largest of them takes.
+        # As many slots as the largest value takes.
         num_slots = max(1, -(-int(values.max()).bit_length() // 7))
         self._num_slots += length * num_slots
         self.num_bytes += length
@@ -114,7 +114,7 @@ class _Layout:
         )
 
     def length(self, since: np.ndarray) -> None:
-        """Puts the number of bytes written after `since` in front."""
+        """Prepends the number of bytes written after `since`."""
         size = self.num_bytes - since
         if np.all(size == size[0]):
             self.constant(_encode_varint(int(size[0])))
@@ -151,7 +151,7 @@ def _encode_varint(value: int) -> bytes:
 def _narrow(values: np.ndarray) -> np.ndarray:
     """Returns integers in the narrowest unsigned type that holds them.
 
-    The narrower they are, the more of them go into one instruction.
+    Narrow types allow more values per vector instruction.
     """
     if values.min(initial=0) < 0:
         raise ValueError(
@@ -163,7 +163,7 @@ def _narrow(values: np.ndarray) -> np.ndarray:
 def _lay_out(
     batch: Mapping[str, np.ndarray], features: Sequence[Feature]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the framed rows, checksums and length fields still zero.
+    """Returns the framed rows with checksums and lengths still zero.
 
     Returns:
       The bytes of all rows <uint8>[sum of sizes], and their sizes without the
@@ -199,12 +199,12 @@ def serialize(
 ) -> bytes:
     """Returns a batch of examples as the contents of a TFRecord file.
 
-    The results of several batches, one after the other, are one file.
+    The concatenated results of several batches are one file.
 
     Args:
-      batch: By feature name <int or float>[batch, length]; integers must not be
+      batch: <int or float>[batch, length] by feature name; integers must not be
         negative.
-      features: What to write, and as which type.
+      features: The features to write, with their types.
 
     Raises:
       ValueError: For a negative integer, or unequal numbers of rows.
@@ -229,7 +229,7 @@ def serialize(
 def _serialize_rows(
     batch: Mapping[str, np.ndarray], features: Sequence[Feature]
 ) -> bytes:
-    """Lays out the rows, then fills in lengths and checksums."""
+    """Lays out rows, then fills in lengths and checksums."""
     contents, sizes = _lay_out(batch, features)
     stops = np.cumsum(sizes + _HEADER_BYTES + _FOOTER_BYTES) - _FOOTER_BYTES
     view, data = memoryview(contents), contents.tobytes()

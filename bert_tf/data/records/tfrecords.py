@@ -1,4 +1,4 @@
-"""Record files of pretraining examples: written whole, counted, read back."""
+"""TFRecord files of pretraining examples: writer, reader and counter."""
 
 import contextlib
 import struct
@@ -39,7 +39,7 @@ class RecordWriter:
 
     @property
     def written(self) -> FileCounts:
-        """What the file holds so far."""
+        """Records and bytes written so far."""
         return FileCounts(records=self._records, bytes=self._bytes)
 
     def close(self) -> None:
@@ -48,9 +48,9 @@ class RecordWriter:
 
 @contextlib.contextmanager
 def open_writers(paths: Sequence[str]) -> Iterator[list[RecordWriter]]:
-    """Yields a writer per path; the files appear together, when all is well.
+    """Yields a writer per path; the files appear together at the end.
 
-    If anything raises, none of them appears and nothing is left behind.
+    After an exception none of them appears, and no temporary file remains.
     """
     with contextlib.ExitStack() as stack:
         writers = []
@@ -63,16 +63,16 @@ def open_writers(paths: Sequence[str]) -> Iterator[list[RecordWriter]]:
 
 
 def count_records(path: str) -> int:
-    """Returns how many records a file has.
+    """Returns the number of records in a file.
 
-    Follows the lengths in the file and checks each length's checksum; the
+    Follows the lengths in the file and checks the checksum of each length; the
     contents are neither parsed nor checked.
 
     Raises:
-      UserError: If the file is cut short, or is no record file.
+      UserError: If the file is truncated or not a record file.
     """
     records = offset = 0
-    checked: dict[int, int] = {}  # Few lengths occur, each of them often.
+    checked: dict[int, int] = {}  # Few distinct lengths occur.
     with tf.io.gfile.GFile(path, "rb") as file:
         num_bytes = file.size()
         start, chunk = 0, b""
@@ -81,29 +81,29 @@ def count_records(path: str) -> int:
                 file.seek(offset)
                 start, chunk = offset, file.read(_CHUNK_BYTES)
             if len(chunk) - (offset - start) < _HEADER.size:
-                raise _cut_short(path, records, offset, num_bytes)
+                raise _truncation_error(path, records, offset, num_bytes)
             length, checksum = _HEADER.unpack_from(chunk, offset - start)
             if length not in checked:
                 checked[length] = masked_crc32c(_LENGTH.pack(length))
             if checked[length] != checksum:
                 raise UserError(
-                    f"{path} is no record file or is corrupt: what stands at "
-                    f"byte {offset} (record {records}) is not the length of a "
-                    "record; copy or make the file again."
+                    f"{path} is corrupt or not a record file: byte {offset} "
+                    f"(record {records}) is not the length of a record; copy "
+                    "or create the file again."
                 )
             following = offset + _HEADER.size + length + _FOOTER_BYTES
             if following > num_bytes:
-                raise _cut_short(path, records, offset, num_bytes)
+                raise _truncation_error(path, records, offset, num_bytes)
             records, offset = records + 1, following
     return records
 
 
-def _cut_short(
+def _truncation_error(
     path: str, record: int, offset: int, num_bytes: int
 ) -> UserError:
     return UserError(
-        f"{path} is cut short: record {record}, at byte {offset}, goes on "
-        f"beyond the end of the file at byte {num_bytes}; copy or make the "
+        f"{path} is truncated: record {record}, at byte {offset}, extends "
+        f"beyond the end of the file at byte {num_bytes}; copy or create the "
         "file again."
     )
 
@@ -113,7 +113,7 @@ def read_examples(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the records of a file in order, in batches.
 
-    The lengths of the features are those of the first record.
+    The first record determines the lengths of the features.
 
     Yields:
       Per feature <int64 or float32>[up to batch_size, length].

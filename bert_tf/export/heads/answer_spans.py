@@ -1,10 +1,10 @@
-"""From logits to spans: the best starts of windows paired with their best ends.
+"""Answer spans in the graph: pairs the best start and end logits of windows.
 
 Shapes:
   B: number of questions.
   R: number of windows.
-  T: pieces of a window.
-  k: how many starts and ends are tried.
+  T: tokens per window.
+  k: number of candidate starts and ends.
   S: spans of all questions.
 """
 
@@ -18,11 +18,11 @@ from bert_tf.export.heads.answer_windows import Windows
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """Possible answers, question by question, the best first.
+    """Candidate answers, grouped by question, the best first.
 
     Attributes:
-      questions: <int64>[S], rising.
-      first_pieces: <int32>[S], of those of all paragraphs.
+      questions: <int64>[S], ascending.
+      first_pieces: <int32>[S], indices of tokens of all paragraphs.
       last_pieces: <int32>[S].
       start_logits: <float64>[S].
       end_logits: <float64>[S].
@@ -50,8 +50,8 @@ class Spans:
     ) -> Self:
         """Pairs the best starts of each window with its best ends.
 
-        Of equal logits the first comes first, and of equal scores that which
-        `squad_predictions` finds first, as its order is the original's.
+        Ties keep the order of `tasks.squad.predictions`, which is that of the
+        original.
 
         Args:
           start_logits: <float>[R, T], padding included.
@@ -59,9 +59,9 @@ class Spans:
           windows: The windows.
           is_max_context: <bool>[R, T], where answers may start.
           num_questions: <int64>, B.
-          n_best_size: The most starts and ends of each window to try.
-          max_answer_length: The most pieces in an answer.
-          mask_padding: Whether padding may not be among the best; see
+          n_best_size: The number of starts and ends to try per window.
+          max_answer_length: The maximum number of tokens in an answer.
+          mask_padding: Whether to exclude padding from the candidates; see
             `SquadTask`.
         """
         if mask_padding:
@@ -115,14 +115,14 @@ class Spans:
 
     @property
     def ranks(self) -> tf.Tensor:
-        """<int64>[S], the place of each among those of its question, from 0."""
+        """<int64>[S], the rank of each span for its question, from 0."""
         return tf.range(tf.size(self.questions, tf.int64)) - tf.gather(
             self.splits, self.questions
         )
 
     @property
     def counts(self) -> tf.Tensor:
-        """<int64>[B], how many each question has."""
+        """<int64>[B], the number of spans of each question."""
         return self.splits[1:] - self.splits[:-1]
 
 
@@ -132,9 +132,9 @@ def null_scores(
     windows: Windows,
     num_questions: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns how each question scores that there is no answer.
+    """Returns the "no answer" score of each question.
 
-    It is what the window says that favours it least, and 0 without windows.
+    It is the minimum over the windows of the question, and 0 without windows.
 
     Args:
       start_logits: <float>[R, T].
@@ -173,14 +173,14 @@ class _Best:
 
 
 def _best(logits: tf.Tensor, count: int) -> _Best:
-    """Returns the best positions of each window, at most `count`."""
+    """Returns at most `count` best positions of each window."""
     count = tf.minimum(count, tf.shape(logits)[1])
     values, indices = tf.math.top_k(logits, count)
     return _Best(tf.cast(values, tf.float64), indices)
 
 
 def _mask_padding(logits: tf.Tensor, windows: Windows) -> tf.Tensor:
-    """Puts padding behind all else."""
+    """Gives padding the lowest logit."""
     num_pieces = windows.offsets + windows.lengths + 1
     in_row = tf.range(tf.shape(logits)[1]) < num_pieces[:, tf.newaxis]
     return tf.where(in_row, logits, logits.dtype.min)

@@ -1,31 +1,212 @@
-"""From pieces back to the paragraph, in the graph: see `squad_span_texts`.
+"""Maps answer spans of tokens back to the text of the paragraph, in the graph.
+
+The same as `squad.predictions`. Words are separated by spaces, tabs, line
+breaks and narrow no-break spaces, and each word is tokenized by itself.
 
 Shapes:
+  B: number of paragraphs.
+  C: characters of all paragraphs.
   W: words of all paragraphs.
-  P: pieces of all paragraphs.
-  L: characters of all pieces.
+  P: tokens of all paragraphs.
   M: characters of all words, normalized.
   N: characters of all words, as they are in the paragraphs.
   n: number of spans.
 """
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Self
+
 import tensorflow as tf
 
-from bert_tf.export.heads.answer_paragraphs import Paragraphs
-from bert_tf.export.heads.substrings import Substrings
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
-# How many numbers one step of a search may hold.
+# Elements per step of a search.
 _SEARCHED_AT_ONCE = 1 << 20
+
+# Word separators, as in `bert_tf.tasks.squad.examples`.
+_WHITE_SPACE = " \t\r\n\u202f"
+
+# Any odd number with bits of all magnitudes, and its inverse, both as <int64>.
+_BASE = 0x2545F4914F6CDD1D
+_MODULUS = 1 << 64
+_INVERSE = pow(_BASE, -1, _MODULUS)
+# Above all code points.
+_BEGINS_WORD = 1 << 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraphs:
+    """The characters, words and tokens of paragraphs, concatenated.
+
+    Attributes:
+      texts: <string>[B], the paragraphs. Bytes that are not UTF-8 are dropped,
+        as by `bytes.decode("utf-8", "ignore")`.
+      codes: <int32>[C], code points.
+      starts: <int64>[B], the first character of each paragraph.
+      places: <int64>[N], the indices of characters in words.
+      begins_word: <bool>[N], whether a word begins there.
+      word_splits: <int64>[W + 1], where in `places` each word begins, and N.
+      words: <string>[W].
+      piece_ids: <int32>[P], token ids.
+      piece_words: <int64>[P], ascending, the word of each token.
+      piece_splits: <int64>[B + 1], where in `piece_ids` each paragraph begins,
+        and P.
+    """
+
+    texts: tf.Tensor
+    codes: tf.Tensor
+    starts: tf.Tensor
+    places: tf.Tensor
+    begins_word: tf.Tensor
+    word_splits: tf.Tensor
+    words: tf.Tensor
+    piece_ids: tf.Tensor
+    piece_words: tf.Tensor
+    piece_splits: tf.Tensor
+
+    @classmethod
+    def read(cls, text: tf.Tensor, tokenizer: BertTokenizer) -> Self:
+        """Splits paragraphs into words and tokens.
+
+        Args:
+          text: <string>[B].
+          tokenizer: The tokenizer.
+        """
+        text = tf.strings.unicode_transcode(
+            text, "UTF-8", "UTF-8", errors="ignore"
+        )
+        decoded = tf.strings.unicode_decode(text, "UTF-8")
+        codes, rows = decoded.flat_values, decoded.value_rowids()
+        is_space = tf.reduce_any(
+            codes[:, tf.newaxis] == [ord(char) for char in _WHITE_SPACE], axis=1
+        )
+        places = tf.where(~is_space)[:, 0]
+        rows = tf.gather(rows, places)
+        begins_word = _differs(places, 1) | _differs(rows, 0)
+        words = _split(text)
+        tokens = tokenizer.tokenize(words)
+        piece_words = tokens.value_rowids()
+        piece_rows = tf.gather(tf.boolean_mask(rows, begins_word), piece_words)
+        return cls(
+            texts=text,
+            codes=codes,
+            starts=decoded.row_starts(),
+            places=places,
+            begins_word=begins_word,
+            word_splits=tf.concat(
+                [tf.where(begins_word)[:, 0], [tf.size(places, tf.int64)]], 0
+            ),
+            words=words,
+            piece_ids=tokens.flat_values,
+            piece_words=piece_words,
+            piece_splits=tf.searchsorted(
+                piece_rows,
+                tf.range(tf.size(text, tf.int64) + 1),
+                out_type=tf.int64,
+            ),
+        )
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, tf.Tensor]) -> Self:
+        """Restores the paragraphs from `state`."""
+        return cls(**{x.name: state[x.name] for x in dataclasses.fields(cls)})
+
+    def state(self) -> dict[str, tf.Tensor]:
+        """Returns the attributes as tensors by name."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+
+    def slice(
+        self, paragraphs: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns substrings of paragraphs.
+
+        White space between words becomes one space in the text.
+
+        Args:
+          paragraphs: <int64>[n].
+          begins: <int64>[n], indices in `places` of the first characters.
+          ends: <int64>[n], indices in `places`, exclusive.
+
+        Returns:
+          The texts <string>[n], and where they begin and end, <int32>[n]
+          each, in characters of the paragraph.
+        """
+        shift = tf.gather(self.starts, paragraphs)
+        starts = tf.cast(tf.gather(self.places, begins) - shift, tf.int32)
+        ends = tf.cast(tf.gather(self.places, ends - 1) - shift, tf.int32) + 1
+        text = tf.strings.substr(
+            tf.gather(self.texts, paragraphs),
+            starts,
+            ends - starts,
+            unit="UTF8_CHAR",
+        )
+        text = tf.strings.regex_replace(text, f"[{_WHITE_SPACE}]+", " ")
+        return text, starts, ends
+
+
+def _split(text: tf.Tensor) -> tf.Tensor:
+    """Returns the words of all paragraphs, <string>[W], of <string>[B]."""
+    # Encoding the code points again would not work: TensorFlow 2.12 replaces
+    # Unicode noncharacters.
+    spaced = tf.strings.regex_replace(text, f"[{_WHITE_SPACE}]", " ")
+    words = tf.strings.split(spaced, " ").flat_values
+    return tf.boolean_mask(words, words != "")
+
+
+def _differs(x: tf.Tensor, step: int) -> tf.Tensor:
+    """Returns <bool>[n], x[i] != x[i - 1] + step; True for the first."""
+    return tf.concat([[True], x[1:] != x[:-1] + step], 0)[: tf.size(x)]
+
+
+class Substrings:
+    """Hashes of substrings, to compare any number of them at once.
+
+    A substring is a sequence of words, of which the first and the last may be
+    partial. Its hash is a polynomial of its characters, modulo 2**64; the
+    overflow is intended.
+
+    Args:
+      codes: <int32>[N], code points.
+      begins_word: <bool>[N], whether white space precedes a character.
+    """
+
+    def __init__(self, codes: tf.Tensor, begins_word: tf.Tensor) -> None:
+        self._size = tf.size(codes, tf.int64)
+        # Symbols start at 1, as zeros would not change the hash.
+        symbols = 1 + tf.cast(codes, tf.int64)
+        spaces = _BEGINS_WORD * tf.cast(begins_word, tf.int64)
+        terms = (symbols + spaces) * _powers(_BASE, self._size)
+        self._sums = tf.concat([[0], tf.cumsum(terms)], 0)
+        self._inverses = _powers(_INVERSE, self._size + 1)
+        self._spaces = tf.concat([spaces, [0]], 0)
+
+    def key(self, begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Returns the hashes of substrings.
+
+        Args:
+          begins: <int64>[...], the first character of each.
+          lengths: <int64>[...], the number of characters, clipped at the end
+            of all texts.
+
+        Returns:
+          <int64>[...].
+        """
+        ends = tf.minimum(begins + lengths, self._size)
+        sums = tf.gather(self._sums, ends) - tf.gather(self._sums, begins)
+        # Ignores the white space before the substring.
+        return sums * tf.gather(self._inverses, begins) - tf.gather(
+            self._spaces, begins
+        )
 
 
 class SpanTexts:
-    """Finds what the pieces of spans are in the paragraphs.
+    """Finds the characters of the paragraphs that spans of tokens stand for.
 
     Args:
       paragraphs: The paragraphs.
-      tokenizer: The one that made their pieces.
+      tokenizer: The tokenizer that produced their tokens.
     """
 
     def __init__(
@@ -44,17 +225,17 @@ class SpanTexts:
 
         tokens = tokenizer.tokens(paragraphs.piece_ids)
         is_continuation = _is_continuation(tokens)
-        letters_of_pieces = _letters(tokens, is_continuation)
+        letters_of_tokens = _letters(tokens, is_continuation)
         self._pieces = Substrings(
-            letters_of_pieces.flat_values,
-            _begins_row(letters_of_pieces)
-            & ~tf.gather(is_continuation, letters_of_pieces.value_rowids()),
+            letters_of_tokens.flat_values,
+            _begins_row(letters_of_tokens)
+            & ~tf.gather(is_continuation, letters_of_tokens.value_rowids()),
         )
-        self._piece_splits = letters_of_pieces.row_splits
+        self._piece_splits = letters_of_tokens.row_splits
         self._places = _expected_places(
             paragraphs.piece_words,
             is_continuation,
-            letters_of_pieces,
+            letters_of_tokens,
             parts,
             letters,
         )
@@ -64,9 +245,10 @@ class SpanTexts:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns where spans begin and end in their paragraphs.
 
-        Where the words, without white space, are as long normalized as they
-        are in the paragraph, it is what stands where the characters of the
-        pieces are found first; else, or if they are not, all of the words.
+        If the words of a span, without white space, have the same length
+        before and after normalization, the span is where the characters of
+        its tokens first occur in them. Otherwise, or if they do not occur, it
+        is all of these words.
 
         Source: get_final_text (run_squad.py:927-1020 of the original).
 
@@ -75,7 +257,7 @@ class SpanTexts:
           last_pieces: <int32>[n].
 
         Returns:
-          begins and ends <int64>[n], characters among `Paragraphs.places`.
+          begins and ends <int64>[n], indices in `Paragraphs.places`.
         """
         words = self._paragraphs.piece_words
         first_word = tf.gather(words, first_pieces)
@@ -108,7 +290,7 @@ class SpanTexts:
         )
 
     def key(self, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """Returns <int64>[n], equal for equal texts of what `find` returned."""
+        """Returns <int64>[n], hashes of the texts that `find` returned."""
         return self._written.key(begins, ends - begins)
 
     def _search(
@@ -119,18 +301,19 @@ class SpanTexts:
         last: tf.Tensor,
         expected: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Finds characters among those of the normalized words.
+        """Finds substrings in the characters of the normalized words.
 
         Args:
-          keys: <int64>[n], what to find.
-          lengths: <int64>[n], how many characters it has.
-          first: <int64>[n], the first place where it may be.
-          last: <int64>[n], the last one, maybe before the first.
-          expected: <int64>[n], where it should be, but others like it may
-            stand before.
+          keys: <int64>[n], hashes of the substrings.
+          lengths: <int64>[n], their lengths.
+          first: <int64>[n], the first possible place.
+          last: <int64>[n], the last possible place; may precede `first`.
+          expected: <int64>[n], the likely place, although an equal substring
+            may occur earlier.
 
         Returns:
-          The first places where it is <int64>[n], and whether there is one.
+          The first places of the substrings <int64>[n], and <bool>[n] whether
+          they were found.
         """
         last = tf.maximum(last, first - 1)
         expected = tf.clip_by_value(expected, first, tf.maximum(last, first))
@@ -158,7 +341,7 @@ class SpanTexts:
 
 
 def _begins_row(values: tf.RaggedTensor) -> tf.Tensor:
-    """Returns <bool>[values], whether each is the first of its row."""
+    """Returns <bool>[values], whether each value is the first of its row."""
     rows = values.value_rowids()
     changes = tf.concat([[True], rows[1:] != rows[:-1]], 0)
     return changes[: tf.size(rows)]
@@ -171,7 +354,7 @@ def _is_continuation(tokens: tf.Tensor) -> tf.Tensor:
 
 
 def _letters(tokens: tf.Tensor, is_continuation: tf.Tensor) -> tf.RaggedTensor:
-    """Returns ragged <int32>[P, None]: code points of pieces, without "##"."""
+    """Returns ragged <int32>[P, None]: code points of tokens, without "##"."""
     bare = tf.strings.substr(
         tokens,
         tf.where(is_continuation, len(vocabulary_lib.CONTINUATION), 0),
@@ -183,18 +366,18 @@ def _letters(tokens: tf.Tensor, is_continuation: tf.Tensor) -> tf.RaggedTensor:
 def _expected_places(
     piece_words: tf.Tensor,
     is_continuation: tf.Tensor,
-    letters_of_pieces: tf.RaggedTensor,
+    letters_of_tokens: tf.RaggedTensor,
     parts: tf.RaggedTensor,
     letters: tf.RaggedTensor,
 ) -> tf.Tensor:
-    """Returns where among the normalized words each piece should be.
+    """Returns where in the normalized words each token is expected.
 
     Args:
       piece_words: <int64>[P].
       is_continuation: <bool>[P].
-      letters_of_pieces: Ragged <int32>[P, None].
-      parts: Ragged <string>[W, None], what WordPiece cuts each word's pieces
-        of; it knows a few more punctuation marks, which part them further.
+      letters_of_tokens: Ragged <int32>[P, None].
+      parts: Ragged <string>[W, None], the parts of each word that WordPiece
+        tokenizes; it splits at a few more punctuation marks.
       letters: Ragged <int32>[parts, None].
 
     Returns:
@@ -203,9 +386,9 @@ def _expected_places(
     count = tf.cumsum(tf.cast(~is_continuation, tf.int64))
     count_before = tf.gather(count, tf.searchsorted(piece_words, piece_words))
     part = tf.gather(parts.row_starts(), piece_words) + count - count_before
-    # A word begins with no continuation, so that there is one before each.
+    # The first token of a word is never a continuation.
     first_of_part = tf.gather(tf.where(~is_continuation)[:, 0], count - 1)
-    start = letters_of_pieces.row_starts()
+    start = letters_of_tokens.row_starts()
     starts = tf.concat([letters.row_starts(), [0]], 0)
     return (
         tf.gather(starts, tf.minimum(part, tf.size(starts, tf.int64) - 1))
@@ -221,19 +404,19 @@ def _find_first(
     first: tf.Tensor,
     last: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the first places where parts of texts are.
+    """Returns the first places of substrings.
 
     Args:
-      substrings: The texts.
-      keys: <int64>[n], of what to find.
-      lengths: <int64>[n], its characters.
-      first: <int64>[n], where to begin the search.
-      last: <int64>[n], where to end it.
+      substrings: The texts to search.
+      keys: <int64>[n], hashes of the substrings to find.
+      lengths: <int64>[n], their lengths.
+      first: <int64>[n], the first places to search.
+      last: <int64>[n], the last places to search.
 
     Returns:
-      <int64>[n], the last place where it is found nowhere.
+      <int64>[n]; `last` where the substring does not occur.
     """
-    # A word without white space, as of Chinese, may be a whole paragraph.
+    # Without white space, as in Chinese, a word may be a whole paragraph.
     distance = tf.reduce_max(last - first)
     step = _SEARCHED_AT_ONCE // tf.maximum(tf.size(first, tf.int64), 1)
     step = tf.maximum(tf.minimum(step, distance), 1)
@@ -254,3 +437,11 @@ def _find_first(
         (tf.constant(0, tf.int64), last),
     )
     return found
+
+
+def _powers(base: int, count: tf.Tensor) -> tf.Tensor:
+    """Returns <int64>[count]: 1, base, base**2 and so on."""
+    signed = (base + _MODULUS // 2) % _MODULUS - _MODULUS // 2
+    return tf.math.cumprod(
+        tf.fill([count], tf.constant(signed, tf.int64)), exclusive=True
+    )

@@ -1,10 +1,10 @@
-"""Questions with paragraphs of any length as rows of the model's length.
+"""Cuts questions with paragraphs of any length into windows, in the graph.
 
 Shapes:
   B: number of questions.
-  P: pieces of all paragraphs.
-  R: number of windows; a paragraph without pieces has none.
-  T: length of the rows, one of the buckets.
+  P: tokens of all paragraphs.
+  R: number of windows; a paragraph without tokens has none.
+  T: row length, one of the buckets.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ class Windows:
     """[CLS] question [SEP] window of the paragraph [SEP].
 
     Attributes:
-      questions: <int64>[R], rising, the question that each window is of.
-      offsets: <int32>[R], where the paragraph's pieces begin in the row.
-      lengths: <int32>[R], how many there are.
-      first_pieces: <int32>[R], which piece, of those of all paragraphs, is the
-        first of them.
+      questions: <int64>[R], ascending, the question of each window.
+      offsets: <int32>[R], where the paragraph's tokens begin in the row.
+      lengths: <int32>[R], the number of the paragraph's tokens in the row.
+      first_pieces: <int32>[R], the index of the first of them among the tokens
+        of all paragraphs.
     """
 
     questions: tf.Tensor
@@ -44,23 +44,23 @@ class Windows:
         max_seq_length: int,
         doc_stride: int,
     ) -> Self:
-        """Returns the windows, each `doc_stride` pieces after the last.
+        """Returns windows that start `doc_stride` tokens apart.
 
         Source: run_squad.py:371-390 of the original.
 
         Args:
-          query_lengths: <int32>[B], pieces of each question, so few that the
-            paragraph has room.
-          piece_splits: <int64>[B + 1], where the pieces of each paragraph
+          query_lengths: <int32>[B], tokens of each question; they must leave
+            room for the paragraph.
+          piece_splits: <int64>[B + 1], where the tokens of each paragraph
             begin, and P.
-          max_seq_length: The most pieces of a window.
-          doc_stride: How far one window begins after the other.
+          max_seq_length: The maximum number of tokens in a window.
+          doc_stride: The distance between the starts of two windows.
         """
         splits = tf.cast(piece_splits, tf.int32)
         lengths = splits[1:] - splits[:-1]
         room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, doc_stride)
-        # Rounded up: as many steps as it takes to see the last piece.
+        # Rounded up: the number of steps to reach the last token.
         steps = -tf.math.floordiv(room - lengths, stride)
         counts = tf.where(lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -80,22 +80,22 @@ class Windows:
 
     @classmethod
     def from_state(cls, state: Mapping[str, tf.Tensor]) -> Self:
-        """Returns what `state` was made of."""
+        """Restores the windows from `state`."""
         return cls(**{x.name: state[x.name] for x in dataclasses.fields(cls)})
 
     def state(self) -> dict[str, tf.Tensor]:
-        """Returns the attributes by name."""
+        """Returns the attributes as tensors by name."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
     @property
     def longest(self) -> tf.Tensor:
-        """<int32>[], the most pieces of a window, the special ones too."""
-        # Where there is no window, it is the smallest of int32.
+        """<int32>[], the length of the longest window with special tokens."""
+        # Without windows, the minimum of int32.
         return tf.reduce_max(self._last_seps) + 1
 
     @property
     def _last_seps(self) -> tf.Tensor:
-        """<int32>[R], where the last [SEP] stands."""
+        """<int32>[R], the position of the last [SEP]."""
         return self.offsets + self.lengths
 
     def rows(
@@ -105,21 +105,21 @@ class Windows:
         length: tf.Tensor,
         vocabulary: Vocabulary,
     ) -> dict[str, tf.Tensor]:
-        """Returns the model's input.
+        """Returns the model's inputs.
 
         Args:
-          queries: Ragged <int32>[B, None], the pieces of questions, as many as
-            `cut` was told, or more.
-          piece_ids: <int32>[P], those of paragraphs.
+          queries: Ragged <int32>[B, None], token ids of the questions, at least
+            as many as in `query_lengths`.
+          piece_ids: <int32>[P], token ids of the paragraphs.
           length: <int32>[], T, at least `longest`.
-          vocabulary: Gives the ids of [CLS], [SEP] and [PAD].
+          vocabulary: Has the ids of [CLS], [SEP] and [PAD].
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
         """
         position, offset = tf.range(length), self.offsets[:, tf.newaxis]
         end = self._last_seps[:, tf.newaxis]
-        # Both texts and the special pieces stand in one vector.
+        # One vector holds the tokens of both texts and the special tokens.
         num_query = tf.size(queries.flat_values)
         cls_index = num_query + tf.size(piece_ids)
         query_starts = tf.cast(queries.row_starts(), tf.int32)
@@ -146,10 +146,10 @@ class Windows:
     def is_max_context(
         self, num_pieces: tf.Tensor, length: tf.Tensor
     ) -> tf.Tensor:
-        """Returns whether no other window shows more around a piece.
+        """Returns whether a token has its maximum context in a window.
 
-        Where the smaller of its contexts, left and right, is greatest, a piece
-        is read; of equal windows in the first.
+        The context of a token is the smaller of its distances to the ends of
+        the window; the first of equal windows wins.
 
         Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
@@ -158,26 +158,26 @@ class Windows:
           length: <int32>[], T, at least `longest`.
 
         Returns:
-          <bool>[R, T], false for all but pieces of the paragraph.
+          <bool>[R, T], False for all but tokens of the paragraph.
         """
         left = tf.range(length) - self.offsets[:, tf.newaxis]
         count = self.lengths[:, tf.newaxis]
-        is_piece = (left >= 0) & (left < count)
-        piece = tf.where(is_piece, self.first_pieces[:, tf.newaxis] + left, -1)
-        # In the arithmetic of `squad_features`, for equal ones to stay equal.
+        is_token = (left >= 0) & (left < count)
+        token = tf.where(is_token, self.first_pieces[:, tf.newaxis] + left, -1)
+        # The arithmetic of `tasks.squad.features`, to preserve ties.
         context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
         score = context + 0.01 * tf.cast(count, tf.float64)
-        best = tf.math.unsorted_segment_max(score, piece, num_pieces)
-        is_best = is_piece & (score == _gather(best, piece))
+        best = tf.math.unsorted_segment_max(score, token, num_pieces)
+        is_best = is_token & (score == _gather(best, token))
         row = tf.range(tf.size(self.lengths))[:, tf.newaxis]
         first = tf.math.unsorted_segment_min(
-            tf.broadcast_to(row, tf.shape(piece)),
-            tf.where(is_best, piece, -1),
+            tf.broadcast_to(row, tf.shape(token)),
+            tf.where(is_best, token, -1),
             num_pieces,
         )
-        return is_best & (row == _gather(first, piece))
+        return is_best & (row == _gather(first, token))
 
 
 def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """Returns `values` at `indices`, and anything where these are -1."""
+    """Returns `values` at `indices`; undefined where these are -1."""
     return tf.gather(values, tf.maximum(indices, 0))

@@ -1,4 +1,4 @@
-"""Labels or a score for each text, or for each pair of texts.
+"""The serving head of classification and regression of texts or pairs.
 
 Shapes:
   B: number of texts.
@@ -18,27 +18,27 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.text import dense_packing
+from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A label of a multi-label problem is given from this probability on.
+# The minimum probability of an assigned label in multi-label problems.
 _THRESHOLD = 0.5
-# A book has thousands of windows, which fit into no memory.
+# Bounds the memory: a book has thousands of windows.
 _MAX_ROWS_AT_ONCE = 64
 
 
-class Classification(head.Head):
+class Classification(head.ServingHead):
     """Serves classifiers of one label or several, and regression.
 
     Args:
-      tokenizer: The one that the model was trained with.
-      max_seq_length: The most pieces of a row.
-      buckets: Lengths that rows may have.
-      labels: Names in the order of the logits; None for regression.
+      tokenizer: The tokenizer of the model.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths.
+      labels: Label names in the order of the logits; None for regression.
       problem_type: "single_label", "multi_label" or "regression".
-      pair: Whether `text_pair` comes beside `text`.
-      doc_stride: How far the windows of a text that is too long begin after
-        each other, in pieces; None truncates it.
+      pair: Whether inputs are pairs, with `text_pair` in addition to `text`.
+      doc_stride: The distance in tokens between the starts of the windows of
+        long texts; None truncates them.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
@@ -80,7 +80,7 @@ class Classification(head.Head):
         )
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs texts or pairs, or the windows of those that are too long."""
+        """Packs texts or pairs, cutting long ones into windows."""
         texts = [strings[name] for name in self.inputs]
         if self.doc_stride is None:
             return Rows(self.pack_texts(*texts))
@@ -91,7 +91,7 @@ class Classification(head.Head):
             self.max_seq_length,
             self.doc_stride,
         )
-        packed = dense_packing.pack(
+        packed = packing.pack_to_bucket(
             windows.tokens_a,
             windows.tokens_b,
             self.buckets,
@@ -102,22 +102,22 @@ class Classification(head.Head):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `label` and `probabilities`, `labels` too, or `score`.
+        """Returns `label` or `labels` with `probabilities`, or `score`.
 
-        Numbers are means over the windows of a text.
+        Probabilities and scores are averaged over the windows of a text.
         """
         values = self._values(outputs["logits"])
         if self.doc_stride is not None:
             values = tf.math.segment_mean(values, rows.state["texts"])
-        return self._describe(values)
+        return self._name(values)
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` does, and `logits`."""
-        del rows  # One of each text.
+        """Returns the outputs of `answer` and `logits`."""
+        del rows  # One per text.
         logits = outputs["logits"]
-        return self._describe(self._values(logits)) | {"logits": logits}
+        return self._name(self._values(logits)) | {"logits": logits}
 
     def _values(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns probabilities or scores, of the shape of `logits`."""
@@ -127,16 +127,16 @@ class Classification(head.Head):
             return tf.sigmoid(logits)
         return tf.nn.softmax(logits)
 
-    def _describe(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _name(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
         if self.problem_type == "regression":
             return {"score": values[:, 0], "outputs": values[:, 0]}
         if self.problem_type == "multi_label":
-            labels = {"labels": self._given_labels(values)}
+            labels = {"labels": self._assigned_labels(values)}
             return labels | all_labels(values, self.labels)
         return choose_label(values, self.labels)
 
-    def _given_labels(self, probs: tf.Tensor) -> tf.Tensor:
-        """Returns the labels that are given, in their order, then "".
+    def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
+        """Returns the assigned labels in the order of their ids, then "".
 
         Args:
           probs: <float32>[B, L].
@@ -145,12 +145,12 @@ class Classification(head.Head):
           <string>[B, L].
         """
         count = len(self.labels)
-        is_given = probs >= _THRESHOLD
-        # Sorts by whether a label is given, then by its number.
-        key = tf.range(count) + tf.where(is_given, 0, count)
+        is_assigned = probs >= _THRESHOLD
+        # Assigned labels first, then by label id.
+        key = tf.range(count) + tf.where(is_assigned, 0, count)
         order = tf.argsort(key, -1)
         number = tf.where(
-            tf.gather(is_given, order, batch_dims=1), order, count
+            tf.gather(is_assigned, order, batch_dims=1), order, count
         )
         return tf.gather(tf.constant([*self.labels, ""]), number)
 
@@ -158,7 +158,7 @@ class Classification(head.Head):
 def choose_label(
     probs: tf.Tensor, labels: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Returns what there is to say of one label of several.
+    """Returns the outputs of single-label classification.
 
     Args:
       probs: <float32>[B, L].
@@ -173,13 +173,13 @@ def choose_label(
 
 
 def all_labels(probs: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Returns `probabilities`, and with names as `classes` and `scores`."""
+    """Returns `probabilities`, and `classes` with their `scores`."""
     classes = tf.tile([list(labels)], [tf.shape(probs)[0], 1])
     return {"probabilities": probs, "classes": classes, "scores": probs}
 
 
 def _is_pair(task: ClassificationTask) -> bool:
-    """Returns whether a model was trained on pairs, if it says so."""
+    """Returns whether a task is known to have pairs of texts."""
     if task.official is not None:
         return task.official.is_pair
     return task.columns is not None and len(task.columns.texts) > 1

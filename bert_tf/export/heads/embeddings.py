@@ -1,4 +1,4 @@
-"""A vector for each text."""
+"""The serving head of text embeddings."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from bert_tf.modeling import heads
 from bert_tf.text.tokenizer import BertTokenizer
 
 
-class Embeddings(head.Head):
-    """Serves what a layer says of a text, pooled over its pieces.
+class Embeddings(head.ServingHead):
+    """Serves the hidden states of a layer, pooled over the tokens of a text.
 
-    [CLS] and [SEP] are pieces, too.
+    [CLS] and [SEP] count as tokens.
 
     Args:
-      tokenizer: The one that the model was trained with.
-      max_seq_length: The most pieces of a row.
-      buckets: Lengths that rows may have.
-      config: The shape of the model.
+      tokenizer: The tokenizer of the model.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths.
+      config: The configuration of the model.
       pooling: "mean", "cls" or "max". In a left-to-right model, whose [CLS]
-        has seen nothing, "cls" is the last piece.
-      layer: Which layer, from 0, or from -1.
+        attends to nothing else, "cls" is the last token.
+      layer: The index of the layer, from 0, or from -1 backward.
 
     Raises:
       UserError: If the model has no such layer.
@@ -74,7 +74,7 @@ class Embeddings(head.Head):
         )
 
     def model_values(self) -> dict[str, Any]:
-        """Returns what ends the model with the layer."""
+        """Returns the settings that make the layer the last one."""
         count = self.layer % self.config.num_hidden_layers + 1
         config = dataclasses.replace(self.config, num_hidden_layers=count)
         return {"config": config.to_dict(), "has_pooler": False}
@@ -89,22 +89,21 @@ class Embeddings(head.Head):
         """Returns `embedding` <float32>[B, hidden size].
 
         Args:
-          outputs: `sequence_output` <float>[B, T, hidden size], of a model
-            that ends with the layer.
+          outputs: `sequence_output` <float>[B, T, hidden size] of the layer.
           rows: What `pack` returned.
         """
         input_mask = rows.inputs[INPUT_MASK.name]
         states = tf.cast(outputs["sequence_output"], tf.float32)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
-        is_piece = tf.expand_dims(input_mask, -1) > 0
+        is_token = tf.expand_dims(input_mask, -1) > 0
         if self.pooling == "mean":
-            counts = tf.reduce_sum(tf.cast(is_piece, tf.float32), 1)
-            total = tf.reduce_sum(tf.where(is_piece, states, 0.0), 1)
-            # Rows of ids may be all padding.
+            counts = tf.reduce_sum(tf.cast(is_token, tf.float32), 1)
+            total = tf.reduce_sum(tf.where(is_token, states, 0.0), 1)
+            # Clients may send rows of padding only.
             embedding = total / tf.maximum(counts, 1.0)
         elif self.pooling == "max":
-            lowest = tf.where(is_piece, states, tf.float32.min)
-            embedding = tf.reduce_max(lowest, 1)
+            masked = tf.where(is_token, states, tf.float32.min)
+            embedding = tf.reduce_max(masked, 1)
         elif self.config.left_to_right:
             embedding = heads.take_last_token(states, input_mask)
         else:
@@ -118,5 +117,5 @@ class Embeddings(head.Head):
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` does."""
+        """Returns the outputs of `answer`."""
         return self.answer(outputs, rows)

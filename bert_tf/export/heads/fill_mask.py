@@ -1,4 +1,4 @@
-"""What a pretrained model expects in place of [MASK]s."""
+"""The serving head that predicts the tokens at [MASK]s."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.text import dense_packing
+from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -21,31 +21,30 @@ _POSITIONS = "masked_lm_positions"
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# How many there may be in memory at once: 128 MiB, and as much again for the
-# probabilities. A batch of rows of nothing but [MASK]s would have gigabytes.
+# The maximum in memory at once: 128 MiB, and the same for the probabilities. A
+# batch of rows with nothing but [MASK]s would have gigabytes.
 _MAX_LOGITS = 1 << 25
 
 
-class FillMask(head.Head):
+class FillMask(head.ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
-    Only [MASK] is special in a text: other names in brackets are text. Pieces
-    behind the longest length are lost, and [MASK]s among them.
+    Only [MASK] is special in a text: other names in brackets are text. Tokens
+    beyond the maximum length are truncated, with any [MASK]s among them.
 
-    Shapes, beside those of `head`:
-      P: the most [MASK]s of a text.
+    Shapes, in addition to those of `head`:
+      P: maximum number of [MASK]s in a text.
       k: candidates.
       V: size of the vocabulary.
 
     Args:
-      tokenizer: The one that the model was trained with, without special
-        tokens of its own.
-      max_seq_length: The most pieces of a row.
-      buckets: Lengths that rows may have.
-      top_k: How many candidates.
+      tokenizer: The tokenizer of the model, without preserving special tokens.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths.
+      top_k: The number of candidates.
 
     Raises:
-      UserError: If there are not as many pieces as candidates.
+      UserError: If `top_k` exceeds the size of the vocabulary.
     """
 
     inputs = ("text",)
@@ -78,27 +77,27 @@ class FillMask(head.Head):
         )
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs texts, in which "[MASK]" is one piece."""
+        """Packs texts, in which "[MASK]" is one token."""
         parts = tf.strings.split(strings["text"], vocabulary_lib.MASK)
         vocabulary = self.tokenizer.vocabulary
-        pieces = _join(
+        tokens = _join(
             parts,
             self.tokenizer.tokenize(parts.flat_values),
             tf.fill([tf.size(parts.flat_values)], vocabulary.mask_id),
         )
         return self.ids_rows(
-            dense_packing.pack(pieces, None, self.buckets, vocabulary)
+            packing.pack_to_bucket(tokens, None, self.buckets, vocabulary)
         )
 
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns pieces and places, "[MASK]" as one piece."""
+        """Returns token ids and offsets, "[MASK]" as one token."""
         parts = tf.strings.split(text, vocabulary_lib.MASK)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # Where in its text each part begins, and the [MASK] before it ends.
+        # Where each part begins in its text, and the [MASK] before it ends.
         size = len(vocabulary_lib.MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)
@@ -112,17 +111,17 @@ class FillMask(head.Head):
         )
 
     def model_values(self) -> dict[str, Any]:
-        """Returns what leaves out the next-sentence head."""
+        """Returns the settings that leave out the next-sentence head."""
         return {"heads": ["masked_lm"]}
 
     def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns fewer, the more [MASK]s there are in a row."""
+        """Returns fewer rows, the more [MASK]s a row has."""
         most = tf.maximum(tf.shape(inputs[_POSITIONS])[1], 1)
         of_row = most * len(self.tokenizer.vocabulary)
         return tf.maximum(_MAX_LOGITS // of_row, 1)
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the best of the vocabulary, <int32> and <float32>[B, P, k].
+        """Returns the best candidates, <int32> and <float32>[B, P, k].
 
         Args:
           outputs: `masked_lm_logits` <float>[B, P, V].
@@ -132,7 +131,7 @@ class FillMask(head.Head):
         return {_IDS: ids, _PROBABILITIES: probs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
-        """Returns rows of which only [MASK]s are predicted.
+        """Returns rows with the positions of their [MASK]s.
 
         Args:
           inputs: `input_ids`, `input_mask` and `segment_ids`, <int32>[B, T].
@@ -143,7 +142,7 @@ class FillMask(head.Head):
         count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
         most = tf.reduce_max(tf.concat([count, [0]], 0))
         length = tf.shape(is_mask)[1]
-        # The first are the greatest; what is no [MASK] comes behind.
+        # The first positions have the greatest values, other tokens have 0.
         from_end = tf.where(is_mask, length - tf.range(length), 0)
         from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
         is_mask = from_end > 0
@@ -159,25 +158,26 @@ class FillMask(head.Head):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Names the candidates.
+        """Returns the candidates for each [MASK].
 
         Args:
-          outputs: `masked_lm_logits` <float>[B, P, V], or what is kept of them.
-          rows: What `pack` returned.
+          outputs: `masked_lm_logits` <float>[B, P, V], or the results of
+            `condense`.
+          rows: The result of `pack`.
 
         Returns:
-          `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] of
-          each text's [MASK]s from left to right, the most likely first; behind
-          a text's last [MASK] "" and 0.
+          `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] for
+          the [MASK]s of each text from left to right, the most likely first;
+          padded with "" and 0.
         """
         return self._name(*self._best(outputs, rows))
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` does, and `token_ids` <int32>[B, P, k].
+        """Returns the outputs of `answer` and `token_ids` <int32>[B, P, k].
 
-        Behind a row's last [MASK] `token_ids` are -1.
+        `token_ids` are padded with -1.
         """
         ids, probs = self._best(outputs, rows)
         return self._name(ids, probs) | {"token_ids": ids}
@@ -203,21 +203,21 @@ class FillMask(head.Head):
 
 
 def _join(
-    parts: tf.RaggedTensor, pieces: tf.RaggedTensor, of_masks: tf.Tensor
+    parts: tf.RaggedTensor, values: tf.RaggedTensor, of_masks: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Returns what belongs to the pieces of texts, [MASK]s among them.
+    """Joins the values of tokens between [MASK]s with those of the [MASK]s.
 
     Args:
-      parts: What is around the [MASK]s, ragged <string>[B, None].
-      pieces: What belongs to the pieces of each part, ragged <int32>[number of
-        parts, None].
-      of_masks: What belongs to the [MASK] before each part, <int32>[number of
+      parts: The strings around the [MASK]s, ragged <string>[B, None].
+      values: The values of the tokens of each part, such as ids or offsets,
+        ragged <int32>[number of parts, None].
+      of_masks: The value of the [MASK] before each part, <int32>[number of
         parts].
 
     Returns:
       Ragged <int32>[B, None].
     """
-    # Between two parts of a text there is a [MASK].
+    # A [MASK] separates two parts of a text.
     rows = parts.value_rowids()
     follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
     masks = tf.RaggedTensor.from_row_lengths(
@@ -225,7 +225,7 @@ def _join(
         tf.cast(follows, tf.int64),
         validate=False,
     )
-    joined = tf.concat([masks, pieces], axis=1)
+    joined = tf.concat([masks, values], axis=1)
     return tf.RaggedTensor.from_row_splits(
         joined.flat_values,
         tf.gather(joined.row_splits, parts.row_splits),
@@ -234,7 +234,7 @@ def _join(
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
-    """Returns places behind others, one of those for each row."""
+    """Adds an offset to the places of each row."""
     return places.with_flat_values(
         places.flat_values + tf.gather(by, places.value_rowids())
     )

@@ -1,13 +1,13 @@
-"""What turns strings into a model's input, and its output into answers.
+"""The base class of serving heads: strings to model inputs, outputs to answers.
 
-All of it is in graph, from operators that TensorFlow Serving has linked since
-2.12. Between `pack` and `answer` stands the model, so that another engine may
-stand in its place: what goes from one to the other is dense and has names.
+A serving head runs in the graph, with operators that TensorFlow Serving has
+linked since 2.12. The model runs between `pack` and `answer`; the tensors
+between them are dense and named, so that another engine can replace it.
 
 Shapes:
-  B: batch size, of what the user sends.
-  R: rows of the model: B, or more where long texts have several windows.
-  T: length of the rows, one of the buckets.
+  B: batch size of the request.
+  R: rows of the model: B, or more if long texts have several windows.
+  T: row length, one of the buckets.
 """
 
 import abc
@@ -26,7 +26,7 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.text import dense_packing
+from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
 _MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
@@ -34,13 +34,13 @@ _MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What a head is built from.
+    """The model and the settings that a serving head is built from.
 
     Attributes:
       stored: The model.
-      config: What the user asks for.
-      max_seq_length: The most pieces of a row.
-      buckets: Lengths that rows may have, rising; the last is
+      config: The flags.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths in ascending order; the last one is
         `max_seq_length`.
     """
 
@@ -52,45 +52,45 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What `pack` makes of strings.
+    """Packed rows: the model's inputs, and the state that `answer` needs.
 
     Attributes:
-      inputs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T];
-        [B, choices, T] of multiple choice; `masked_lm_positions` <int32>[B, P]
-        beside them where pieces are predicted.
-      state: What `answer` must know beside; dense tensors by name.
+      inputs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T],
+        or [B, choices, T] for multiple choice; with `masked_lm_positions`
+        <int32>[B, P] if tokens are predicted.
+      state: Other dense tensors that `answer` needs, by name.
     """
 
     inputs: dict[str, tf.Tensor]
     state: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
-class Head(abc.ABC):
-    """How one kind of model is served.
+class ServingHead(abc.ABC):
+    """The serving front end of one kind of model.
 
     Args:
-      tokenizer: The one that the model was trained with.
-      max_seq_length: The most pieces of a row.
-      buckets: Lengths that rows may have, rising; the last is
+      tokenizer: The tokenizer of the model.
+      max_seq_length: The maximum number of tokens in a row.
+      buckets: The allowed row lengths in ascending order; the last one is
         `max_seq_length`.
     """
 
-    # The names of the strings that `pack` takes.
+    # The names of the input strings.
     inputs: ClassVar[tuple[str, ...]]
     # The names of the model's outputs that `answer` reads.
     outputs: ClassVar[tuple[str, ...]]
-    # Whether it reads those of padding, too.
+    # Whether `answer` reads the outputs of padding, too.
     reads_padding: bool = False
-    # TensorFlow Serving's other interfaces, where they fit: `answer` then
-    # returns `classes` and `scores` ("classify") or `outputs` ("regress") too.
+    # The method of TensorFlow Serving's other interfaces, if any: `answer` then
+    # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
     method: Literal["classify", "regress"] | None = None
-    # The fields of `SavedModelConfig` that this head reads, of those that not
-    # all heads do; each is an attribute, too.
+    # The fields of `SavedModelConfig` that this head reads but some others do
+    # not; each is an attribute, too.
     flags: ClassVar[tuple[str, ...]] = ()
-    # Whether there is one row of each text whose attention can be looked at.
+    # Whether each text has a row for the signature `attention`.
     has_attention: ClassVar[bool] = True
-    # The most rows for the model to compute at once, where one text can have
-    # any number of them; None where rows are as many as texts.
+    # The maximum number of rows to compute at once if a text can have any
+    # number of rows; None if every text has one.
     max_rows_at_once: ClassVar[int | None] = None
 
     def __init__(
@@ -104,34 +104,38 @@ class Head(abc.ABC):
         self.buckets = tuple(buckets)
 
     @classmethod
-    @abc.abstractmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of a stored model.
 
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
+        return cls(
+            source.stored.build_tokenizer(),
+            source.max_seq_length,
+            source.buckets,
+        )
 
     def settings(self) -> dict[str, Any]:
-        """Returns what the head was built with: `flags` and their values."""
+        """Returns the settings of the head: the values of `flags` by name."""
         return {name: getattr(self, name) for name in self.flags}
 
     def model_values(self) -> dict[str, Any]:
-        """Returns arguments of the model that leave out what nothing reads.
+        """Returns arguments of `modeling.inference.prepare`.
 
-        They are those of `bert_tf.modeling.inference.prepare`.
+        They leave out the parts of the model whose outputs are not read.
         """
         return {}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns what `pack` takes: by default vectors of strings, [B]."""
+        """Returns the specs of the input strings, by default <string>[B]."""
         return {
             name: tf.TensorSpec([None], tf.string, name=name)
             for name in self.inputs
         }
 
     def ids_specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns what the model takes: by default <int32>[R, T] each."""
+        """Returns the specs of the token ids, by default <int32>[R, T] each."""
         return {
             name: tf.TensorSpec([None, None], tf.int32, name=name)
             for name in _MODEL_INPUTS
@@ -140,12 +144,12 @@ class Head(abc.ABC):
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns the rows whose attention can be looked at, one of each text.
+        """Returns the rows for the signature `attention`, one per text.
 
-        By default one text or a pair, truncated.
+        By default texts or pairs are truncated.
 
         Args:
-          strings: As for `pack`.
+          strings: A tensor for each of `inputs`.
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
@@ -155,14 +159,14 @@ class Head(abc.ABC):
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns the pieces that the model is given of texts, and places.
+        """Returns the tokens of texts and their byte offsets.
 
         Args:
           text: <string>[B].
 
         Returns:
-          Ids, and where in the text they start and end, in bytes; ragged
-          <int32>[B, None] each.
+          Token ids, and where in the text they start and end, in bytes;
+          ragged <int32>[B, None] each.
         """
         return self.tokenizer.tokenize_with_offsets(text)
 
@@ -171,54 +175,54 @@ class Head(abc.ABC):
         """Tokenizes and packs strings, padded to one of the buckets.
 
         Args:
-          strings: A tensor of `input_specs` for each of `inputs`.
+          strings: A tensor for each of `inputs`.
         """
 
     @abc.abstractmethod
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what users get; the first axis of each tensor is B.
+        """Returns the answer to a request; the first axis of each tensor is B.
 
         Args:
-          outputs: What the model returns for `rows.inputs`.
-          rows: What `pack` returned.
+          outputs: The model's outputs for `rows.inputs`.
+          rows: The result of `pack`.
         """
 
     def pick(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns what `answer` reads of a model's outputs, tensors by name.
+        """Returns the outputs of the model that `answer` reads.
 
         Args:
-          outputs: What the model returns for rows.
+          outputs: All outputs of the model.
         """
         return {name: outputs[name] for name in self.outputs}
 
     def rows_at_once(
         self, inputs: Mapping[str, tf.Tensor]
     ) -> int | tf.Tensor | None:
-        """Returns the most rows to compute at once, <int32>[]; None for all.
+        """Returns the maximum number of rows per call, <int32>[]; None for all.
 
         Args:
-          inputs: What the model takes.
+          inputs: The inputs of the model.
         """
-        del inputs  # Of most heads a row needs as much as any other.
+        del inputs  # For most heads, all rows need the same memory.
         return self.max_rows_at_once
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns what is kept of rows that are computed apart from others.
+        """Reduces the outputs for some of the rows to the tensors to keep.
 
-        `answer` reads it in place of the model's outputs.
+        `answer` reads them in place of the model's outputs.
 
         Args:
-          outputs: What the model returns for the rows.
+          outputs: The model's outputs for some rows.
         """
         return self.pick(outputs)
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
-        """Returns the model's input for ids that users send: by default these.
+        """Returns the rows for token ids that a client sends.
 
         Args:
-          inputs: A tensor of `ids_specs` for each of their names.
+          inputs: A tensor for each of `ids_specs`.
         """
         return Rows(dict(inputs))
 
@@ -226,31 +230,17 @@ class Head(abc.ABC):
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what users get who send ids: nothing that needs strings.
+        """Returns the answer to a request with token ids.
 
         Args:
-          outputs: What the model returns for `rows.inputs`.
-          rows: What `ids_rows` returned.
+          outputs: The model's outputs for `rows.inputs`.
+          rows: The result of `ids_rows`.
         """
-
-    def trim(self, packed: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Cuts rows to the smallest bucket that holds them all.
-
-        Args:
-          packed: What `packing.pack` returns, <int32>[R, max_seq_length].
-
-        Returns:
-          The same, <int32>[R, T].
-        """
-        longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
-        # An empty batch has the smallest of int32 here, and so the first.
-        length = dense_packing.choose_length(longest, self.buckets)
-        return {name: x[..., :length] for name, x in packed.items()}
 
     def pack_texts(
         self, text: tf.Tensor, text_pair: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the model's input for texts, or for pairs of texts.
+        """Returns the model's inputs for texts or pairs of texts.
 
         Args:
           text: <string>[R].
@@ -259,7 +249,7 @@ class Head(abc.ABC):
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
         """
-        return dense_packing.pack(
+        return packing.pack_to_bucket(
             self.tokenizer.tokenize(text),
             None if text_pair is None else self.tokenizer.tokenize(text_pair),
             self.buckets,

@@ -1,44 +1,32 @@
-"""Which of its choices goes with a text.
+"""The serving head of multiple choice.
 
 Shapes:
   B: number of texts.
-  C: the most choices that a text has.
-  T: pieces of a row.
+  C: maximum number of choices of a text.
+  T: tokens per row.
 """
 
 from collections.abc import Mapping
 from typing import ClassVar
-from typing import Self
 
 import tensorflow as tf
 
 from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
-from bert_tf.export.heads.head import Source
 
 
-class MultipleChoice(head.Head):
+class MultipleChoice(head.ServingHead):
     """Serves models for multiple choice.
 
-    A text with fewer choices than others has "" in place of those it lacks,
-    which get no probability. Where the text itself is "" the choices stand
-    alone, as for models that were trained without a context.
+    Missing choices are "", and have probability 0. If the text itself is "",
+    the choices are packed alone, as for models trained without a context.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # A text has several rows.
+    # Each text has several rows.
     has_attention = False
-
-    @classmethod
-    def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model for multiple choice."""
-        return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
-        )
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns `text` <string>[B] and `choices` <string>[B, C]."""
@@ -48,14 +36,14 @@ class MultipleChoice(head.Head):
         }
 
     def ids_specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns what the model takes, <int32>[B, C, T] each."""
+        """Returns the specs of the token ids, <int32>[B, C, T] each."""
         return {
             name: tf.TensorSpec([None, None, None], spec.dtype, name=name)
             for name, spec in super().ids_specs().items()
         }
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs each choice behind its text; the longer is truncated first."""
+        """Packs each choice after its text, truncating the longer one first."""
         choices = strings["choices"]
         shape = tf.shape(choices)
         text = tf.repeat(strings["text"], shape[1])
@@ -76,14 +64,14 @@ class MultipleChoice(head.Head):
     ) -> dict[str, tf.Tensor]:
         """Returns `index` <int32>[B] and `probabilities` <float32>[B, C]."""
         logits, is_there = outputs["logits"], rows.state["is_there"]
-        # A text without any choice, whose answer means nothing, gets numbers.
+        # Avoids NaN for a text without any choice.
         is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
         return self._answer(tf.where(is_there, logits, tf.float32.min))
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` does where no choice is lacking."""
+        """Returns the outputs of `answer`, as no choice is missing."""
         del rows
         return self._answer(outputs["logits"])
 
@@ -91,7 +79,7 @@ class MultipleChoice(head.Head):
         probs = tf.nn.softmax(logits)
         shape = tf.shape(probs)
         names = tf.strings.as_string(tf.range(shape[1]))
-        # No Examples have no choices, and of none there is no best.
+        # An empty batch of Examples has no choices, and argmax needs one.
         missing = tf.cast(shape[1] == 0, tf.int32)
         padded = tf.pad(probs, [[0, 0], [0, missing]])
         return {

@@ -1,55 +1,44 @@
-"""Whether one text follows another, as in pretraining."""
+"""The serving head of next-sentence prediction."""
 
 from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
-from typing import Self
 
 import tensorflow as tf
 
 from bert_tf.export.heads import classification
 from bert_tf.export.heads import head
 from bert_tf.export.heads.head import Rows
-from bert_tf.export.heads.head import Source
 
 # In the order of the logits (create_pretraining_data.py:326 of the original).
 LABELS = ("is_next", "not_next")
 
 
-class NextSentence(head.Head):
+class NextSentence(head.ServingHead):
     """Serves the next-sentence head of pretrained models."""
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     outputs: ClassVar[tuple[str, ...]] = ("next_sentence_logits",)
     method = "classify"
 
-    @classmethod
-    def build(cls, source: Source) -> Self:
-        """Returns the head of a pretrained model."""
-        return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
-        )
-
     def model_values(self) -> dict[str, Any]:
-        """Returns what leaves out the masked-LM head."""
+        """Returns the settings that leave out the masked-LM head."""
         return {"heads": ["next_sentence"]}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs pairs; the longer text is truncated first."""
+        """Packs pairs, truncating the longer text first."""
         return Rows(self.pack_texts(strings["text"], strings["text_pair"]))
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns `label` and `probabilities`."""
-        del rows  # One of each pair.
+        del rows  # One per pair.
         probs = tf.nn.softmax(outputs["next_sentence_logits"])
         return classification.choose_label(probs, LABELS)
 
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` does."""
+        """Returns the outputs of `answer`."""
         return self.answer(outputs, rows)

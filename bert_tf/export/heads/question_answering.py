@@ -1,4 +1,4 @@
-"""The words of a paragraph that answer a question."""
+"""The serving head of extractive question answering (SQuAD)."""
 
 import dataclasses
 import math
@@ -13,8 +13,8 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads import answer_spans
 from bert_tf.export.heads import answer_windows
 from bert_tf.export.heads import head
-from bert_tf.export.heads.answer_paragraphs import Paragraphs
 from bert_tf.export.heads.answer_spans import Spans
+from bert_tf.export.heads.answer_texts import Paragraphs
 from bert_tf.export.heads.answer_texts import SpanTexts
 from bert_tf.export.heads.answer_windows import Windows
 from bert_tf.export.heads.head import Rows
@@ -22,27 +22,27 @@ from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.squad import task as squad
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.text import dense_packing
+from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
 _QUESTION, _CONTEXT = "question", "context"
 _IS_MAX_CONTEXT = "is_max_context"
-# Of so many times the spans that are wanted the texts are compared at first;
-# where too many are equal, of so many times as many.
+# The texts of `_FIRST_LIMIT` * n_best_size spans are compared first; if too
+# many are equal, those of `_MORE` times as many.
 _FIRST_LIMIT, _MORE = 2, 4
 
 
-class QuestionAnswering(head.Head):
-    """Serves models of SQuAD, as `bert_tf.tasks.squad.task` predicts with them.
+class QuestionAnswering(head.ServingHead):
+    """Serves SQuAD models with the predictions of `bert_tf.tasks.squad.task`.
 
-    Shapes, beside those of `head`:
+    Shapes, in addition to those of `head`:
       n: n_best_size.
 
     Args:
-      tokenizer: The one that the model was trained with.
-      max_seq_length: The most pieces of a window.
-      buckets: Lengths that windows may have.
-      task: Says how windows are cut and answers chosen.
+      tokenizer: The tokenizer of the model.
+      max_seq_length: The maximum number of tokens in a window.
+      buckets: The allowed window lengths.
+      task: The settings of windows and of the choice of answers.
 
     Raises:
       UserError: If the lengths leave no room for the paragraph.
@@ -56,7 +56,7 @@ class QuestionAnswering(head.Head):
         "n_best_size",
         "max_answer_length",
     )
-    # A book has thousands of windows.
+    # Bounds the memory: a book has thousands of windows.
     max_rows_at_once = 32
 
     def __init__(
@@ -70,9 +70,9 @@ class QuestionAnswering(head.Head):
         least = task.max_query_length + answer_windows.NUM_SPECIAL_TOKENS + 1
         if max_seq_length < least:
             raise UserError(
-                "--max_seq_length must be greater by "
-                f"{least - task.max_query_length} than --max_query_length="
-                f"{task.max_query_length}, for the paragraph to have room. "
+                f"--max_seq_length must be at least {least}, "
+                f"{least - task.max_query_length} more than --max_query_length="
+                f"{task.max_query_length}, to leave room for the paragraph. "
                 f"Received: {max_seq_length}."
             )
         self.task = task
@@ -80,11 +80,11 @@ class QuestionAnswering(head.Head):
 
     @classmethod
     def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model; flags replace what it has."""
-        given = {name: getattr(source.config, name) for name in cls.flags}
+        """Returns the head of a stored model; flags override its settings."""
+        flags = {name: getattr(source.config, name) for name in cls.flags}
         task = dataclasses.replace(
             tasks.from_stored(source.stored),
-            **{name: x for name, x in given.items() if x is not None},
+            **{name: x for name, x in flags.items() if x is not None},
         )
         return cls(
             source.stored.build_tokenizer(),
@@ -94,15 +94,15 @@ class QuestionAnswering(head.Head):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Returns how windows are cut and answers chosen."""
+        """Returns the settings of windows and of the choice of answers."""
         return {name: getattr(self.task, name) for name in self.flags}
 
     def model_values(self) -> dict[str, Any]:
-        """Returns what leaves out the pooler."""
+        """Returns the settings that leave out the pooler."""
         return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Makes windows of paragraphs that are too long."""
+        """Packs questions with paragraphs, cutting long ones into windows."""
         task = self.task
         queries = self.tokenizer.tokenize(strings[_QUESTION])
         paragraphs = Paragraphs.read(strings[_CONTEXT], self.tokenizer)
@@ -115,7 +115,7 @@ class QuestionAnswering(head.Head):
             self.max_seq_length,
             task.doc_stride,
         )
-        length = dense_packing.choose_length(windows.longest, self.buckets)
+        length = packing.choose_length(windows.longest, self.buckets)
         is_max_context = windows.is_max_context(
             tf.size(paragraphs.piece_ids), length
         )
@@ -131,18 +131,18 @@ class QuestionAnswering(head.Head):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Chooses answers, as `SquadTask.describe` has them.
+        """Chooses the answers that `SquadTask` predicts.
 
         Args:
           outputs: `start_logits` and `end_logits` <float>[R, T].
-          rows: What `pack` returned.
+          rows: The result of `pack`.
 
         Returns:
           `answer` <string>[B], "" for none; `start` and `end` <int32>[B], in
           characters of the context as Python counts them, -1 for none;
           `score` and `no_answer_score` <float32>[B], the probabilities of the
-          answer, and of there being none, among the n best. Of SQuAD 1.1 every
-          question has an answer: there `no_answer_score` is 0.
+          answer and of "no answer" among the n best. In SQuAD 1.1, where every
+          question has an answer, `no_answer_score` is 0.
         """
         task = self.task
         start_logits = tf.cast(outputs[squad.START_LOGITS], tf.float32)
@@ -185,11 +185,11 @@ class QuestionAnswering(head.Head):
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """What is said of each question.
+    """The choice between the best span and "no answer" for each question.
 
     Attributes:
-      is_answered: <bool>[B], whether by its best span; else there is no answer.
-      score: <float64>[B], the probability of what is chosen.
+      is_answered: <bool>[B], whether the best span was chosen.
+      score: <float64>[B], the probability of the choice.
       no_answer_score: <float64>[B].
     """
 
@@ -201,10 +201,10 @@ class _Chosen:
 def _n_best_scores(
     spans: Spans, texts: SpanTexts, n_best_size: int
 ) -> tf.Tensor:
-    """Returns the scores of the best spans whose texts differ.
+    """Returns the scores of the best spans with distinct texts.
 
     Returns:
-      <float64>[B, n], falling; -inf where there are no more.
+      <float64>[B, n], descending, padded with -inf.
     """
     no_scores = tf.fill(
         [tf.size(spans.counts), n_best_size],
@@ -245,17 +245,17 @@ def _n_best_scores(
 
 
 def _is_new(keys: tf.Tensor, questions: tf.Tensor) -> tf.Tensor:
-    """Returns whether a question has not had a text before.
+    """Returns whether a text is the first of its kind for a question.
 
     Args:
-      keys: <int64>[n], of texts.
-      questions: <int64>[n], rising.
+      keys: <int64>[n], hashes of texts.
+      questions: <int64>[n], ascending.
 
     Returns:
       <bool>[n].
     """
     _, text = tf.unique(keys)
-    # Both are smaller than n.
+    # Both numbers are smaller than n.
     count = tf.size(keys, tf.int64)
     _, pair = tf.unique(tf.cast(text, tf.int64) + count * questions)
     index = tf.range(tf.size(pair))
@@ -275,14 +275,14 @@ def _choose(
       spans: The spans.
       scores: <float64>[B, n], from `_n_best_scores`.
       nulls: <float64>[B], the scores of "no answer"; None for SQuAD 1.1.
-      threshold: By how much "no answer" may be ahead.
+      threshold: The score difference above which "no answer" is chosen.
     """
     if nulls is None:
         has_span = spans.counts > 0
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # Of equals "no answer" comes last; ahead of any it takes its place.
+    # "No answer" ranks after equal scores; within the n best it replaces one.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )
@@ -290,7 +290,7 @@ def _choose(
     is_kept = tf.range(n_best_size) < num_kept[:, tf.newaxis]
     scores = tf.where(is_kept, scores, -math.inf)
     probs = _softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
-    # In the order of Python's sums.
+    # The order of the additions in Python.
     has_span = scores[:, 0] > -math.inf
     best = tf.where(has_span, spans.splits[:-1], 0)
     null_odds = (
@@ -307,21 +307,21 @@ def _choose(
 
 
 def _softmax(scores: tf.Tensor) -> tf.Tensor:
-    """Returns <float64>[B, n], probabilities; nan where all are -inf."""
+    """Returns probabilities <float64>[B, n]; NaN where all scores are -inf."""
     greatest = tf.reduce_max(scores, axis=1, keepdims=True)
     exponentials = tf.exp(scores - greatest)
     return exponentials / tf.reduce_sum(exponentials, axis=1, keepdims=True)
 
 
 def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """Returns `values` at `indices`, 0 behind the last."""
+    """Returns `values` at `indices`, 0 past the end."""
     return tf.gather(tf.concat([values, [0]], 0), indices)
 
 
 def _name(
     chosen: _Chosen, spans: Spans, texts: SpanTexts, paragraphs: Paragraphs
 ) -> dict[str, tf.Tensor]:
-    """Returns the answers with their texts and places."""
+    """Returns the answers with their texts and offsets."""
     rows = tf.where(chosen.is_answered)  # [answered, 1]
     questions = rows[:, 0]
     best = tf.gather(spans.splits, questions)

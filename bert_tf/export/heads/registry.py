@@ -1,4 +1,4 @@
-"""All heads, and which models have them."""
+"""The registry of serving heads, and the models that they serve."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.embeddings import Embeddings
 from bert_tf.export.heads.fill_mask import FillMask
-from bert_tf.export.heads.head import Head
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.multiple_choice import MultipleChoice
 from bert_tf.export.heads.next_sentence import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
@@ -21,13 +21,13 @@ class Entry:
     """A head that can be exported.
 
     Attributes:
-      head: The class.
-      kinds: Kinds of stored models that have it, keys of `weight_map.HEADS`.
-      model_kind: The kind of model that computes for it, where that is not
-        the stored one.
+      head: The class of the head.
+      kinds: The kinds of stored models with the head, keys of
+        `weight_map.HEADS`.
+      model_kind: The kind of model to build, if not the stored one.
     """
 
-    head: type[Head]
+    head: type[ServingHead]
     kinds: tuple[str, ...]
     model_kind: str | None = None
 
@@ -37,7 +37,7 @@ class Entry:
         return self.head.flags
 
 
-# Of several heads of a model the first is meant unless told otherwise.
+# The first head of a model is the default.
 ENTRIES: Mapping[str, Entry] = {
     "classification": Entry(Classification, ("classification",)),
     "question_answering": Entry(QuestionAnswering, ("question_answering",)),
@@ -50,25 +50,25 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def choose(name: str, stored: StoredModel) -> str:
-    """Returns the name of the head that is meant.
+    """Resolves --head to the name of a head.
 
     Args:
-      name: One of `ENTRIES`, or "auto" for the first that the model has.
+      name: One of `ENTRIES`, or "auto" for the first head of the model.
       stored: The model.
 
     Raises:
-      UserError: If the model has no such head.
+      UserError: If the model does not have the head.
     """
     kind = stored.task["kind"]
     of_model = [key for key, entry in ENTRIES.items() if kind in entry.kinds]
     variant = stored.task.get("variant")
     if variant is not None:
-        # A task of its own, whose predictions are made of the same outputs.
+        # A custom task, which derives its own predictions from the outputs.
         of_model = [key for key in of_model if ENTRIES[key].model_kind]
         if name == "auto":
             raise UserError(
                 f"The model in {stored.path} is for the task {variant!r}, "
-                f"which no export knows; --head={' or '.join(of_model)} "
+                f"which exports do not support; --head={' or '.join(of_model)} "
                 "exports its encoder."
             )
     if name == "auto":

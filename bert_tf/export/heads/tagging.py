@@ -1,10 +1,10 @@
-"""Tags of words: raw text in, words and their tags and places out.
+"""The serving head of token classification: raw text in, tagged words out.
 
 Shapes:
   B: number of texts.
   W: words of the longest text.
   R: rows of the model, which are windows; at least B.
-  T: length of the rows.
+  T: row length.
   L: number of labels.
 """
 
@@ -18,33 +18,33 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.export.heads import word_windows
-from bert_tf.export.heads.head import Head
 from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.tagging.examples import OUTSIDE
-from bert_tf.text import dense_packing
-from bert_tf.text import word_splitting
+from bert_tf.text import packing
+from bert_tf.text import words as words_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
 _NONE = -1
 
 
-class Tagging(Head):
-    """Words of `text`, and a tag for each.
+class Tagging(ServingHead):
+    """Splits `text` into words and tags each word.
 
-    Long texts are read in windows; each text by itself.
+    Long texts are cut into windows.
 
     Args:
-      tokenizer: As for `Head`, like the next two.
-      max_seq_length: The most pieces of a window.
-      buckets: Lengths that windows may have.
+      tokenizer: The tokenizer of the model.
+      max_seq_length: The maximum number of tokens in a window.
+      buckets: The allowed window lengths.
       labels: The tags in the order of their ids.
-      stride: How many pieces further each window begins, at most; None for
-        one window only, so that words behind it are tagged "O".
+      stride: The maximum distance in tokens between the starts of two windows;
+        None for a single window, after which words are tagged "O".
 
     Raises:
-      UserError: If windows would leave pieces out.
+      UserError: If tokens between windows would be lost.
     """
 
     inputs = ("text",)
@@ -65,7 +65,7 @@ class Tagging(Head):
         if stride is not None and not 1 <= stride <= room:
             raise UserError(
                 "--doc_stride must lie between 1 and --max_seq_length - 2, or "
-                f"pieces between windows are lost. Received: {stride} with "
+                f"tokens between windows are lost. Received: {stride} with "
                 f"--max_seq_length={max_seq_length}."
             )
         self._labels = tuple(labels)
@@ -88,11 +88,11 @@ class Tagging(Head):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Returns the stride as a task has it: 0 is for one window."""
+        """Returns the stride as tasks store it: 0 for a single window."""
         return {"doc_stride": self.doc_stride or 0}
 
     def model_values(self) -> dict[str, Any]:
-        """Returns what leaves out the pooler."""
+        """Returns the settings that leave out the pooler."""
         return {"has_pooler": False}
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
@@ -104,18 +104,18 @@ class Tagging(Head):
         Returns:
           Rows with a state of `words` <string>[B, W], padded with "", and
           `starts`, `ends`, `rows` and `positions`, each <int32>[B, W], padded
-          with -1: where words are in the text, and where in the model's input
-          their first pieces are; a row of -1 is for words without a piece.
+          with -1: the offsets of words in the text, and the row and position
+          of their first token; the row of words without a token is -1.
         """
-        words, pieces = self._tokenize(strings["text"])
+        words, tokens = self._tokenize(strings["text"])
         windows = word_windows.cut(
-            pieces,
+            tokens,
             words.texts.value_rowids(),
             words.texts.nrows(),
             self.max_seq_length - 2,
             self.doc_stride,
         )
-        # Behind [CLS].
+        # After [CLS].
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)
         state = {"words": words.texts.to_tensor("")}
         for name, values in (
@@ -126,36 +126,36 @@ class Tagging(Head):
         ):
             ragged = words.texts.with_flat_values(values)
             state[name] = ragged.to_tensor(_NONE)
-        return Rows(self._pack(windows.pieces), state)
+        return Rows(self._pack(windows.tokens), state)
 
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns the beginning of each text, as `Head` has it."""
-        words, pieces = self._tokenize(strings["text"])
-        of_texts = words.texts.with_flat_values(pieces)
+        """Returns one row with the beginning of each text."""
+        words, tokens = self._tokenize(strings["text"])
+        of_texts = words.texts.with_flat_values(tokens)
         return self._pack(of_texts.merge_dims(1, 2))
 
     def _tokenize(
         self, text: tf.Tensor
-    ) -> tuple[word_splitting.Words, tf.RaggedTensor]:
-        """Returns words, and the pieces <int32>[words of all texts, None]."""
-        words = word_splitting.split_words(text)
+    ) -> tuple[words_lib.Words, tf.RaggedTensor]:
+        """Returns words, and their tokens <int32>[words of all texts, None]."""
+        words = words_lib.split_words_in_graph(text)
         return words, self.tokenizer.tokenize(words.texts.flat_values)
 
-    def _pack(self, pieces: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        return dense_packing.pack(
-            pieces, None, self.buckets, self.tokenizer.vocabulary
+    def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        return packing.pack_to_bucket(
+            tokens, None, self.buckets, self.tokenizer.vocabulary
         )
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the words of each text, their tags, and where they are.
+        """Returns the words of each text with their tags and offsets.
 
         Args:
           outputs: `logits` <float>[R, T, L].
-          rows: What `pack` returned.
+          rows: The result of `pack`.
 
         Returns:
           `words` and `tags` <string>[B, W], padded with ""; `starts` and
@@ -182,7 +182,7 @@ class Tagging(Head):
 
         Args:
           outputs: `logits` <float>[R, T, L].
-          rows: Not needed.
+          rows: Unused.
 
         Returns:
           `probabilities` <float32>[R, T, L].

@@ -1,10 +1,10 @@
-"""Windows of texts that are too long, in the graph.
+"""Cuts long texts into windows, in the graph.
 
-The same windows as `bert_tf.text.windows` cuts, row by row.
+The windows are those of `bert_tf.text.windows`.
 
 Shapes:
   N: number of texts or pairs.
-  R: number of windows, at least one of each text.
+  R: number of windows, at least one per text.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ import tensorflow as tf
 
 
 class Windows(NamedTuple):
-    """Which pieces the windows show.
+    """The tokens of windows.
 
     Attributes:
       tokens_a: Ragged <int32>[R, None], segment A of each.
       tokens_b: Segment B of each, or None.
-      texts: <int64>[R], the text that each is of, rising.
+      texts: <int64>[R], ascending, the text of each window.
     """
 
     tokens_a: tf.RaggedTensor
@@ -32,13 +32,14 @@ def cut(
     max_seq_length: int,
     doc_stride: int,
 ) -> Windows:
-    """Cuts texts that are too long; see `bert_tf.text.windows.cut`.
+    """Cuts long texts into windows; see `bert_tf.text.windows.cut`.
 
     Args:
       tokens_a: Ragged <int32>[N, None].
       tokens_b: Ragged <int32>[N, None], or None.
-      max_seq_length: The most pieces of a window, with the special ones.
-      doc_stride: How far one window begins after the other.
+      max_seq_length: The maximum number of tokens in a window, including
+        special tokens.
+      doc_stride: The distance between the starts of two windows.
     """
     length_a = tokens_a.row_lengths()
     length_b = (
@@ -48,7 +49,7 @@ def cut(
     kept_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
     kept_b = tf.minimum(length_b, room - kept_a)
     cuts_b = length_b >= length_a
-    # Of the one that is cut it is the length of a window.
+    # For the segment that is cut, the length of its part in a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
     stride = tf.maximum(tf.minimum(shown, doc_stride), 1)

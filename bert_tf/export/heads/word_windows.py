@@ -1,12 +1,13 @@
-"""Windows over the words of texts, in the graph, as `tagging_features` cuts.
+"""Cuts the words of texts into windows, in the graph.
 
-Each begins with a whole word, and each word is read where it has the most
+The windows are those of `bert_tf.tasks.tagging.features`. Each window begins
+with a whole word, and each word is tagged in the window where it has the most
 context.
 
 Shapes:
   B: number of texts.
   W: words of all texts.
-  V: those of them that have pieces.
+  V: words with tokens.
   R: number of windows.
 """
 
@@ -17,29 +18,29 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Which pieces windows show, and where words are in them.
+    """The tokens of windows, and where words are in them.
 
     Attributes:
-      pieces: Ragged <int32>[R, None]. Every text has a window, if need be an
-        empty one, so that there is something for the model to compute.
-      rows: <int32>[W], the window in which a word is read, -1 for none.
-      places: <int32>[W], the number of its first piece there, -1 for none.
+      tokens: Ragged <int32>[R, None], token ids. Texts without tokens have an
+        empty window, so that the model has a row to compute.
+      rows: <int32>[W], the window in which a word is tagged, -1 for none.
+      places: <int32>[W], the index of its first token there, -1 for none.
     """
 
-    pieces: tf.RaggedTensor
+    tokens: tf.RaggedTensor
     rows: tf.Tensor
     places: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The words that have pieces, and the windows that they would begin.
+    """The words with tokens, and the windows that would begin with them.
 
     Attributes:
-      texts: <int64>[V], rising, the text of each.
-      begins: <int64>[V], its first piece, of those of all texts.
-      ends: <int64>[V], the piece behind the window that begins with it.
-      is_last: <bool>[V], whether no other window would follow.
+      texts: <int64>[V], ascending, the text of each word.
+      begins: <int64>[V], the index of its first token in all texts.
+      ends: <int64>[V], the end of the window that begins with it, exclusive.
+      is_last: <bool>[V], whether no window would follow that one.
     """
 
     texts: tf.Tensor
@@ -48,7 +49,7 @@ class _Words:
     is_last: tf.Tensor
 
     def choose(self, indices: tf.Tensor) -> "_Words":
-        """Returns some of them."""
+        """Returns the words at `indices`."""
         return _Words(
             *(
                 tf.gather(getattr(self, field.name), indices)
@@ -58,25 +59,25 @@ class _Words:
 
 
 def cut(
-    pieces: tf.RaggedTensor,
+    tokens: tf.RaggedTensor,
     texts: tf.Tensor,
     num_texts: tf.Tensor,
     room: int,
     stride: int | None,
 ) -> Windows:
-    """Puts words into windows.
+    """Cuts the words of texts into windows.
 
     Args:
-      pieces: Ragged <int32>[W, None], those of each word.
-      texts: <int64>[W], rising, which text a word is of.
+      tokens: Ragged <int32>[W, None], the token ids of each word.
+      texts: <int64>[W], ascending, the text of each word.
       num_texts: <int64>, B.
-      room: The most pieces of a window.
-      stride: The most pieces between the beginnings of two windows; None for
-        one window only, so that words behind it are in none.
+      room: The maximum number of tokens in a window.
+      stride: The maximum distance in tokens between the starts of two windows;
+        None for a single window, after which words are in none.
     """
-    lengths = pieces.row_lengths()
+    lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]
-    begins = tf.gather_nd(pieces.row_starts(), numbers)
+    begins = tf.gather_nd(tokens.row_starts(), numbers)
     texts_of_words = tf.gather_nd(texts, numbers)
     text_ends = tf.cumsum(
         tf.math.unsorted_segment_sum(lengths, texts, num_texts)
@@ -94,22 +95,22 @@ def cut(
     places = tf.where(rows < 0, -1, tf.cast(places, tf.int32))
     nowhere = tf.fill([tf.size(texts)], -1)
     return Windows(
-        _gather(pieces.flat_values, windows, num_texts),
+        _gather(tokens.flat_values, windows, num_texts),
         tf.tensor_scatter_nd_update(nowhere, numbers, rows),
         tf.tensor_scatter_nd_update(nowhere, numbers, places),
     )
 
 
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
-    """Returns <int64>[R], the words that windows begin with, rising.
+    """Returns <int64>[R], ascending, the words that windows begin with.
 
-    Which window follows depends on where the one before begins, so each word
-    is asked which one would follow if a window began with it. What is reached
-    from the first word of a text is found by steps of one window, of two, of
-    four and so on.
+    The start of a window depends on that of the previous one. So every word
+    gets the word that would begin the next window if a window began with it,
+    and the words reached from the first word of a text are found by steps of
+    one window, two windows, four windows and so on.
     """
     count = tf.size(words.texts, tf.int64)
-    # None stands behind the last word.
+    # `count` stands for no following window.
     following = tf.fill([count + 1], count)
     if stride is not None:
         after = tf.searchsorted(
@@ -118,7 +119,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
             side="right",
             out_type=tf.int64,
         )
-        # One word may have more pieces than the stride.
+        # One word may have more tokens than the stride.
         after = tf.maximum(after - 1, tf.range(count) + 1)
         texts = tf.concat([words.texts, [-1]], 0)
         is_end = words.is_last | (tf.gather(texts, after) != words.texts)
@@ -127,7 +128,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     is_first = tf.concat(
         [[True], words.texts[1:] != words.texts[:-1], [False]], 0
     )
-    # Where there is no word, there is no first one either.
+    # Without words, drops the leading True.
     reached = tf.cast(is_first[-tf.size(following) :], tf.int32)
 
     def step(reached, following):
@@ -143,7 +144,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
 
 
 def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
-    """Returns <int32>[V], each word's best window, the first of several."""
+    """Returns <int32>[V], the first window with the most context."""
     count = tf.size(words.begins)
     num_windows = tf.size(windows.begins)
     inside = tf.ragged.range(
@@ -155,7 +156,7 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
     left = begins - tf.gather(windows.begins, window)
     right = tf.gather(windows.ends, window) - 1 - begins
     lengths = tf.gather(windows.ends - windows.begins, window)
-    # In the arithmetic of `tagging_features`, for equal ones to stay equal.
+    # The arithmetic of `tasks.tagging.features`, to preserve ties.
     score = tf.cast(tf.minimum(left, right), tf.float64)
     score += 0.01 * tf.cast(lengths, tf.float64)
     best = tf.math.unsorted_segment_max(score, word, count)
@@ -166,15 +167,15 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
 
 
 def _gather(
-    pieces: tf.Tensor, windows: _Words, num_texts: tf.Tensor
+    tokens: tf.Tensor, windows: _Words, num_texts: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Returns ragged <int32>[R, None]: the windows, then empty ones."""
+    """Returns ragged <int32>[R, None]: the windows, then the empty windows."""
     shown = tf.ragged.range(windows.begins, windows.ends)
     ones = tf.ones_like(windows.texts)
     counts = tf.math.unsorted_segment_sum(ones, windows.texts, num_texts)
     num_empty = tf.reduce_sum(tf.cast(counts == 0, tf.int64))
     return tf.RaggedTensor.from_row_lengths(
-        tf.gather(pieces, shown.flat_values),
+        tf.gather(tokens, shown.flat_values),
         tf.concat([shown.row_lengths(), tf.zeros([num_empty], tf.int64)], 0),
         validate=False,
     )

@@ -1,48 +1,72 @@
-"""What a .tflite file is worth: its score beside the model's, and its price."""
+"""Accuracy, size and latency of a .tflite file compared with the model.
+
+Shapes:
+  N: rows of features.
+  B: rows of a call.
+  T: tokens per row.
+  L: number of labels.
+  C: number of classes or positions to choose from.
+"""
 
 import dataclasses
 import os
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
+from scipy import special
 
+from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import costs
 from bert_tf.export.tflite import eval_set
-from bert_tf.export.tflite import lite_outputs
 from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.costs import Latency
 from bert_tf.export.tflite.eval_set import EvalSet
 from bert_tf.export.tflite.eval_set import Evaluation
+from bert_tf.features import INPUT_IDS
 from bert_tf.flags.export import QUANTIZATIONS
 from bert_tf.inference.lite_model import LiteModel
+from bert_tf.io import progress
+from bert_tf.tasks import predict as task_prediction
+from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.task import Task
 
-# Kinds of tasks whose official evaluator has points of 100; others have parts
-# of 1.
+# Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
+
+# Keeps logarithms of probabilities finite.
+_LEAST = float(np.finfo(np.float32).tiny)
+
+_THRESHOLD = 0.5
+
+_Arrays = Mapping[str, np.ndarray]
+_Choose = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """How a file scores beside its model.
+    """The score of a file compared with that of its model.
 
     Attributes:
-      eval_file: What both were scored on.
-      num_examples: How many examples that has.
-      metric: The task's metric that counts.
-      score: The file's, in points of 100; errors, of which less is better, as
-        they are.
-      model_score: The same of the model.
-      drop: By how many points the file is worse, below 0 if it is better; of
-        errors by how many percent.
-      agreement: The part of the examples of which both say the same; None
-        where nothing is decided, as in regression.
-      scores: All metrics of the file, as the task has them.
-      model_scores: All of the model.
+      eval_file: The evaluation set.
+      num_examples: Its number of examples.
+      metric: The name of the task's main metric.
+      score: The score of the file, in percentage points; errors, of which less
+        is better, are not scaled.
+      model_score: The score of the model, in the same unit.
+      drop: The loss of the file in points, negative if it is better; for
+        errors, their increase in percent.
+      agreement: The share of examples with equal predictions; None if there is
+        no decision, as in regression.
+      scores: All metrics of the file.
+      model_scores: All metrics of the model.
     """
 
     eval_file: str
@@ -58,15 +82,16 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a file is worth.
+    """The accuracy, size, latency and memory of a file.
 
     Attributes:
-      quantization: One of `run_config.export.QUANTIZATIONS`.
-      num_bytes: Its size.
-      latencies: How long calls of one row take, or of as many as the file has.
-      peak_memory: The most bytes that a process needs for it with one thread;
-        None where the system does not tell.
-      accuracy: How it scores; None without --eval_file.
+      quantization: One of `flags.export.QUANTIZATIONS`.
+      num_bytes: The size of the file.
+      latencies: The latencies of calls with one row, or with the fixed batch
+        size of the file.
+      peak_memory: The peak memory of a process with one thread, in bytes; None
+        if the system does not report it.
+      accuracy: The accuracy; None without --eval_file.
     """
 
     quantization: str
@@ -80,7 +105,7 @@ class Report:
         return dataclasses.asdict(self)
 
     def text(self) -> str:
-        """Returns lines for people."""
+        """Returns the report as lines of text."""
         lines = [f"{self.num_bytes / 1e6:.1f} MB"]
         if self.peak_memory is not None:
             lines[0] += f", {self.peak_memory / 1e6:.0f} MB of memory"
@@ -89,12 +114,12 @@ class Report:
         found = self.accuracy
         if found is not None:
             line = (
-                f"{found.metric} {found.score:.2f} on {found.eval_file}, that "
-                f"of the model {found.model_score:.2f}"
+                f"{found.metric} {found.score:.2f} on {found.eval_file} (model "
+                f"{found.model_score:.2f})"
             )
             if found.agreement is not None:
                 line += (
-                    f"; both say the same of {100 * found.agreement:.2f} % of "
+                    f"; predictions agree on {100 * found.agreement:.2f} % of "
                     f"{found.num_examples:,} examples"
                 )
             lines.append(line)
@@ -102,13 +127,13 @@ class Report:
 
 
 class Gate:
-    """Measures the files that are made of a model, and scores them.
+    """Measures and scores the files that are built from a model.
 
     Args:
-      build: What the files are of, whatever its quantization.
+      build: The build of the files, with any quantization.
 
     Attributes:
-      examples: Those of --eval_file, of the task's own form; none without it.
+      examples: The examples of --eval_file; empty without it.
 
     Raises:
       UserError: If --eval_file is not of the model's task.
@@ -126,10 +151,10 @@ class Gate:
             self._model = self._rows.evaluate_model(build.model)
 
     def measure(self, contents: Mapping[str, bytes]) -> dict[str, Report]:
-        """Returns a report of each file.
+        """Returns a report for each file.
 
         Args:
-          contents: Files by quantization.
+          contents: The files by quantization.
         """
         latencies = costs.measure_latencies(
             contents, self._lengths, self._is_text
@@ -157,7 +182,7 @@ class Gate:
         if rows is None:
             return None
         model = LiteModel(content, os.cpu_count() or 1, self._is_text)
-        found = rows.evaluate(lite_outputs.compute(rows, model))
+        found = rows.evaluate(compute_outputs(rows, model))
         metric = rows.task.metric
         score, model_score = found.scores[metric], self._model.scores[metric]
         if rows.task.more_is_better:
@@ -186,14 +211,14 @@ def _percent_more(score: float, model_score: float) -> float:
 
 
 def require(report: Report, max_drop: float) -> None:
-    """Checks that a file is good enough to be published.
+    """Checks that a file is accurate enough to be published.
 
     Args:
-      report: What `Gate.measure` says of it.
-      max_drop: By how many points it may be worse than its model.
+      report: The report of the file.
+      max_drop: The maximum loss in points compared with the model.
 
     Raises:
-      UserError: If it is worse.
+      UserError: If the loss is greater.
     """
     found = report.accuracy
     if found is None or is_good_enough(report, max_drop):
@@ -202,7 +227,7 @@ def require(report: Report, max_drop: float) -> None:
     advice = (
         f"try --quantization={QUANTIZATIONS[number - 1]}"
         if number
-        else "the model's numbers are near the edge, or damaged"
+        else "the model's outputs are ambiguous, or its weights are damaged"
     )
     raise UserError(
         f"The {found.metric} of the .tflite file must be at most --max_drop="
@@ -213,19 +238,190 @@ def require(report: Report, max_drop: float) -> None:
 
 
 def is_good_enough(report: Report, max_drop: float) -> bool:
-    """Returns whether `require` lets a file pass."""
-    # What is not a number is no drop that may be.
+    """Returns whether `require` accepts a file."""
+    # False if the drop is NaN.
     return report.accuracy is None or report.accuracy.drop <= max_drop
 
 
 def _lengths(build: Build, rows: EvalSet | None) -> tuple[int, ...]:
-    """Returns what calls are timed with, rising.
+    """Returns the row lengths to time, in ascending order.
 
-    Where rows may have any length these are the median of the evaluation set
-    and the longest that the model was trained on.
+    For files with rows of any length, these are the median length of the
+    evaluation set and the maximum length of the model.
     """
     longest = build.seq_length or build.head.max_seq_length
     if build.seq_length is not None or rows is None:
         return (longest,)
     median = int(np.median(rows.features.lengths))
     return tuple(sorted({median, longest}))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Call:
+    """One call of a file.
+
+    Attributes:
+      indices: <int64>[at most B], its rows; the remaining rows are padding.
+      inputs: [B, ...] each, by name.
+    """
+
+    indices: np.ndarray
+    inputs: Mapping[str, np.ndarray]
+
+
+def compute_outputs(
+    rows: EvalSet, model: LiteModel
+) -> dict[str, list[np.ndarray]]:
+    """Computes the outputs of a .tflite file for `EvalSet.evaluate`.
+
+    Args:
+      rows: N rows.
+      model: The file.
+    """
+    outputs: dict[str, list] = {}
+    count = len(rows.features)
+    with progress.bar(count, "scoring the file", "row") as bar:
+        for call in _calls(rows, model):
+            answer = model.run(call.inputs)
+            computed = rows.task.select_outputs(_as_of_model(rows.task, answer))
+            for name, values in computed.items():
+                of_rows = outputs.setdefault(name, [None] * count)
+                for index, value in zip(
+                    call.indices, np.asarray(values), strict=False
+                ):
+                    of_rows[index] = value
+            bar.update(len(call.indices))
+    return outputs
+
+
+def _calls(rows: EvalSet, model: LiteModel) -> Iterator[_Call]:
+    takes_ids = INPUT_IDS.name in model.inputs
+    _, shape = next(iter(model.inputs.values()))
+    count = len(rows.features)
+    size = shape[0] if shape[0] > 0 else min(eval_set.BATCH_SIZE, count)
+    if not takes_ids:
+        for start in range(0, count, size):
+            indices = np.arange(start, min(start + size, count))
+            texts = [rows.examples[i] for i in np.resize(indices, size)]
+            yield _Call(indices, _strings(texts, [*model.inputs]))
+        return
+    lengths = (shape[-1],) if shape[-1] > 0 else rows.lengths()
+    for planned in length_buckets.prediction_batches(
+        rows.features.lengths, size, lengths
+    ):
+        batch = rows.features.batch(
+            np.resize(planned.indices, size), planned.length
+        )
+        inputs = {name: batch[name] for name in task_prediction.MODEL_INPUTS}
+        yield _Call(planned.indices, inputs)
+
+
+def _strings(examples: Sequence, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns <object>[B] of bytes for `text` and `text_pair`."""
+    columns = {
+        "text": [example.text_a for example in examples],
+        "text_pair": [example.text_b for example in examples],
+    }
+    return {
+        name: np.array([text.encode() for text in columns[name]], object)
+        for name in names
+    }
+
+
+def _as_of_model(
+    task: Task, answer: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray]:
+    """Recovers the outputs of the model from the answer of a serving head.
+
+    Logits are recovered up to a constant for each row.
+
+    Args:
+      task: The task.
+      answer: Tensors by name, as from `ServingHead.answer_ids`.
+    """
+    if any(name.endswith("logits") for name in answer):
+        return answer
+    if "score" in answer:
+        return {"logits": answer["score"][..., np.newaxis]}
+    probabilities = np.asarray(answer["probabilities"], np.float64)
+    if (
+        isinstance(task, ClassificationTask)
+        and task.problem_type == "multi_label"
+    ):
+        logits = special.logit(np.clip(probabilities, _LEAST, 1 - 2**-53))
+    else:
+        logits = np.log(np.maximum(probabilities, _LEAST))
+    return {"logits": logits}
+
+
+def measure_agreement(
+    expected: Sequence[_Arrays],
+    actual: Sequence[_Arrays],
+    is_multi_label: bool = False,
+) -> dict[str, float]:
+    """Measures the agreement of decisions of a file with those of its model.
+
+    Args:
+      expected: The outputs of the model, by call and name.
+      actual: The outputs of the file.
+      is_multi_label: Whether `probabilities` are of independent labels.
+
+    Returns:
+      For each output with decisions, the share of equal decisions between 0
+      and 1; for `embedding`, the lowest cosine.
+    """
+    choices = _choices(expected[0], is_multi_label)
+    found = {}
+    for name in expected[0]:
+        pairs = [
+            (outputs[name], answer[name])
+            for outputs, answer in zip(expected, actual, strict=True)
+        ]
+        if name in choices:
+            found[f"agreement of {name}"] = _share(pairs, choices[name])
+        elif name == "embedding":
+            found["least cosine"] = min(_cosine(*pair) for pair in pairs)
+    return found
+
+
+def _choices(
+    outputs: Collection[str], is_multi_label: bool
+) -> Mapping[str, _Choose]:
+    """Returns the functions that choose from outputs, by name."""
+    if "token_ids" in outputs:
+        # They are sorted by probability, so the first is the best.
+        return {"token_ids": _first}
+    return {
+        "probabilities": _assigned_labels if is_multi_label else _best,
+        "start_logits": _best,
+        "end_logits": _best,
+    }
+
+
+def _share(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]],
+    choose: _Choose,
+) -> float:
+    """Returns the share of equal decisions."""
+    same = [choose(expected) == choose(actual) for expected, actual in pairs]
+    same = np.concatenate([np.ravel(one) for one in same])
+    return float(same.mean()) if same.size else 1.0
+
+
+def _best(values: np.ndarray) -> np.ndarray:
+    """Returns [N], the index of the largest value in each row of [N, C]."""
+    return values.argmax(-1)
+
+
+def _assigned_labels(values: np.ndarray) -> np.ndarray:
+    return values >= _THRESHOLD
+
+
+def _first(values: np.ndarray) -> np.ndarray:
+    return values[..., 0]
+
+
+def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Returns the lowest cosine of two arrays of vectors, [N, C] each."""
+    norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
+    return float(((expected * actual).sum(-1) / norms).min())

@@ -1,8 +1,8 @@
-"""Rows like those to come, by which int8 sets its scales.
+"""Calibration data for int8: representative rows of --representative_file.
 
 Shapes:
   B: rows of a call.
-  T: pieces of a row.
+  T: tokens per row.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from bert_tf.export.tflite.build import Build
 from bert_tf.io import files
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.classification import inputs as classification_inputs
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.task import Features
 
 _FLAG = "--representative_file"
-# More change the scales little.
+# More rows change the scales little.
 MAX_ROWS = 256
 _TEXT_PAIR = "text_pair"
 
@@ -33,18 +33,18 @@ Samples = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 
 
 def read(build: Build) -> Samples:
-    """Reads --representative_file as the model's task reads what it predicts.
+    """Reads --representative_file as the model's task reads its inputs.
 
     Args:
-      build: The file to be, which has the flag.
+      build: The build of the file, with the flag.
 
     Returns:
-      What yields the inputs of the model for some of the rows, from all over
-      the file: each of its own length and alone, or of the length and as many
-      as the file to be takes.
+      A function that yields the inputs of the model for rows sampled evenly
+      from the file: single rows of their own length, or batches of the fixed
+      size and length of the .tflite file.
 
     Raises:
-      UserError: If it is empty, or of another task.
+      UserError: If the file is empty, or of another task.
     """
     path = build.config.representative_file
     files.require_file(path, _FLAG)
@@ -52,8 +52,8 @@ def read(build: Build) -> Samples:
     count = len(features)
     if not count:
         raise UserError(
-            f"{_FLAG} must have rows with words, by which scales are set. "
-            f"Received: {path}, which has none."
+            f"{_FLAG} must have rows with words, for calibration. Received: "
+            f"{path}, which has none."
         )
     chosen = np.unique(
         np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)
@@ -77,10 +77,10 @@ def _featurize(build: Build, path: str) -> Features:
         if isinstance(task, ClassificationTask):
             _check_pairs(build, path, examples)
         return task.featurize(examples, build.stored.build_tokenizer())
-    # Heads that no task belongs to read texts, or pairs of them.
+    # Heads without a task read texts or pairs of texts.
     is_pair = _TEXT_PAIR in build.head.inputs
     columns = Columns("text", _TEXT_PAIR if is_pair else None)
-    examples = list(classification_inputs.read_texts(path, (columns,)))
+    examples = list(classification_examples.read_texts(path, (columns,)))
     return packed_rows.pack_texts(
         [example.text_a for example in examples],
         [example.text_b for example in examples] if is_pair else None,
@@ -95,8 +95,8 @@ def _check_pairs(
     is_pair = _TEXT_PAIR in build.head.inputs
     if any((example.text_b is not None) != is_pair for example in examples):
         raise UserError(
-            f"{_FLAG} must be of the model's task, which is to read "
-            f"{'pairs of texts' if is_pair else 'single texts'}. Received: "
-            f"{path}, which has {'single texts' if is_pair else 'pairs'}; give "
-            "another file, or another --pair."
+            f"{_FLAG} must have {'pairs of' if is_pair else 'single'} texts, "
+            f"as the model's task. Received: {path}, which has "
+            f"{'single texts' if is_pair else 'pairs'}; change the file or "
+            "--pair."
         )

@@ -1,6 +1,6 @@
-"""What MediaPipe and the Task Library read otherwise than a model does.
+"""Warns about texts that MediaPipe and the Task Library tokenize differently.
 
-They lower-case ASCII always and strip no accents: `bert_tf.text.normalizer`.
+They always lower-case ASCII and strip no accents: `bert_tf.text.normalizer`.
 """
 
 from collections.abc import Sequence
@@ -11,25 +11,24 @@ from bert_tf.export.tflite.build import Build
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Heads that they know.
+# The heads that they support.
 _HEADS = ("classification", "question_answering", "embeddings")
 _MORE = (
-    f"Fine-tuning with --normalization={ASCII_LOWER} makes both read alike; "
-    "see docs/on_device.md."
+    f"Fine-tune with --normalization={ASCII_LOWER} to tokenize as they do; see "
+    "docs/on_device.md."
 )
 
 
 def note(build: Build, examples: Sequence[Any] | None = None) -> str | None:
-    """Returns what a user must know who gives a file to these clients.
+    """Returns a note for users who run a file with these clients.
 
     Args:
-      build: What the file is.
-      examples: Those of the dev set, as the task has them, to say how many
-        of them are concerned.
+      build: The build of the file.
+      examples: The examples of the dev set, to count the affected ones.
 
     Returns:
-      A paragraph; None if all texts are read alike, or the clients do not
-      know such files.
+      A paragraph; None if all texts are tokenized alike, or the clients do not
+      support such files.
     """
     tokenizer = build.head.tokenizer
     if (
@@ -40,24 +39,24 @@ def note(build: Build, examples: Sequence[Any] | None = None) -> str | None:
     ):
         return None
     if tokenizer.lower_case:
-        said = (
-            "MediaPipe and the Task Library lower-case ASCII alone and strip "
-            "no accents: where a text has other letters, they read other "
-            "pieces than the model was trained on."
+        text = (
+            "MediaPipe and the Task Library lower-case only ASCII and strip no "
+            "accents: they tokenize texts with other letters differently from "
+            "the training data."
         )
     else:
-        said = (
-            "MediaPipe and the Task Library lower-case all ASCII, which this "
-            "model was trained to read as it stands: where a text has "
-            "capitals, they read other pieces."
+        text = (
+            "MediaPipe and the Task Library lower-case all ASCII, but this "
+            "model was trained on cased text: they tokenize texts with "
+            "capitals differently from the training data."
         )
     if examples:
         count = count_changed(tokenizer, [_text(one) for one in examples])
-        said += (
-            f" This concerns {count:,} of the {len(examples):,} examples of "
+        text += (
+            f" This affects {count:,} of the {len(examples):,} examples of "
             "--eval_file."
         )
-    return f"{said} {_MORE}"
+    return f"{text} {_MORE}"
 
 
 def as_clients_read(tokenizer: BertTokenizer) -> BertTokenizer:
@@ -66,10 +65,10 @@ def as_clients_read(tokenizer: BertTokenizer) -> BertTokenizer:
 
 
 def count_changed(tokenizer: BertTokenizer, texts: Sequence[str]) -> int:
-    """Returns of how many texts these clients read other pieces.
+    """Counts the texts that these clients tokenize differently.
 
     Args:
-      tokenizer: The one that the model was trained with.
+      tokenizer: The tokenizer of the model.
       texts: The texts.
     """
     theirs = as_clients_read(tokenizer).tokenize(texts).to_list()

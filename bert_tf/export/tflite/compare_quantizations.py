@@ -1,4 +1,4 @@
-"""Files of one model in all quantizations, side by side: a table, a picture."""
+"""Compares the files of one model in all quantizations: a table and a plot."""
 
 import os
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from bert_tf.io import files
 from bert_tf.tasks import plots
 from bert_tf.tasks import result_tables
 
-# Apart also for the colour-blind.
+# Distinct for the color-blind, too.
 _COLORS = ("#1f6fb4", "#d95f02", "#8fbbdc", "#f4a971")
 _MODEL = "model"
 
 
 def path_of(output_file: str, quantization: str) -> str:
-    """Returns where the file of a quantization is to be."""
+    """Returns the output path for a quantization."""
     stem, ending = os.path.splitext(output_file)
     return f"{stem}.{quantization}{ending}"
 
@@ -31,8 +31,8 @@ def write(
     """Writes <stem>.ladder.json, .txt and .png.
 
     Args:
-      output_file: Path of a .tflite file; its stem is that of the others.
-      reports: Of each file.
+      output_file: The path of a .tflite file, whose stem is used.
+      reports: The report of each file.
       refused: Quantizations whose files lose too much to be published.
 
     Returns:
@@ -54,10 +54,10 @@ def write(
 
 
 def table(reports: Sequence[Report], refused: Collection[str] = ()) -> str:
-    """Returns a line for each file, under a line of heads.
+    """Returns a table with a header and a line for each file.
 
     Args:
-      reports: Of each file.
+      reports: The report of each file.
       refused: Quantizations whose files lose too much.
     """
     first = reports[0]
@@ -93,11 +93,11 @@ def _cells(report: Report) -> list[str]:
 
 
 def draw(path: str, reports: Sequence[Report]) -> None:
-    """Writes scores, sizes, latencies and memory of files as PNG, atomically.
+    """Plots scores, sizes, latencies and memory of files as PNG, atomically.
 
     Args:
-      path: The PNG.
-      reports: Of each file.
+      path: The path of the PNG.
+      reports: The report of each file.
     """
     first = reports[0]
     panels: list[Callable[[Axes], None]] = []

@@ -1,4 +1,4 @@
-"""A function of TensorFlow as the bytes of a .tflite file."""
+"""Converts a TensorFlow function to a .tflite file."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from bert_tf.export.tflite import quantize
 from bert_tf.export.tflite import tflite_file
 
 SIGNATURE = "serving_default"
-# Only this attribute, which nothing documents, asks the converter for it.
+# The converter has this option only as an undocumented attribute.
 _PER_TENSOR = "_experimental_disable_per_channel_quantization_for_dense_layers"
 
 _Function = Callable[..., Mapping[str, tf.Tensor]]
@@ -33,24 +33,24 @@ def convert(
     text_operators: bool = False,
     per_tensor: bool = False,
 ) -> bytes:
-    """Returns a file whose one signature, `serving_default`, is a function.
+    """Converts a function to a file with one signature, `serving_default`.
 
     Args:
       function: Takes the tensors of `specs` by name; returns tensors by name.
-      specs: Dtypes and shapes of its inputs; None where free.
-      quantization: One of `run_config.export.QUANTIZATIONS`: "none" for
-        float32; "float16" for weights in float16; "dynamic" for weights in
-        int8, and activations while products are computed; "full_int8" for
-        both, see `calibration`.
-      samples: Returns inputs by name, whose activations say how "full_int8"
-        rounds; for it alone.
-      text_operators: Whether TF-Text's operators may stand in the file.
-      per_tensor: Whether a dense layer has one scale instead of one for each
+      specs: The dtypes and shapes of its inputs; None for free dimensions.
+      quantization: One of `flags.export.QUANTIZATIONS`: "none" for float32;
+        "float16" for float16 weights; "dynamic" for int8 weights, with
+        activations quantized only for products; "full_int8" for int8 weights
+        and activations, see `quantize`.
+      samples: Returns inputs by name to calibrate "full_int8"; otherwise
+        unused.
+      text_operators: Whether the file may have TF-Text's operators.
+      per_tensor: Whether a dense layer has one scale instead of one per
         column, as runtimes before 2.15 need it.
 
     Raises:
       UserError: If the file would need TensorFlow's own operators, or custom
-        ones that are not allowed.
+        operators that are not allowed.
     """
     with tempfile.TemporaryDirectory() as folder:
         saved = os.path.join(folder, "saved_model")
@@ -71,7 +71,7 @@ def convert(
                     content = quantize.quantize(content, samples, per_tensor)
         except convert_phase.ConverterError as error:
             raise UserError(
-                "TensorFlow's converter must accept the model. It answered: "
+                "TensorFlow's converter must accept the model. It reported: "
                 f"{str(error).split('error:')[-1].strip():.300}"
             ) from error
     tflite_file.require_operators(content, text_operators)
@@ -93,7 +93,7 @@ def _save(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps what is not the user's from being logged, but for errors."""
+    """Silences log messages below errors."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:

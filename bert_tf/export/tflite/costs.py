@@ -1,8 +1,8 @@
-"""How fast .tflite files are, and how much memory they take.
+"""Measures latency and peak memory of .tflite files.
 
 Shapes:
   B: rows of a call.
-  T: pieces of a row.
+  T: tokens per row.
 """
 
 import concurrent.futures
@@ -24,19 +24,19 @@ from bert_tf.inference.lite_model import LiteModel
 THREADS = (1, 2)
 _ROUNDS = 8
 _CALLS_PER_ROUND = 4
-# Where a file takes any number, as many as SWAG has.
+# For files with any number of choices, that of SWAG.
 _CHOICES = 4
 _STATUS_FILE = "/proc/self/status"
 
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """How long a call takes.
+    """The latency of a call.
 
     Attributes:
       length: T.
-      threads: Threads that compute.
-      milliseconds: The median.
+      threads: The number of threads.
+      milliseconds: The median latency.
     """
 
     length: int
@@ -45,9 +45,9 @@ class Latency:
 
     @property
     def setting(self) -> str:
-        """What it is of, as people say it."""
+        """The length and the number of threads, in words."""
         plural = "" if self.threads == 1 else "s"
-        return f"{self.length} pieces, {self.threads} thread{plural}"
+        return f"{self.length} tokens, {self.threads} thread{plural}"
 
 
 def measure_latencies(
@@ -55,16 +55,16 @@ def measure_latencies(
     lengths: Sequence[int],
     text_operators: bool = False,
 ) -> dict[str, list[Latency]]:
-    """Times files turn by turn, so that all see the machine in one state.
+    """Times files in turns, so that the machine is in the same state for all.
 
     Args:
       contents: Files with the same inputs, by name.
-      lengths: Each T, where rows may have any; of rows of one length that.
-      text_operators: Whether TF-Text's operators may stand in the files.
+      lengths: The values of T to time; for rows of a fixed length, only that.
+      text_operators: Whether the files may have TF-Text's operators.
 
     Returns:
-      For each file a latency for each number of threads and length, of calls
-      with one row, or with as many as the files have.
+      For each file, a latency for each number of threads and each length, of
+      calls with one row, or with the fixed batch size of the files.
     """
     found: dict[str, list[Latency]] = {name: [] for name in contents}
     for threads in THREADS:
@@ -88,7 +88,7 @@ def _take_turns(
     for turn in range(_ROUNDS):
         for name in names[:: -1 if turn % 2 else 1]:
             inputs = request(models[name], length)
-            models[name].run(inputs)  # What others left in caches goes.
+            models[name].run(inputs)  # Warms up the caches.
             for _ in range(_CALLS_PER_ROUND):
                 start = time.perf_counter()
                 models[name].run(inputs)
@@ -97,7 +97,7 @@ def _take_turns(
 
 
 def request(model: LiteModel, length: int) -> dict[str, np.ndarray]:
-    """Returns inputs of a length, whatever they say: one row if it may be.
+    """Returns arbitrary inputs of a length, with one row if possible.
 
     Args:
       model: The file.
@@ -112,7 +112,7 @@ def request(model: LiteModel, length: int) -> dict[str, np.ndarray]:
 
 
 def _strings(shape: Sequence[int], length: int) -> np.ndarray:
-    # A letter is a piece, of a text, of each of a pair, or of each choice.
+    # A letter is a token.
     sizes = (
         size if size > 0 else other
         for size, other in zip(shape, (1, _CHOICES), strict=False)
@@ -126,7 +126,7 @@ def _ids(name: str, shape: Sequence[int], length: int) -> np.ndarray:
         size if size > 0 else other
         for size, other in zip(shape, free, strict=True)
     ]
-    # Any piece will do; all vocabularies have these.
+    # All vocabularies have these ids.
     if name == INPUT_IDS.name:
         return np.resize(np.arange(1, 5, dtype=np.int32), sizes)
     return np.full(sizes, name == INPUT_MASK.name, np.int32)
@@ -135,20 +135,20 @@ def _ids(name: str, shape: Sequence[int], length: int) -> np.ndarray:
 def measure_peak_memory(
     content: bytes, length: int, text_operators: bool = False
 ) -> int | None:
-    """Returns the most bytes that a file takes in a process of its own.
+    """Measures the peak memory of a file in a separate process.
 
-    That is what loading it and calling it with one thread adds to a process
-    that has LiteRT and NumPy, the file itself included.
+    That is the memory that loading the file and calling it with one thread
+    adds to a process with LiteRT and NumPy, including the file itself.
 
     Args:
       content: The file.
       length: T.
-      text_operators: Whether TF-Text's operators may stand in the file.
+      text_operators: Whether the file may have TF-Text's operators.
 
     Returns:
-      Bytes; None where the system does not tell them, which Linux does.
+      Bytes; None if the system, unlike Linux, does not report them.
     """
-    # A fork would begin with all of the memory of this process.
+    # A forked process would start with the memory of this one.
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.NamedTemporaryFile(suffix=".tflite") as file,
@@ -171,7 +171,7 @@ def _run_alone(path: str, length: int, text_operators: bool) -> int | None:
 
 
 def _memory(key: str) -> int | None:
-    """Returns a value of Linux' status of this process, in bytes."""
+    """Returns a value of this process's status on Linux, in bytes."""
     try:
         with open(_STATUS_FILE, encoding="utf-8") as file:
             status = file.read()

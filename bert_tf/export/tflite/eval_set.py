@@ -1,11 +1,10 @@
-"""Rows with answers, as a model's own task reads and scores them.
+"""The evaluation set of --eval_file, read and scored by the model's task.
 
 Shapes:
-  N: rows of features; an example has one or, where it is windowed, several.
+  N: rows of features; an example with windows has several.
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
-from bert_tf.tasks.classification.inputs import USUAL_COLUMNS
+from bert_tf.tasks.classification.examples import USUAL_COLUMNS
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.task import DEV
@@ -27,28 +26,28 @@ from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Rows computed at once where a file takes any number.
+# Rows per call of files with any number of rows.
 BATCH_SIZE = 16
 _LABEL_COLUMN = "label"
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What is said of all examples.
+    """The scores and decisions for all examples.
 
     Attributes:
       scores: The task's metrics by name.
-      decisions: What was predicted for each example, without the numbers that
-        say how surely: a label, an answer, tags.
+      decisions: The prediction for each example without its probabilities: a
+        label, an answer, tags.
     """
 
     scores: Mapping[str, float]
     decisions: Sequence[Any]
 
     def agreement(self, other: "Evaluation") -> float | None:
-        """Returns the part of the examples of which both say the same.
+        """Returns the share of examples with equal decisions.
 
-        None where nothing is decided, as in regression.
+        None if there are no decisions, as in regression.
         """
         if not any(self.decisions):
             return None
@@ -66,12 +65,12 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Examples with answers, packed.
+    """Labeled examples and their features.
 
     Attributes:
-      path: Their file.
-      task: What they are examples of.
-      tokenizer: The one that the model was trained with.
+      path: The path of the file.
+      task: The task.
+      tokenizer: The tokenizer of the model.
       examples: The examples.
       features: Their N rows.
     """
@@ -82,13 +81,8 @@ class EvalSet:
     examples: Sequence[Any]
     features: Features
 
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return os.path.basename(self.path)
-
     def lengths(self) -> tuple[int, ...]:
-        """Returns the lengths that batches may have, rising."""
+        """Returns the allowed lengths of batches, in ascending order."""
         return task_prediction.allowed_lengths(
             self.features.lengths, self.task.max_seq_length
         )
@@ -96,16 +90,16 @@ class EvalSet:
     def evaluate(
         self, outputs: Mapping[str, Sequence[np.ndarray]]
     ) -> Evaluation:
-        """Scores what a model computed.
+        """Scores the outputs of a model.
 
         Args:
-          outputs: For each name of `Task.outputs` N arrays, one a row.
+          outputs: For each name of `Task.select_outputs`, an array per row.
         """
         predictions = self.task.predict(
             self.examples, self.features, outputs, self.tokenizer
         )
         decisions = [
-            _without_numbers(self.task.describe(example, predicted))
+            _without_numbers(self.task.prediction_to_json(example, predicted))
             for example, predicted in zip(
                 self.examples, predictions, strict=True
             )
@@ -115,7 +109,7 @@ class EvalSet:
         )
 
     def evaluate_model(self, model: keras.Model) -> Evaluation:
-        """Scores a model of Keras."""
+        """Scores a Keras model."""
         computed = task_prediction.compute_outputs(
             model,
             self.task,
@@ -128,11 +122,11 @@ class EvalSet:
 
 
 def read(build: Build) -> EvalSet | None:
-    """Reads --eval_file; returns None if there is none.
+    """Reads --eval_file; returns None without the flag.
 
     Raises:
-      UserError: If it is not of the model's task, has no answers, or the
-        model has no task.
+      UserError: If the file is not of the model's task or has no labels, or
+        the model has no task.
     """
     path = build.config.eval_file
     if path is None:
@@ -144,15 +138,15 @@ def read(build: Build) -> EvalSet | None:
     ):
         raise UserError(
             "--eval_file with --input=text is for classification. Received: a "
-            f"model of kind={task.kind!r}; score a file of --input=ids, which "
-            "computes the same."
+            f"model of kind={task.kind!r}; score a file with --input=ids, "
+            "which computes the same outputs."
         )
     task = dataclasses.replace(_with_columns(task, path), files={DEV: path})
     examples = task.read(DEV)
-    if not examples or not task.is_labelled(examples):
+    if not examples or not task.is_labeled(examples):
         raise UserError(
-            "--eval_file must hold examples with their answers, to score by. "
-            f"Received: {path}, which has {'none' if examples else 'no rows'}."
+            "--eval_file must have labeled examples. Received: "
+            f"{path}, which has {'no labels' if examples else 'no rows'}."
         )
     tokenizer = build.stored.build_tokenizer()
     return EvalSet(
@@ -161,36 +155,36 @@ def read(build: Build) -> EvalSet | None:
 
 
 def has_task(build: Build) -> bool:
-    """Returns whether a head answers what its model was fine-tuned for."""
+    """Returns whether a head is for a fine-tuning task."""
     return build.name in _KINDS
 
 
 def task_of(build: Build, flag: str) -> Task:
-    """Returns the task of a model, with rows as long as the file takes.
+    """Returns the task of a model, with the row length of the file.
 
     Args:
-      build: The file to be.
-      flag: What it is needed for, for the error.
+      build: The build of the file.
+      flag: The flag that needs the task, for the error message.
 
     Raises:
-      UserError: If the head answers no task.
+      UserError: If the head has no task.
     """
     if not has_task(build):
         raise UserError(
             f"{flag} is for models that were fine-tuned for a task. Received: "
-            f"the head {build.name} of {build.stored.path}, which has no right "
-            "answers; drop it."
+            f"the head {build.name} of {build.stored.path}, which has no "
+            "labels; drop the flag."
         )
     task = registry.from_stored(build.stored)
     task = dataclasses.replace(task, max_seq_length=build.head.max_seq_length)
-    # A row of strings is one row of the model.
+    # Files that take strings do not cut windows.
     if build.config.input == "text" and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, doc_stride=None)
     return task
 
 
 def _with_columns(task: Task, path: str) -> Task:
-    """Returns the task; where it does not say what columns are called, so."""
+    """Returns the task with default names for columns that it does not name."""
     if isinstance(task, MultipleChoiceTask):
         label = task.columns.label or _LABEL_COLUMN
         return dataclasses.replace(
@@ -211,12 +205,12 @@ def _with_columns(task: Task, path: str) -> Task:
     )
 
 
-# Heads that answer what their model was fine-tuned for.
+# Heads with a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
 
 
 def _without_numbers(value: Any) -> Any:
-    """Returns a JSON value without its floats."""
+    """Removes the floats from a JSON value."""
     if isinstance(value, Mapping):
         parts = {key: _without_numbers(part) for key, part in value.items()}
         return {key: part for key, part in parts.items() if part is not None}

@@ -1,7 +1,10 @@
-"""What a .tflite file computes that takes strings.
+"""The functions of .tflite files: from strings, or from token ids, to answers.
 
 Shapes:
-  B: number of texts, or of pairs of texts.
+  B: number of texts or pairs of texts.
+  R: rows.
+  T: tokens per row.
+  C: choices per row, only for multiple choice.
 """
 
 import copy
@@ -12,11 +15,10 @@ from absl import logging
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
-from bert_tf.export import computing
 from bert_tf.export import serving_module
 from bert_tf.export.tflite import text_forms
 from bert_tf.export.tflite.build import Build
-from bert_tf.text.lite_tokenizer import LiteTokenizer
+from bert_tf.text.tokenizer import LiteTokenizer
 
 _FORMS = {
     "classification": text_forms.Texts,
@@ -27,15 +29,20 @@ _FORMS = {
     "question_answering": text_forms.QuestionAnswering,
 }
 
+# Outputs of the SavedModel that the file omits. The Task Library rejects a
+# classifier with more than one output, and MediaPipe would treat each as
+# class scores.
+OMITTED_FOR_IDS = ("logits",)
+
 
 class TextFunction:
-    """What a head says of strings, in operators that TensorFlow Lite has.
+    """Computes the answer to strings with operators of TensorFlow Lite.
 
     Args:
-      build: What `adapt` returned.
+      build: The result of `adapt`.
 
     Attributes:
-      specs: The strings: <string>[B] each, [B, choices] of multiple choice.
+      specs: The strings: <string>[B] each, or [B, C] for multiple choice.
     """
 
     def __init__(self, build: Build) -> None:
@@ -52,39 +59,40 @@ class TextFunction:
         """Returns the answer, tensors by name."""
         build = self._build
         rows = self._form.pack(_same_rows(strings))
-        outputs = computing.compute(build.model, rows.inputs)
+        outputs = serving_module.compute(build.model, rows.inputs)
         answer = self._form.answer(outputs, rows)
         return serving_module.for_predict(build.head, answer)
 
 
 def adapt(build: Build) -> Build:
-    """Returns a build whose texts are read as TensorFlow Lite can.
+    """Adapts a build with strings to the operators of TensorFlow Lite.
 
     All rows have one length, and each text has one row.
 
     Args:
-      build: A file to be that takes strings.
+      build: The build of a file that takes strings.
 
     Raises:
-      UserError: If the head or the tokenizer has no such form.
+      UserError: If TensorFlow Lite cannot run the head or the tokenizer.
     """
     if build.name not in _FORMS:
         raise UserError(
-            "A .tflite file that takes text has no operator that finds [MASK] "
-            "in it, so it cannot fill masks; build with --input=ids."
+            "TensorFlow Lite has no operator to find [MASK] in text, so "
+            "--input=text cannot fill masks; use --input=ids."
         )
     if build.quantization == "full_int8":
         raise UserError(
-            "--quantization=full_int8 sets scales by rows of ids, so it needs "
-            "--input=ids. Received: text; dynamic is as small."
+            "--quantization=full_int8 is calibrated on ids, so it needs "
+            "--input=ids. Received: --input=text; --quantization=dynamic is "
+            "as small."
         )
     head = copy.copy(build.head)
     head.tokenizer = LiteTokenizer(head.tokenizer)
     head.buckets = (head.max_seq_length,)
     if head.settings().get("doc_stride"):
         logging.warning(
-            "The file reads the first %d pieces of a text, where the model "
-            "reads windows of one that is longer.",
+            "The file truncates texts to %d tokens, where the model cuts long "
+            "texts into windows.",
             head.max_seq_length,
         )
     if hasattr(head, "doc_stride"):
@@ -98,7 +106,7 @@ def adapt(build: Build) -> Build:
 
 @dataclasses.dataclass(frozen=True)
 class _LiteStoredModel(StoredModel):
-    """A model whose texts are read as TensorFlow Lite can."""
+    """A stored model whose tokenizer uses operators of TensorFlow Lite."""
 
     def build_tokenizer(
         self, preserve_special_tokens: bool | None = None
@@ -107,12 +115,49 @@ class _LiteStoredModel(StoredModel):
 
 
 def _same_rows(strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Fails where inputs differ in their number of rows.
+    """Fails at run time if inputs have different numbers of rows.
 
-    One row would otherwise be taken for each of the other input's.
+    Otherwise a single row would be broadcast to the rows of another input.
     """
     count = tf.shape(next(iter(strings.values())))[:1]
     return {
         name: tf.reshape(x, tf.concat([count, tf.shape(x)[1:]], 0))
         for name, x in strings.items()
     }
+
+
+class IdsFunction:
+    """Computes the numeric answer to token ids, as an ids-only SavedModel.
+
+    Args:
+      build: The build of the file.
+
+    Attributes:
+      specs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T]
+        or [R, C, T]; None for free dimensions.
+    """
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self.specs = {
+            name: _fix(spec, build.batch_size, build.seq_length)
+            for name, spec in build.head.ids_specs().items()
+        }
+
+    def __call__(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns numeric tensors by name."""
+        answer = serving_module.answer_ids_in_numbers(
+            self._build.head, self._build.model, inputs
+        )
+        return {
+            x: tensor
+            for x, tensor in answer.items()
+            if x not in OMITTED_FOR_IDS
+        }
+
+
+def _fix(
+    spec: tf.TensorSpec, batch_size: int | None, seq_length: int | None
+) -> tf.TensorSpec:
+    shape = [batch_size, *spec.shape[1:-1], seq_length]
+    return tf.TensorSpec(shape, spec.dtype, spec.name)

@@ -1,15 +1,20 @@
-"""TFLite metadata: what lets MediaPipe and the Task Library open a file.
+"""Adds TFLite metadata to a file, for MediaPipe and the Task Library.
 
-They find in it which tensor is which, and behind it, as in a zip file, the
-vocabulary and the labels. Interpreters read none of this.
+The metadata name the tensors. The vocabulary and the labels are appended as a
+zip file. Interpreters ignore both. No installed package has code for the schema
+of the metadata, metadata_schema.fbs of MediaPipe (M001, version 1.5.0), so
+tables are written here by their field numbers. A union has two fields: its type
+and its value.
 """
 
+import dataclasses
 import hashlib
 import io
 import os
 import zipfile
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -17,9 +22,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
-from bert_tf.export.tflite import metadata_tables
 from bert_tf.export.tflite.build import Build
-from bert_tf.export.tflite.metadata_tables import Tensor
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
@@ -28,7 +31,7 @@ from bert_tf.text.vocabulary import Vocabulary
 VOCAB_FILE = "vocab.txt"
 LABELS_FILE = "labels.txt"
 
-# What the clients look for, and what each tensor is.
+# The names that the clients expect, and descriptions of the tensors.
 _INPUTS = {
     INPUT_IDS.name: ("ids", "The pieces' numbers in vocab.txt."),
     INPUT_MASK.name: ("mask", "1 for pieces and 0 for padding."),
@@ -49,21 +52,35 @@ _OUTPUTS = {
 }
 _ENTRY = b"TFLITE_METADATA"
 _FILE_IDENTIFIER = b"TFL3"
-# As the schema demands of buffers: kernels may count on it.
+# The alignment of buffers in the schema, on which kernels may rely.
 _ALIGNMENT = 16
-# Zip files begin with this year.
+# The earliest time in a zip file.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+_METADATA_IDENTIFIER = b"M001"
+# The first version of the schema with BertTokenizerOptions.
+_MIN_PARSER_VERSION = "1.1.0"
+# Values of AssociatedFileType.
+_TENSOR_AXIS_LABELS = 2
+_VOCABULARY = 5
+# Values of the unions ContentProperties and ProcessUnitOptions.
+_FEATURE_PROPERTIES = 1
+_BERT_TOKENIZER_OPTIONS = 4
+
+# Field number to value: a string, a list of tables or of floats, a table, or an
+# unsigned byte.
+_Table = dict[int, Any]
 
 
 def describe(content: bytes, build: Build) -> bytes:
     """Returns the file of a build with metadata.
 
     Args:
-      content: What was converted.
-      build: What it is.
+      content: The converted file.
+      build: The build.
 
     Raises:
-      UserError: If labels and file do not belong together.
+      UserError: If the labels do not fit the file.
     """
     stem, _ = os.path.splitext(os.path.basename(build.config.output_file))
     return add_metadata(
@@ -96,16 +113,15 @@ def add_metadata(
     vocabulary: Vocabulary,
     labels: Sequence[str] = (),
 ) -> bytes:
-    """Returns a file with metadata, the same for the same arguments.
+    """Returns a file with metadata; the result is deterministic.
 
     Args:
       content: A .tflite file with one signature, whose inputs are
         `input_ids`, `input_mask` and `segment_ids`.
-      name: What the model is called.
-      description: What it does, in a sentence.
-      vocabulary: Its pieces.
-      labels: Names of the numbers in a row of `probabilities`; none where
-        they have no names.
+      name: The name of the model.
+      description: What the model does, in a sentence.
+      vocabulary: The vocabulary.
+      labels: The names of the columns of `probabilities`, or ().
 
     Raises:
       UserError: If the file has other inputs or outputs, or another number of
@@ -117,16 +133,16 @@ def add_metadata(
     associated = {VOCAB_FILE: vocabulary.to_text()}
     if labels:
         associated[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
-    table = metadata_tables.build(
+    table = _build_tables(
         name,
         description,
         version=f"sha256:{hashlib.sha256(content).hexdigest()}",
         inputs=[
-            Tensor(*_describe_tensor(_INPUTS, key))
+            _Tensor(*_describe_tensor(_INPUTS, key))
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         outputs=[
-            Tensor(
+            _Tensor(
                 *_describe_tensor(_OUTPUTS, key),
                 is_probability=key == _PROBABILITIES,
                 labels_file=(
@@ -147,7 +163,7 @@ def _in_order(tensors, indices) -> list[str]:
 
 
 def _shapes(tensors, subgraph) -> dict[str, list[int]]:
-    """Returns the shapes of a signature's tensors by name, -1 where free."""
+    """Returns the shapes of a signature's tensors by name; -1 is free."""
     shapes = {}
     for tensor in tensors:
         found = subgraph.tensors[tensor.tensorIndex]
@@ -166,7 +182,7 @@ def _check_labels(
         return
     if _PROBABILITIES not in shapes:
         raise UserError(
-            f"Labels are for a file with the output {_PROBABILITIES}. "
+            f"A file with labels must have the output {_PROBABILITIES}. "
             f"Received: {len(labels)} labels and the outputs "
             f"{', '.join(shapes)}."
         )
@@ -180,26 +196,26 @@ def _check_labels(
     for label in labels:
         if not label:
             raise UserError(
-                "Labels must not be empty, as the Task Library leaves out such "
-                f"lines of {LABELS_FILE}, and would name wrongly what follows. "
+                "Labels must not be empty, as the Task Library skips empty "
+                f"lines of {LABELS_FILE} and would shift later labels. "
                 f"Received: {', '.join(map(repr, labels))}; rename it in "
                 "task.json."
             )
 
 
 def _describe_tensor(
-    known: Mapping[str, tuple[str, str]], name: str
+    descriptions: Mapping[str, tuple[str, str]], name: str
 ) -> tuple[str, str]:
-    if name not in known:
+    if name not in descriptions:
         raise UserError(
-            f"Metadata know the tensors {', '.join(known)}. Received: a file "
-            f"with {name}."
+            f"Metadata support the tensors {', '.join(descriptions)}. "
+            f"Received: a file with {name}."
         )
-    return known[name]
+    return descriptions[name]
 
 
 class _Builder(flatbuffers.Builder):
-    """A builder that keeps weights where kernels want them."""
+    """A flatbuffer builder that aligns weights for kernels."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802
         self.Prep(_ALIGNMENT, x.nbytes)
@@ -207,7 +223,7 @@ class _Builder(flatbuffers.Builder):
 
 
 def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
-    """Returns a file with one more buffer, which is called metadata."""
+    """Returns a file with the metadata table as another buffer."""
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(table, np.uint8)
     entry = schema.MetadataT()
@@ -215,20 +231,127 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
     entry.buffer = len(model.buffers)
     model.buffers = [*model.buffers, buffer]
     model.metadata = [*(model.metadata or ()), entry]
-    # What does not fit is copied once more, and is hundreds of megabytes.
+    # A builder that is too small copies hundreds of megabytes again.
     builder = _Builder(size + size // 8 + len(table) + 4096)
     builder.Finish(model.Pack(builder), _FILE_IDENTIFIER)
     return bytes(builder.Output())
 
 
 def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
-    """Returns the content with a zip file behind it."""
+    """Returns the content with a zip file appended."""
     with io.BytesIO() as file:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
             for name, text in texts.items():
-                # Not compressed, as readers take them from where they lie.
+                # Not compressed, as readers map the files in place.
                 info = zipfile.ZipInfo(name, _NO_TIME)
-                info.create_system = 0  # Whatever the machine.
+                info.create_system = 0  # Independent of the machine.
                 archive.writestr(info, text.encode())
         return file.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+    """The metadata of an input or an output.
+
+    Attributes:
+      name: The name that clients expect.
+      description: A sentence.
+      is_probability: Whether values lie between 0 and 1.
+      labels_file: The file with the names of the last axis, or None.
+    """
+
+    name: str
+    description: str
+    is_probability: bool = False
+    labels_file: str | None = None
+
+
+def _build_tables(
+    name: str,
+    description: str,
+    version: str,
+    inputs: Sequence[_Tensor],
+    outputs: Sequence[_Tensor],
+    vocab_file: str,
+) -> bytes:
+    """Returns the ModelMetadata of one graph with a BERT tokenizer.
+
+    Args:
+      name: The name of the model.
+      description: What the model does.
+      version: A unique version.
+      inputs: The inputs in the order of the graph.
+      outputs: The outputs in the order of the graph.
+      vocab_file: The associated file with the vocabulary.
+    """
+    tokenizer = {0: [_file_table(vocab_file, "The pieces.", _VOCABULARY)]}
+    graph = {  # SubGraphMetadata
+        2: [_tensor_table(tensor) for tensor in inputs],
+        3: [_tensor_table(tensor) for tensor in outputs],
+        5: [{0: _BERT_TOKENIZER_OPTIONS, 1: tokenizer}],  # ProcessUnit
+    }
+    model = {
+        0: name,
+        1: description,
+        2: version,
+        3: [graph],
+        7: _MIN_PARSER_VERSION,
+    }
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(_write_value(builder, model), _METADATA_IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _tensor_table(tensor: _Tensor) -> _Table:
+    table = {  # TensorMetadata
+        0: tensor.name,
+        1: tensor.description,
+        3: {0: _FEATURE_PROPERTIES, 1: {}},  # Content
+        5: {},  # Stats
+    }
+    if tensor.is_probability:
+        table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
+    if tensor.labels_file:
+        table[6] = [
+            _file_table(tensor.labels_file, "The labels.", _TENSOR_AXIS_LABELS)
+        ]
+    return table
+
+
+def _file_table(name: str, description: str, kind: int) -> _Table:
+    return {0: name, 1: description, 2: kind}  # AssociatedFile
+
+
+def _write_value(builder: flatbuffers.Builder, value: Any) -> int:
+    """Writes a value and its parts; returns its offset."""
+    if isinstance(value, str):
+        return builder.CreateString(value)
+    if isinstance(value, list):
+        return _write_vector(builder, value)
+    fields = {
+        number: part if isinstance(part, int) else _write_value(builder, part)
+        for number, part in value.items()
+    }
+    builder.StartObject(max(fields, default=-1) + 1)
+    for number, field in fields.items():
+        if isinstance(value[number], int):
+            builder.PrependUint8Slot(number, field, 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(number, field, 0)
+    return builder.EndObject()
+
+
+def _write_vector(
+    builder: flatbuffers.Builder, values: list[float] | list[_Table]
+) -> int:
+    if isinstance(values[0], float):
+        write, parts = builder.PrependFloat32, values
+    else:
+        write = builder.PrependUOffsetTRelative
+        parts = [_write_value(builder, value) for value in values]
+    size = flatbuffers.number_types.Float32Flags.bytewidth
+    builder.StartVector(size, len(parts), size)
+    for part in reversed(parts):
+        write(part)
+    return builder.EndVector()

@@ -1,4 +1,4 @@
-"""The course of an export: from a model directory to a .tflite file."""
+"""Exports a model directory as a .tflite file."""
 
 import contextlib
 import dataclasses
@@ -16,18 +16,18 @@ from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import calibration_data
 from bert_tf.export.tflite import client_texts
-from bert_tf.export.tflite import column_scales
 from bert_tf.export.tflite import compare_quantizations
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite import metadata
+from bert_tf.export.tflite import quantize
 from bert_tf.export.tflite import tflite_file
 from bert_tf.export.tflite import usage
 from bert_tf.export.tflite import verify as verification
 from bert_tf.export.tflite.accuracy import Gate
 from bert_tf.export.tflite.build import Build
+from bert_tf.export.tflite.functions import IdsFunction
 from bert_tf.export.tflite.functions import TextFunction
-from bert_tf.export.tflite.ids_function import IdsFunction
 from bert_tf.export.tflite.verify import Verification
 from bert_tf.flags.export import ALL
 from bert_tf.flags.export import QUANTIZATIONS
@@ -42,9 +42,9 @@ class Built:
     """A file that was verified and is not written yet.
 
     Attributes:
-      build: What it is.
+      build: The build of the file.
       content: The file.
-      verification: How near it is to the model.
+      verification: The result of comparing it with the model.
     """
 
     build: Build
@@ -52,7 +52,7 @@ class Built:
     verification: Verification
 
     def report(self) -> dict[str, Any]:
-        """Returns what is known of the file, JSON values by name."""
+        """Returns the report on the file, JSON values by name."""
         build = self.build
         return {
             "command": build.command,
@@ -80,26 +80,26 @@ class Built:
 
 
 def run(config: TfliteConfig) -> None:
-    """Does what export/tflite.py is asked for.
+    """Runs export/tflite.py.
 
     Raises:
-      UserError: For whatever the user can mend.
+      UserError: If flags or model are invalid, or verification fails.
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
     build = builds.prepare(config)
     gate = Gate(build)
     if config.quantization == ALL:
-        said = _run_all(build, gate)
+        text = _run_all(build, gate)
     else:
-        said = _run_one(build, gate)
+        text = _run_one(build, gate)
     note = client_texts.note(build, gate.examples)
-    sys.stdout.write("\n\n".join([said, *filter(None, [note])]) + "\n")
+    sys.stdout.write("\n\n".join([text, *filter(None, [note])]) + "\n")
     sys.stdout.flush()
 
 
 def _run_one(build: Build, gate: Gate) -> str:
-    """Makes the file that is asked for; returns what its user is told."""
+    """Writes one file; returns its usage instructions."""
     config = build.config
     built = make(build)
     measured = gate.measure({build.quantization: built.content})
@@ -110,10 +110,10 @@ def _run_one(build: Build, gate: Gate) -> str:
 
 
 def _run_all(build: Build, gate: Gate) -> str:
-    """Makes a file of each kind; returns a table of them.
+    """Writes a file for each quantization; returns a table of them.
 
     Raises:
-      UserError: If all lose more than --max_drop.
+      UserError: If all files lose more than --max_drop.
     """
     config = build.config
     built = {}
@@ -147,18 +147,18 @@ def _all_of(config: TfliteConfig) -> list[str]:
     if config.input == "ids" and config.representative_file is not None:
         return [*QUANTIZATIONS]
     logging.warning(
-        "--quantization=all leaves out full_int8, which needs --input=ids and "
+        "--quantization=all skips full_int8, which needs --input=ids and "
         "--representative_file."
     )
     return [name for name in QUANTIZATIONS if name != "full_int8"]
 
 
 def make(build: Build) -> Built:
-    """Converts a model and verifies what comes of it.
+    """Converts a model and verifies the file.
 
     Raises:
-      UserError: If the converter refuses the model, or the file says
-        something else.
+      UserError: If the converter rejects the model, or the outputs of the file
+        differ from the model's.
     """
     takes_text = build.config.input == "text"
     if takes_text:
@@ -168,7 +168,7 @@ def make(build: Build) -> Built:
     with contextlib.ExitStack() as stack:
         if build.quantization == "full_int8":
             rows = calibration_data.read(build)
-            stack.enter_context(column_scales.applied(build.model, rows))
+            stack.enter_context(quantize.scaled_columns(build.model, rows))
         content = conversion.convert(
             function,
             function.specs,
@@ -177,7 +177,7 @@ def make(build: Build) -> Built:
             text_operators=takes_text,
             per_tensor=build.config.compatibility == "2.14",
         )
-    if not takes_text:  # Their readers know rows of ids alone.
+    if not takes_text:  # The readers of metadata support only ids.
         content = metadata.describe(content, build)
     found = verification.verify(content, build)
     logging.info("%s: %s.", build.quantization, found.text())
@@ -185,17 +185,17 @@ def make(build: Build) -> Built:
 
 
 def publish(built: Built, path: str, measured: accuracy.Report) -> None:
-    """Writes a file and its report, each whole.
+    """Writes a file and its report atomically.
 
     Args:
       built: The file.
-      path: Where it is to be; the report lies beside it.
-      measured: What it is worth.
+      path: The path of the file; the report is written next to it.
+      measured: The accuracy and the costs of the file.
     """
     report = built.report() | {"measured": measured.to_json()}
     with contextlib.ExitStack() as stack:
-        # The report has the checksum, so that who sees one without the other
-        # knows; the file comes last.
+        # The file is renamed last. The checksum in the report detects a pair
+        # that does not match.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", REPORT_SUFFIX)

@@ -1,62 +1,57 @@
-"""How heads read strings in TensorFlow Lite, and what they answer.
+"""Adapts serving heads that read strings to the operators of TensorFlow Lite.
 
-There it has no operators that take words out of a text, so heads that point
-into texts say of each piece where it is, and leave it to who asks to cut the
-words out.
+TensorFlow Lite has no operators that cut words out of a text. So heads that
+point into texts return the offsets of each token, and clients cut out the
+words.
 
 Shapes:
-  B: number of texts, or of pairs of texts.
-  C: choices of each text.
-  T: pieces of a row.
+  B: number of texts or pairs of texts.
+  C: choices per text.
+  T: tokens per row.
 """
 
 from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.export.heads.head import Head
 from bert_tf.export.heads.head import Rows
-from bert_tf.text import dense_packing
+from bert_tf.export.heads.head import ServingHead
+from bert_tf.text import packing
 
 _NONE = -1
 
 
 class Texts:
-    """Texts and pairs of texts, answered as in the SavedModel.
+    """Texts and pairs of texts, with the answers of the SavedModel.
 
     Args:
-      head: The head, with a `LiteTokenizer` and one length of rows.
+      head: The head, with a `LiteTokenizer` and a fixed row length.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ServingHead) -> None:
         self.head = head
 
-    def input_ranks(self) -> dict[str, int]:
-        """Returns the names of the inputs, and how many axes each has."""
-        specs = self.head.input_specs()
-        return {name: len(spec.shape) for name, spec in specs.items()}
-
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Returns rows for strings; see `Head.pack`."""
+        """Packs strings; see `ServingHead.pack`."""
         return self.head.pack(strings)
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns what users get; see `Head.answer`."""
+        """Returns the answer; see `ServingHead.answer`."""
         return self.head.answer(outputs, rows)
 
 
 class Tagging(Texts):
-    """Probabilities of tags for each piece, and where it is in the text."""
+    """Tag probabilities of each token, and its offsets in the text."""
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs texts; what is too long is truncated."""
+        """Packs texts, truncating long ones."""
         head = self.head
-        pieces = head.tokenizer.tokenize_with_offsets(strings["text"])
-        segment = (_starts(pieces[0]), _lengths(pieces[0]))
-        ids, starts, ends = (x.flat_values for x in pieces)
-        layout = dense_packing.lay_out([segment], tf.size(ids), head.buckets)
+        tokens = head.tokenizer.tokenize_with_offsets(strings["text"])
+        segment = (_starts(tokens[0]), _lengths(tokens[0]))
+        ids, starts, ends = (x.flat_values for x in tokens)
+        layout = packing.lay_out([segment], tf.size(ids), head.buckets)
         return Rows(
             layout.inputs(ids, head.tokenizer.vocabulary),
             _offsets(layout, starts, ends),
@@ -65,30 +60,30 @@ class Tagging(Texts):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `probabilities` <float32>[B, T, labels], starts and ends."""
+        """Returns `probabilities` <float32>[B, T, labels] and offsets."""
         return self.head.answer_ids(outputs, rows) | rows.state
 
 
 class QuestionAnswering(Texts):
-    """Scores of each piece of the context, and where it is in it."""
+    """Logits of each token of the context, and its offsets in it."""
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs questions with the beginning of their contexts."""
+        """Packs questions with the beginnings of their contexts."""
         head = self.head
         questions = head.tokenizer.tokenize(strings["question"])
-        pieces = head.tokenizer.tokenize_with_offsets(strings["context"])
+        tokens = head.tokenizer.tokenize_with_offsets(strings["context"])
         num_before = tf.size(questions.flat_values)
-        ids, starts, ends = (x.flat_values for x in pieces)
+        ids, starts, ends = (x.flat_values for x in tokens)
         longest = head.task.max_query_length
 
         def truncate(lengths, room):
             kept = tf.minimum(lengths[0], longest)
             return [kept, tf.minimum(lengths[1], room - kept)]
 
-        layout = dense_packing.lay_out(
+        layout = packing.lay_out(
             [
                 (_starts(questions), _lengths(questions)),
-                (num_before + _starts(pieces[0]), _lengths(pieces[0])),
+                (num_before + _starts(tokens[0]), _lengths(tokens[0])),
             ],
             num_before + tf.size(ids),
             head.buckets,
@@ -110,19 +105,19 @@ class QuestionAnswering(Texts):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `start_logits`, `end_logits` [B, T], starts and ends."""
+        """Returns `start_logits` and `end_logits` [B, T], and offsets."""
         return self.head.answer_ids(outputs, rows) | rows.state
 
 
 class MultipleChoice(Texts):
-    """Choices, answered as in the SavedModel.
+    """Choices, with the answers of the SavedModel.
 
-    A choice without pieces is none, and a text without pieces is not there;
-    the SavedModel looks for characters.
+    Choices and texts without tokens count as missing; in the SavedModel, those
+    without characters do.
     """
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
-        """Packs each choice behind its text; the longer is truncated first."""
+        """Packs each choice after its text, truncating the longer one first."""
         head = self.head
         shape = tf.shape(strings["choices"])
         texts = head.tokenizer.tokenize(strings["text"])
@@ -135,7 +130,7 @@ class MultipleChoice(Texts):
             for x in (_starts(texts), _lengths(texts))
         ]
         has_text = text[1] > 0
-        layout = dense_packing.lay_out(
+        layout = packing.lay_out(
             [
                 tuple(map(lambda a, b: tf.where(has_text, a, b), text, choice)),
                 (choice[0], tf.where(has_text, choice[1], 0)),
@@ -151,18 +146,18 @@ class MultipleChoice(Texts):
         )
 
 
-def _starts(pieces: tf.RaggedTensor) -> tf.Tensor:
-    return tf.cast(pieces.row_starts(), tf.int32)
+def _starts(tokens: tf.RaggedTensor) -> tf.Tensor:
+    return tf.cast(tokens.row_starts(), tf.int32)
 
 
-def _lengths(pieces: tf.RaggedTensor) -> tf.Tensor:
-    return tf.cast(pieces.row_lengths(), tf.int32)
+def _lengths(tokens: tf.RaggedTensor) -> tf.Tensor:
+    return tf.cast(tokens.row_lengths(), tf.int32)
 
 
 def _offsets(
-    layout: dense_packing.Layout, starts: tf.Tensor, ends: tf.Tensor
+    layout: packing.Layout, starts: tf.Tensor, ends: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Returns `starts` and `ends` <int32>[B, T], bytes of the text, or -1."""
+    """Returns the offsets `starts` and `ends` <int32>[B, T] in bytes, or -1."""
     return {
         name: layout.place(values, _NONE, _NONE, _NONE)
         for name, values in (("starts", starts), ("ends", ends))

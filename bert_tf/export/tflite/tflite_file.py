@@ -1,4 +1,4 @@
-"""What stands in a .tflite file."""
+"""Reads and checks the operators of a .tflite file."""
 
 import collections
 import functools
@@ -9,10 +9,10 @@ from bert_tf.errors import UserError
 
 
 def operators(content: bytes) -> collections.Counter[str]:
-    """Returns how often each operator stands in a file.
+    """Counts the operators of a file.
 
-    Custom operators have the name that they register with; the others that of
-    the schema, such as "FULLY_CONNECTED".
+    Custom operators have the name under which they are registered; the others
+    have that of the schema, such as "FULLY_CONNECTED".
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     names = [_name(code) for code in model.operatorCodes]
@@ -24,7 +24,7 @@ def operators(content: bytes) -> collections.Counter[str]:
 
 
 def custom_operators(content: bytes) -> set[str]:
-    """Returns the operators that are none of TensorFlow Lite's own."""
+    """Returns the operators that are not TensorFlow Lite's own."""
     return {name for name in operators(content) if name not in _builtins()}
 
 
@@ -36,20 +36,20 @@ def require_operators(content: bytes, text_operators: bool) -> None:
       text_operators: Whether TF-Text's operators are allowed.
 
     Raises:
-      UserError: If they cannot.
+      UserError: If the file has other custom operators.
     """
     custom = custom_operators(content)
     allowed = TEXT_OPERATORS if text_operators else frozenset()
     wrong = sorted(custom - allowed)
     if wrong:
         raise UserError(
-            "The .tflite file must have TensorFlow Lite's own operators"
-            f"{' and those of TF-Text' if text_operators else ''} only. "
+            "The .tflite file must only have TensorFlow Lite's own operators"
+            f"{' and those of TF-Text' if text_operators else ''}. "
             f"Received: {', '.join(wrong)}."
         )
 
 
-# Those of them that tokenization needs.
+# TF-Text's operators that tokenization needs.
 TEXT_OPERATORS = frozenset(
     {
         "FastBertNormalize",
@@ -62,7 +62,7 @@ TEXT_OPERATORS = frozenset(
 def _name(code) -> str:
     if code.customCode:
         return code.customCode.decode()
-    # Old files have the number in the one field, new ones in the other.
+    # Old and new files have the number in different fields.
     return _builtins_by_number()[
         max(code.builtinCode, code.deprecatedBuiltinCode)
     ]

@@ -1,4 +1,4 @@
-"""What a user is told of a .tflite file: what it is, and how to run it."""
+"""Usage instructions for a .tflite file."""
 
 import itertools
 from importlib import metadata
@@ -12,18 +12,18 @@ _TEXT = "The cat sat on the mat."
 _SECOND_TEXT = "Then it slept."
 _MASKED_TEXT = f"The cat sat on the {MASK}."
 _NUM_CHOICES = 2
-# Heads whose rows have two texts.
+# Heads whose rows have two segments.
 _OF_PAIRS = ("question_answering", "multiple_choice", "next_sentence")
 
 
 def text(build: Build, path: str, content: bytes, measured: Report) -> str:
-    """Returns what is printed when a file is written.
+    """Returns the usage instructions that the exporter prints.
 
     Args:
-      build: What it is.
-      path: Where it is.
+      build: The build of the file.
+      path: The path of the file.
       content: The file.
-      measured: What it is worth.
+      measured: The accuracy and the costs of the file.
     """
     operators = ", ".join(
         f"{count} {name}"
@@ -43,7 +43,7 @@ def text(build: Build, path: str, content: bytes, measured: Report) -> str:
 
 
 def python_snippet(build: Build, path: str) -> str:
-    """Returns a Python program that asks a file for one row."""
+    """Returns a Python program that runs a file on one row."""
     lines = (
         _of_text(build, path) if _takes_text(build) else _of_ids(build, path)
     )
@@ -109,25 +109,25 @@ def _of_ids(build: Build, path: str) -> list[str]:
 
 
 def _row(build: Build) -> tuple[list[int], int]:
-    """Returns the ids of an example, and how many are of its first segment.
+    """Returns the ids of an example, and the length of its first segment.
 
-    Of models that read less than it the end is left out.
+    The example is truncated to the row length of the model.
     """
     tokenizer = build.head.tokenizer
     vocabulary = tokenizer.vocabulary
 
-    def pieces(text: str) -> list[int]:
+    def token_ids(text: str) -> list[int]:
         return tokenizer.tokenize(text).numpy().tolist()
 
     if build.name == "fill_mask":
         before, after = _MASKED_TEXT.split(MASK)
-        first = [*pieces(before), vocabulary.mask_id, *pieces(after)]
+        first = [*token_ids(before), vocabulary.mask_id, *token_ids(after)]
     else:
-        first = pieces(_TEXT)
+        first = token_ids(_TEXT)
     first = [vocabulary.cls_id, *first, vocabulary.sep_id]
     second = []
     if build.name in _OF_PAIRS or getattr(build.head, "pair", False):
-        second = [*pieces(_SECOND_TEXT), vocabulary.sep_id]
+        second = [*token_ids(_SECOND_TEXT), vocabulary.sep_id]
     room = build.seq_length or build.head.max_seq_length
     return (first + second)[:room], min(len(first), room)
 

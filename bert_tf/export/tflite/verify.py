@@ -1,54 +1,60 @@
-"""Whether a .tflite file says what its model says.
+"""Verifies the outputs of a .tflite file against those of its model.
 
 Shapes:
+  B: number of texts.
   R: rows of a call.
+  T: tokens per row.
 """
 
 import dataclasses
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.export.graph_file import Signature
-from bert_tf.export.tflite import agreement
+from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import ids_function
-from bert_tf.export.tflite import text_expectations
+from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
-from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import expectation
-from bert_tf.export.verify import registry as expectation_registry
-from bert_tf.export.verify.expectation import Expectation
-from bert_tf.export.verify.expectation import Expected
+from bert_tf.export.verify import reference as reference_lib
+from bert_tf.export.verify import registry as reference_registry
+from bert_tf.export.verify.reference import Reference
+from bert_tf.export.verify.reference import ReferenceOutputs
+from bert_tf.export.verify.reference import Row
 from bert_tf.inference.lite_model import LiteModel
 
-# How far numbers may be from the model's. What int8 does to them is for the
-# score on a dev set to judge, not for a number.
+# The largest allowed difference from the model. The effect of int8 is measured
+# by the score on a dev set instead.
 TOLERANCES = {"none": 1e-4, "float16": 5e-3}
-# How near two numbers are that int8 may put in another order.
+# Numbers that are closer than this may change their order in int8.
 _CLOSE_IN_INT8 = 0.05
-# Rows of each of the calls, as large models take a second for some.
+# Rows per call, as large models take about a second for a few.
 _MAX_ROWS = 8
 
 _Arrays = Mapping[str, np.ndarray]
-_Call = tuple[_Arrays, Expected]
+_Call = tuple[_Arrays, ReferenceOutputs]
+
+_NOWHERE = -1
+_PLACES = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What became of the comparison of a file with its model.
+    """The result of comparing a file with its model.
 
     Attributes:
-      num_calls: How often the file was called.
-      num_values: How many numbers were compared.
-      largest_difference: Of all of them; relative where they are above 1, and
-        but for float32 relative to the largest.
-      tolerance: How large it may be; None in int8.
-      agreement: What `agreement.measure` returns.
+      num_calls: The number of calls of the file.
+      num_values: The number of values compared.
+      largest_difference: The largest difference of numbers; relative for
+        numbers above 1, and except in float32 relative to the largest number.
+      tolerance: The largest allowed difference; None in int8.
+      agreement: The result of `accuracy.measure_agreement`.
     """
 
     num_calls: int
@@ -58,45 +64,45 @@ class Verification:
     agreement: Mapping[str, float]
 
     def text(self) -> str:
-        """Returns a line for people."""
-        said = "".join(
+        """Returns the result as a line of text."""
+        agreement = "".join(
             f", {name} {value:.4g}" for name, value in self.agreement.items()
         )
         return (
             f"{self.num_calls} calls, {self.num_values:,} values, largest "
-            f"difference {self.largest_difference:.2g}{said}"
+            f"difference {self.largest_difference:.2g}{agreement}"
         )
 
 
 def verify(content: bytes, build: Build) -> Verification:
-    """Compares a file with its model, as the library computes it.
+    """Compares the outputs of a file with the reference outputs of its model.
 
     Args:
       content: The file.
-      build: What it is to be.
+      build: The build of the file.
 
     Raises:
-      UserError: If it says something else than the model.
+      UserError: If the outputs differ.
     """
     takes_text = build.config.input == "text"
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
     tolerance = TOLERANCES.get(build.quantization)
-    expected = _expectation(build, model, tolerance or _CLOSE_IN_INT8)
+    reference = _build_reference(build, model, tolerance or _CLOSE_IN_INT8)
     calls = list(
-        _calls_of_text(expected, build)
+        _calls_of_text(reference, build)
         if takes_text
-        else _calls_of_ids(expected, build)
+        else _calls_of_ids(reference, build)
     )
     answers = [_run(model, inputs) for inputs, _ in calls]
-    wanted = [one for _, one in calls]
+    expected = [one for _, one in calls]
     differences = [
         _compare(one, answer, tolerance)
-        for one, answer in zip(wanted, answers, strict=True)
+        for one, answer in zip(expected, answers, strict=True)
     ]
     faults = [fault for one in differences for fault in one.faults]
     if faults:
         raise UserError(
-            "The .tflite file must say what the model says"
+            "The .tflite file must return the outputs of the model"
             f"{'' if tolerance is None else f', to within {tolerance:g}'}. "
             f"Received: {faults[0]}; try another --quantization."
         )
@@ -105,61 +111,61 @@ def verify(content: bytes, build: Build) -> Verification:
         num_values=sum(one.num_compared for one in differences),
         largest_difference=max(one.largest for one in differences),
         tolerance=tolerance,
-        agreement=agreement.measure(
-            [one.values for one in wanted],
+        agreement=accuracy.measure_agreement(
+            [one.values for one in expected],
             answers,
             getattr(build.head, "problem_type", None) == "multi_label",
         ),
     )
 
 
-def _expectation(
+def _build_reference(
     build: Build, model: LiteModel, tolerance: float
-) -> Expectation:
-    # What says which strings a head takes.
+) -> Reference:
+    # Only the names of the inputs are used.
     signature = Signature(dict.fromkeys(model.inputs), {})
-    return expectation_registry.build(
+    return reference_registry.build(
         build.stored, build.artifact(), "", signature, tolerance
     )
 
 
-def _calls_of_ids(expected: Expectation, build: Build) -> Iterator[_Call]:
+def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     """Yields calls with one row, with several, and with padding."""
     length = build.seq_length
-    batches = [expected.batches()[0][:1], expected.batches()[-1]]
-    with conversion.quiet():  # That sentences of ours are too long.
-        packed = [_some_rows(expected.pack(rows)) for rows in batches]
+    batches = [reference.batches()[0][:1], reference.batches()[-1]]
+    with conversion.quiet():  # Warnings that test sentences are too long.
+        packed = [_some_rows(reference.pack(rows)) for rows in batches]
     if length is None:
-        longest = expected.artifact.max_seq_length
-        packed.append(expectation.pad(packed[-1], longest))
+        longest = reference.artifact.max_seq_length
+        packed.append(reference_lib.pad(packed[-1], longest))
     else:
-        packed = [expectation.pad(rows, length) for rows in packed]
+        packed = [reference_lib.pad(rows, length) for rows in packed]
     for rows in packed:
         for inputs in split(rows, build.batch_size):
-            wanted = expected.expect_ids(inputs)
-            yield inputs, _numbers_alone(wanted)
+            expected = reference.expect_ids(inputs)
+            yield inputs, _numbers_alone(expected)
 
 
-def _calls_of_text(expected: Expectation, build: Build) -> Iterator[_Call]:
-    answering = text_expectations.choose(expected, build)
-    batches = answering.batches()
+def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
+    chosen = _choose_reference(reference, build)
+    batches = chosen.batches()
     for rows in (batches[0][:1], batches[-1]):
         size = build.batch_size or len(rows)
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
             with conversion.quiet():
-                wanted = answering.expect(part)
-            yield replay_plan.to_inputs(part), wanted
+                expected = chosen.expect(part)
+            yield verify_calls.to_inputs(part), expected
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
-    """Yields calls of as many rows as a file takes.
+    """Splits rows into calls with the batch size of a file.
 
     Args:
       rows: The rows, [R, ...] each.
-      batch_size: How many; None for any number. The last call has its first
-        row as often as it takes to be full.
+      batch_size: The batch size; None for any number. The last call is padded
+        with its first row.
     """
     count = len(next(iter(rows.values())))
     size = batch_size or count
@@ -170,17 +176,17 @@ def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
 
 
 def _some_rows(packed: _Arrays) -> _Arrays:
-    """Returns at most `_MAX_ROWS` of rows, from first to last."""
+    """Samples at most `_MAX_ROWS` rows evenly."""
     count = len(packed["input_ids"])
     chosen = np.unique(np.linspace(0, count - 1, _MAX_ROWS).astype(int))
     return {name: x[chosen] for name, x in packed.items()}
 
 
-def _numbers_alone(expected: Expected) -> Expected:
+def _numbers_alone(expected: ReferenceOutputs) -> ReferenceOutputs:
     values = {
         x: v
         for x, v in expected.values.items()
-        if v.dtype != object and x not in ids_function.LEFT_OUT
+        if v.dtype != object and x not in functions.OMITTED_FOR_IDS
     }
     return dataclasses.replace(expected, values=values)
 
@@ -191,16 +197,16 @@ def _run(model: LiteModel, inputs: _Arrays) -> _Arrays:
     except (RuntimeError, ValueError) as error:
         shapes = {name: x.shape for name, x in inputs.items()}
         raise UserError(
-            f"The .tflite file must run. With {shapes} LiteRT says: {error}"
+            f"The .tflite file must run. With {shapes} LiteRT reports: {error}"
         ) from error
 
 
 def _compare(
-    expected: Expected, answer: _Arrays, tolerance: float | None
+    expected: ReferenceOutputs, answer: _Arrays, tolerance: float | None
 ) -> comparison.Difference:
     if tolerance is not None:
         return comparison.compare(expected, answer, tolerance, {})
-    # What hangs on which number is the largest may be something else.
+    # Decisions that depend on the largest number may differ.
     floats = {x: v for x, v in expected.values.items() if v.dtype.kind == "f"}
     return comparison.compare(
         dataclasses.replace(expected, values=floats),
@@ -208,3 +214,89 @@ def _compare(
         np.inf,
         {},
     )
+
+
+def _choose_reference(
+    reference: Reference, build: Build
+) -> "Reference | _TokenReference":
+    """Returns the reference for a file that takes strings.
+
+    Args:
+      reference: The reference for the SavedModel.
+      build: The build of the file.
+    """
+    if build.name == "tagging":
+        return _TokenReference(reference)
+    if build.name == "question_answering":
+        return _TokenReference(reference, build.head.task.max_query_length)
+    return reference
+
+
+class _TokenReference:
+    """Computes the reference outputs for each token of texts.
+
+    Args:
+      reference: Has the model, the tokenizer and the rows.
+      max_query_length: The maximum number of tokens of the question before the
+        text; None without questions.
+    """
+
+    def __init__(
+        self, reference: Reference, max_query_length: int | None = None
+    ) -> None:
+        self._reference = reference
+        self._max_query_length = max_query_length
+        self.batches = reference.batches
+
+    def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
+        """Returns the outputs of `expect_ids` and offsets <int32>[B, T]."""
+        packed = self._pack(rows)
+        places = {name: packed.pop(name) for name in _PLACES}
+        outputs = self._reference.expect_ids(packed)
+        return dataclasses.replace(outputs, values={**outputs.values, **places})
+
+    def _pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """Returns the model's inputs and offsets, <int32>[B, T] each."""
+        reference = self._reference
+        shape = (len(rows), reference.artifact.max_seq_length)
+        packed = {
+            "input_ids": reference.tokenizer.vocabulary.pad_id,
+            "input_mask": 0,
+            "segment_ids": 0,
+        } | dict.fromkeys(_PLACES, _NOWHERE)
+        packed = {
+            name: np.full(shape, padding, np.int32)
+            for name, padding in packed.items()
+        }
+        for number, row in enumerate(rows):
+            tokens = self._tokens([row[name] for name in reference.inputs])
+            for place, token in enumerate(tokens):
+                for values, value in zip(packed.values(), token, strict=True):
+                    values[number, place] = value
+        return packed
+
+    def _tokens(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Returns id, mask, segment, start and end of each token of a row."""
+        tokenizer = self._reference.tokenizer
+        vocabulary = tokenizer.vocabulary
+        segments = [
+            list(zip(*(x.numpy() for x in found), strict=True))
+            for found in map(tokenizer.tokenize_with_offsets, texts)
+        ]
+        if self._max_query_length is not None:
+            # Questions have no offsets.
+            segments[0] = [
+                (token, _NOWHERE, _NOWHERE)
+                for token, *_ in segments[0][: self._max_query_length]
+            ]
+        # A text without tokens has no [SEP] either.
+        segments = [segments[0], *filter(None, segments[1:])]
+        others = 1 + len(segments) + sum(map(len, segments[:-1]))
+        length = self._reference.artifact.max_seq_length
+        segments[-1] = segments[-1][: length - others]
+        sep = (vocabulary.sep_id, _NOWHERE, _NOWHERE)
+        row = [(vocabulary.cls_id, 1, 0, _NOWHERE, _NOWHERE)]
+        for number, segment in enumerate(segments):
+            for token, start, end in (*segment, sep):
+                row.append((token, 1, number, start, end))
+        return row

@@ -1,8 +1,8 @@
-"""Which calls find out whether an export is right, and what they must give.
+"""Plans the calls that verify an export, with their reference outputs.
 
 Shapes:
   B: number of rows.
-  P: pieces of a text.
+  P: tokens per text.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.export.graph_file import Signature
-from bert_tf.export.verify import expectation
-from bert_tf.export.verify import texts as text_expectations
+from bert_tf.export.verify import reference as reference_lib
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
-from bert_tf.export.verify.expectation import Expectation
-from bert_tf.export.verify.expectation import Expected
-from bert_tf.export.verify.expectation import Row
+from bert_tf.export.verify.reference import Reference
+from bert_tf.export.verify.reference import ReferenceOutputs
+from bert_tf.export.verify.reference import Row
 
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
@@ -29,108 +29,110 @@ TOKENIZE = "tokenize"
 ATTENTION = "attention"
 _METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
-# Attention of a row is layers x heads x length x length numbers.
+# The attention of a row has layers x heads x length x length numbers.
 _ROWS_OF_ATTENTION = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A call, and what it must give.
+    """A call and its reference outputs.
 
     Attributes:
-      what: What is asked, in words: "batch of 3".
+      description: The request in words, such as "batch 0 of 3".
       call: The call.
-      expected: What it must give.
+      expected: Its reference outputs.
     """
 
-    what: str
+    description: str
     call: Call
-    expected: Expected
+    expected: ReferenceOutputs
 
 
 def plan(
-    expected: Expectation, signatures: Mapping[str, Signature]
+    reference: Reference, signatures: Mapping[str, Signature]
 ) -> list[Planned]:
     """Returns the calls for all signatures of an export.
 
     Args:
-      expected: What the library says.
-      signatures: Those of the export.
+      reference: Computes the reference outputs.
+      signatures: The signatures of the export.
     """
-    if expected.artifact.ids_only:
-        return list(_plan_ids(expected, SERVING))
-    planned = list(_plan_strings(expected, signatures))
-    planned += _plan_ids(expected, FROM_IDS)
-    planned += _plan_tokens(expected)
+    if reference.artifact.ids_only:
+        return list(_plan_ids(reference, SERVING))
+    planned = list(_plan_strings(reference, signatures))
+    planned += _plan_ids(reference, FROM_IDS)
+    planned += _plan_tokens(reference)
     if ATTENTION in signatures:
-        rows = expected.batches()[0][:_ROWS_OF_ATTENTION]
+        rows = reference.batches()[0][:_ROWS_OF_ATTENTION]
         planned.append(
             Planned(
                 f"{len(rows)} rows",
                 Call(ATTENTION, to_inputs(rows)),
-                expected.expect_attention(rows),
+                reference.expect_attention(rows),
             )
         )
     return planned
 
 
 def _plan_strings(
-    expected: Expectation, signatures: Mapping[str, Signature]
+    reference: Reference, signatures: Mapping[str, Signature]
 ) -> Iterator[Planned]:
-    """Yields what strings are sent to: serving_default and its other forms."""
-    batches = expected.batches()
+    """Yields calls with strings, directly and as Examples."""
+    batches = reference.batches()
     for number, rows in enumerate(batches):
-        wanted = expected.expect(rows)
+        expected = reference.expect(rows)
         inputs = to_inputs(rows)
-        what = f"batch {number} of {len(rows)}"
-        yield Planned(what, Call(SERVING, inputs), wanted)
-        # What is alone is short, and the same code reads it.
+        description = f"batch {number} of {len(rows)}"
+        yield Planned(description, Call(SERVING, inputs), expected)
+        # Single rows run the same code.
         if len(rows) > 1 or number == 0:
             examples = {"examples": to_examples(rows)}
-            yield Planned(what, Call(FROM_EXAMPLES, examples), wanted)
-            yield from _plan_methods(expected, what, rows, wanted, signatures)
-    if expected.takes_invalid_bytes:
-        yield from _plan_invalid(expected, batches[0][0])
+            yield Planned(description, Call(FROM_EXAMPLES, examples), expected)
+            yield from _plan_methods(
+                reference, description, rows, expected, signatures
+            )
+    if reference.takes_invalid_bytes:
+        yield from _plan_invalid(reference, batches[0][0])
     none = _none_of(batches[0])
-    wanted = _nothing_of(expected.expect(batches[0]))
-    yield Planned("an empty batch", Call(SERVING, none), wanted)
+    expected = _nothing_of(reference.expect(batches[0]))
+    yield Planned("an empty batch", Call(SERVING, none), expected)
     yield Planned(
         "an empty batch",
         Call(FROM_EXAMPLES, {"examples": np.empty(0, object)}),
-        wanted,
+        expected,
     )
 
 
 def _plan_methods(
-    expected: Expectation,
-    what: str,
+    reference: Reference,
+    description: str,
     rows: Sequence[Row],
-    wanted: Expected,
+    expected: ReferenceOutputs,
     signatures: Mapping[str, Signature],
 ) -> Iterator[Planned]:
-    """Yields calls of `classify` or `regress`, where they are."""
+    """Yields calls of `classify` or `regress`, if the export has them."""
     for method in _METHODS:
         if method not in signatures:
             continue
-        values = expected.method_values(wanted)
+        values = reference.method_values(expected)
         yield Planned(
-            what,
+            description,
             Call(method, {"inputs": to_examples(rows)}),
-            Expected(values),
+            ReferenceOutputs(values),
         )
 
 
-def _plan_invalid(expected: Expectation, like: Row) -> Iterator[Planned]:
-    """Yields a call with bytes that are not UTF-8, which count for nothing."""
-    raw = [_replace_texts(like, data) for data in text_expectations.INVALID]
+def _plan_invalid(reference: Reference, like: Row) -> Iterator[Planned]:
+    """Yields a call with invalid UTF-8, whose invalid bytes are ignored."""
+    raw = [_replace_texts(like, data) for data in test_texts.INVALID]
     decoded = [
         _replace_texts(like, data.decode("utf-8", "ignore"))
-        for data in text_expectations.INVALID
+        for data in test_texts.INVALID
     ]
     yield Planned(
         "bytes that are not UTF-8",
         Call(SERVING, to_inputs(raw)),
-        expected.expect(decoded),
+        reference.expect(decoded),
     )
 
 
@@ -141,47 +143,47 @@ def _replace_texts(row: Row, text: str | bytes) -> Row:
     }
 
 
-def _plan_ids(expected: Expectation, signature: str) -> Iterator[Planned]:
-    """Yields calls with ids, cut to what is in them and padded to the full."""
-    batches = expected.batches()
+def _plan_ids(reference: Reference, signature: str) -> Iterator[Planned]:
+    """Yields calls with ids, of minimal length and padded to the maximum."""
+    batches = reference.batches()
     for number, rows in enumerate(batches):
-        packed = expected.pack(rows)
-        wanted = _expect_ids(expected, packed)
-        what = f"batch {number} of {len(rows)}"
-        yield Planned(what, Call(signature, packed), wanted)
+        packed = reference.pack(rows)
+        expected = _expect_ids(reference, packed)
+        description = f"batch {number} of {len(rows)}"
+        yield Planned(description, Call(signature, packed), expected)
         if number == len(batches) - 1:
-            full = expectation.pad(packed, expected.artifact.max_seq_length)
+            full = reference_lib.pad(packed, reference.artifact.max_seq_length)
             yield Planned(
-                f"{what}, padded",
+                f"{description}, padded",
                 Call(signature, full),
-                _expect_ids(expected, full),
+                _expect_ids(reference, full),
             )
 
 
-def _expect_ids(expected: Expectation, packed: Arrays) -> Expected:
-    """Returns what ids give; where strings are unknown, the numbers alone."""
-    wanted = expected.expect_ids(packed)
-    if not expected.artifact.ids_only:
-        return wanted
-    numbers = {x: v for x, v in wanted.values.items() if v.dtype != object}
-    return dataclasses.replace(wanted, values=numbers)
+def _expect_ids(reference: Reference, packed: Arrays) -> ReferenceOutputs:
+    """Returns the reference outputs of ids, without strings for ids_only."""
+    expected = reference.expect_ids(packed)
+    if not reference.artifact.ids_only:
+        return expected
+    numbers = {x: v for x, v in expected.values.items() if v.dtype != object}
+    return dataclasses.replace(expected, values=numbers)
 
 
-def _plan_tokens(expected: Expectation) -> Iterator[Planned]:
-    """Yields texts in which each piece of the vocabulary stands."""
-    tokenizer = expected.tokenizer
+def _plan_tokens(reference: Reference) -> Iterator[Planned]:
+    """Yields calls of `tokenize` that cover the whole vocabulary."""
+    tokenizer = reference.tokenizer
     column = [
-        *text_expectations.TEXTS,
-        *text_expectations.QUESTIONS,
-        *text_expectations.CONTEXTS,
+        *test_texts.TEXTS,
+        *test_texts.QUESTIONS,
+        *test_texts.CONTEXTS,
     ]
-    column += text_expectations.of_vocabulary(tokenizer, _TEXTS_PER_CALL)
+    column += test_texts.of_vocabulary(tokenizer, _TEXTS_PER_CALL)
     for first in range(0, len(column), _TEXTS_PER_CALL):
         part = column[first : first + _TEXTS_PER_CALL]
         yield Planned(
             f"texts {first} to {first + len(part) - 1}",
-            Call(TOKENIZE, {"text": expectation.strings(part)}),
-            expected.expect_tokens(part),
+            Call(TOKENIZE, {"text": reference_lib.strings(part)}),
+            reference.expect_tokens(part),
         )
 
 
@@ -222,5 +224,7 @@ def _none_of(rows: Sequence[Row]) -> Arrays:
     return {name: array[:0] for name, array in to_inputs(rows).items()}
 
 
-def _nothing_of(expected: Expected) -> Expected:
-    return Expected({name: x[:0] for name, x in expected.values.items()})
+def _nothing_of(expected: ReferenceOutputs) -> ReferenceOutputs:
+    return ReferenceOutputs(
+        {name: x[:0] for name, x in expected.values.items()}
+    )

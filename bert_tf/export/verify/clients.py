@@ -1,4 +1,4 @@
-"""Calls of an export, and who makes them: a fresh process, if not a server."""
+"""Clients that call an export: the interface, and one in a fresh process."""
 
 import abc
 import dataclasses
@@ -27,9 +27,9 @@ class Call:
     """One call of a signature.
 
     Attributes:
-      signature: Its name.
+      signature: The name of the signature.
       inputs: Numbers, or bytes in arrays of objects, by name.
-      repeats: How many more calls are timed, where the client can.
+      repeats: The number of further calls to time, if the client can.
     """
 
     signature: str
@@ -39,12 +39,12 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a call gave.
+    """The outputs of a call, or its error.
 
     Attributes:
-      outputs: By name.
-      error: Why there are none, or None.
-      milliseconds: How long each repetition took.
+      outputs: The outputs by name.
+      error: The error message if the call failed, or None.
+      milliseconds: The time of each repeated call.
     """
 
     outputs: Arrays
@@ -56,27 +56,27 @@ class Client(abc.ABC):
     """Calls the signatures of an export.
 
     Attributes:
-      name: What reports call it.
+      name: The name of the client in reports.
     """
 
     name: str
 
     @abc.abstractmethod
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
         """Returns the answer to each call.
 
         Raises:
-          UserError: If nobody is there to answer.
+          UserError: If the server or process does not respond.
         """
 
 
 class FreshProcess(Client):
-    """Runs bert_tf/export/verify/replay.py, which knows TensorFlow alone.
+    """Calls an export in a process without bert_tf, by verify/replay.py.
 
     Args:
       version_directory: The SavedModel.
       has_text_operators: Whether it needs TensorFlow Text.
-      python: The Python that runs it; by default this one.
+      python: The Python interpreter; by default this one.
     """
 
     name = "a fresh process"
@@ -91,14 +91,14 @@ class FreshProcess(Client):
         self._has_text_operators = has_text_operators
         self._python = python
 
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
         with tempfile.TemporaryDirectory() as folder:
             request = os.path.join(folder, "request.json")
             answer = os.path.join(folder, "answer.json")
             with open(request, "w", encoding="utf-8") as file:
                 json.dump(self._request(calls, answer), file)
             result = subprocess.run(
-                # Without the folder of the program, and so without us.
+                # -I leaves out the program's folder, and so bert_tf.
                 [self._python, "-I", replay.__file__, request],
                 check=False,
                 capture_output=True,
@@ -110,8 +110,8 @@ class FreshProcess(Client):
                 lines = result.stderr.strip().splitlines() or ["nothing"]
                 raise UserError(
                     f"{self._directory} cannot be loaded and called in a "
-                    f"process of its own, which ended with "
-                    f"{result.returncode} and said: {lines[-1]}"
+                    f"separate process, which exited with status "
+                    f"{result.returncode} and printed: {lines[-1]}"
                 )
             with open(answer, encoding="utf-8") as file:
                 answers = json.load(file)["calls"]

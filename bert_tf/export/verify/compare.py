@@ -1,32 +1,37 @@
-"""Whether an answer is what was expected, to a tolerance."""
+"""Compares the outputs of an export with reference outputs, to a tolerance."""
 
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import special
 
-from bert_tf.export.verify.expectation import Expected
+from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.clients import Answer
+from bert_tf.export.verify.clients import Client
+from bert_tf.export.verify.reference import ReferenceOutputs
+from bert_tf.export.verify.report import Check
 
 _MAX_SHOWN = 60
-# Greater tolerances are those of half precisions.
+# Greater tolerances are for half precision.
 _OF_FULL_PRECISION = 1e-4
-# Of logits, which in real models differ by more than their last bits between
-# two orders of the same sums, most of all where there is padding.
+# Logits of real models differ by more than their last bits if sums are computed
+# in another order, most of all with padding.
 _LOGITS = "logits"
 _TIMES_FOR_LOGITS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far an answer is from what was expected.
+    """The difference between an answer and its reference outputs.
 
     Attributes:
-      largest: Of all numbers, as a share of their scale.
-      faults: Sentences without their full stops; none is good.
-      num_compared: How many values were looked at, those in doubt left out.
+      largest: The largest difference of numbers, relative to their scale.
+      faults: Sentences without periods; empty if there is no fault.
+      num_compared: The number of values compared, without doubtful ones.
     """
 
     largest: float = 0.0
@@ -34,11 +39,11 @@ class Difference:
     num_compared: int = 0
 
 
-def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
-    """Returns how large the numbers of each output become, at least 1.
+def measure_scales(expected: Iterable[ReferenceOutputs]) -> dict[str, float]:
+    """Returns the largest absolute value of each output, at least 1.
 
-    Probabilities end there; scores and embeddings are sums of terms as large
-    as the largest of them, whose last bits are lost in all others.
+    1 is the scale of probabilities. Scores and embeddings are sums of terms as
+    large as the largest of them, so all have its rounding error.
     """
     scales: dict[str, float] = {}
     for one in expected:
@@ -50,7 +55,7 @@ def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
 
 
 def compare(
-    expected: Expected,
+    expected: ReferenceOutputs,
     outputs: Mapping[str, np.ndarray],
     tolerance: float,
     scales: Mapping[str, float],
@@ -58,27 +63,27 @@ def compare(
     """Compares the outputs of a call.
 
     Args:
-      expected: What they must be.
-      outputs: What they are.
-      tolerance: How far floating-point numbers may be apart, as a share of
-        their scale. Logits may be ten times as far apart,
-        if their softmax over the last axis is not.
-      scales: What `measure_scales` returns for this and other calls. The scale
-        of numbers that are not in it is 1, or each of them where it is above
-        1; in half precisions the greatest of them.
+      expected: The reference outputs.
+      outputs: The actual outputs.
+      tolerance: The largest allowed difference of floating-point numbers,
+        relative to their scale. Logits may differ by ten times as much if
+        their softmax over the last axis does not.
+      scales: The result of `measure_scales` for this and other calls. Outputs
+        without a scale are compared relative to each number, or to 1 if it is
+        smaller; in half precision relative to the greatest number.
     """
     if set(expected.values) != set(outputs):
         return Difference(
             faults=(
-                f"it gives {_names(outputs)} in place of "
+                f"it returns {_names(outputs)} instead of "
                 f"{_names(expected.values)}",
             )
         )
     largest, faults, num_compared = 0.0, [], 0
-    for name, wanted in expected.values.items():
+    for name, values in expected.values.items():
         difference = _compare(
             name,
-            wanted,
+            values,
             outputs[name],
             expected.doubtful.get(name),
             tolerance,
@@ -92,65 +97,68 @@ def compare(
 
 def _compare(
     name: str,
-    wanted: np.ndarray,
-    given: np.ndarray,
+    expected: np.ndarray,
+    actual: np.ndarray,
     doubtful: np.ndarray | None,
     tolerance: float,
     scale: float | None,
 ) -> Difference:
-    """Compares one output; rows that are in doubt may be anything."""
-    # Of no rows nothing else is certain.
-    is_empty = not len(wanted) and wanted.ndim == given.ndim
-    same_shape = wanted.shape == given.shape or (is_empty and not len(given))
-    if wanted.dtype != given.dtype or not same_shape:
-        return Difference(
-            faults=(f"{name} is {_form(given)}, and should be {_form(wanted)}",)
-        )
-    rows = np.arange(len(wanted))
+    """Compares one output, except for doubtful rows."""
+    # The other axes of an empty batch may have any size.
+    is_empty = not len(expected) and expected.ndim == actual.ndim
+    same_shape = expected.shape == actual.shape or (
+        is_empty and not len(actual)
+    )
+    if expected.dtype != actual.dtype or not same_shape:
+        fault = f"{name} is {_form(actual)}, and should be {_form(expected)}"
+        return Difference(faults=(fault,))
+    rows = np.arange(len(expected))
     if doubtful is not None:
         rows = rows[~doubtful]
-    wanted, given = wanted[rows], given[rows]
-    if not wanted.size:
+    expected, actual = expected[rows], actual[rows]
+    if not expected.size:
         return Difference()
-    if wanted.dtype.kind != "f":
-        wrong = wanted != given
-        faults = tuple(_describe(name, rows, wanted, given, wrong))
-        return Difference(0.0, faults, wanted.size)
+    if expected.dtype.kind != "f":
+        wrong = expected != actual
+        faults = tuple(_describe(name, rows, expected, actual, wrong))
+        return Difference(0.0, faults, expected.size)
     if scale is None:
-        # Far from 0 the last bits of float32 are more than 1e-5.
-        scale = np.maximum(1, np.abs(wanted))
+        # For numbers far from 0, the last bits of float32 exceed 1e-5.
+        scale = np.maximum(1, np.abs(expected))
         if tolerance > _OF_FULL_PRECISION:
             # A small logit is the difference of sums as great as the others.
             scale = scale.max()
-    distance = np.abs(given - wanted) / scale
-    right = distance <= tolerance  # Of NaN, too, this is false.
+    distance = np.abs(actual - expected) / scale
+    correct = distance <= tolerance  # False for NaN.
     if name.endswith(_LOGITS):
-        apart = np.abs(special.softmax(given, -1) - special.softmax(wanted, -1))
+        apart = np.abs(
+            special.softmax(actual, -1) - special.softmax(expected, -1)
+        )
         is_near = distance <= _TIMES_FOR_LOGITS * tolerance
-        right |= is_near & (apart <= tolerance)
-    wrong = ~right
+        correct |= is_near & (apart <= tolerance)
+    wrong = ~correct
     return Difference(
         float(np.nan_to_num(distance, nan=np.inf).max()),
-        tuple(_describe(name, rows, wanted, given, wrong)),
-        wanted.size,
+        tuple(_describe(name, rows, expected, actual, wrong)),
+        expected.size,
     )
 
 
 def _describe(
     name: str,
     rows: np.ndarray,
-    wanted: np.ndarray,
-    given: np.ndarray,
+    expected: np.ndarray,
+    actual: np.ndarray,
     wrong: np.ndarray,
 ) -> Iterator[str]:
-    """Yields what is wrong in the first place where something is."""
+    """Yields a fault that describes the first wrong value, if any."""
     places = np.argwhere(wrong)
     if len(places):
         place = tuple(places[0])
         yield (
-            f"{name} is {_show(given[place])} in row {rows[place[0]]}, and "
-            f"should be {_show(wanted[place])} ({len(places)} of {wrong.size} "
-            "values are wrong)"
+            f"{name} is {_show(actual[place])} in row {rows[place[0]]}, and "
+            f"should be {_show(expected[place])} ({len(places)} of "
+            f"{wrong.size} values are wrong)"
         )
 
 
@@ -167,3 +175,56 @@ def _form(values: np.ndarray) -> str:
 
 def _names(values: Mapping[str, object]) -> str:
     return ", ".join(sorted(values)) or "nothing"
+
+
+def check_answers(
+    planned: Sequence[Planned],
+    answers: Sequence[Answer],
+    client: Client,
+    tolerance: float,
+) -> list[Check]:
+    """Compares the answers of an export; returns a check for each signature.
+
+    Args:
+      planned: The calls with their reference outputs.
+      answers: The answers to the calls.
+      client: The client that made the calls.
+      tolerance: The largest allowed difference of numbers.
+    """
+    by_signature: dict[str, list[tuple[Planned, Answer]]] = {}
+    for one, answer in zip(planned, answers, strict=True):
+        pairs = by_signature.setdefault(one.call.signature, [])
+        pairs.append((one, answer))
+    scales = measure_scales(one.expected for one in planned)
+    checks = []
+    for signature, pairs in by_signature.items():
+        faults: list[str] = []
+        largest, num_compared = 0.0, 0
+        for one, answer in pairs:
+            difference = _compare_answer(one, answer, tolerance, scales)
+            faults += [f"{one.description}: {x}" for x in difference.faults]
+            largest = max(largest, difference.largest)
+            num_compared += difference.num_compared
+        if not num_compared and not faults:
+            faults.append("nothing was compared")
+        checks.append(
+            Check(
+                f"{signature} by {client.name}",
+                f"{len(pairs)} calls, {num_compared:,} values, "
+                f"largest difference {largest:.2g}",
+                tuple(faults),
+                largest,
+            )
+        )
+    return checks
+
+
+def _compare_answer(
+    planned: Planned,
+    answer: Answer,
+    tolerance: float,
+    scales: Mapping[str, float],
+) -> Difference:
+    if answer.error is not None:
+        return Difference(faults=(f"it fails: {answer.error}",))
+    return compare(planned.expected, answer.outputs, tolerance, scales)

@@ -1,8 +1,7 @@
-"""Whether LiteRT says what a model says, behind the engine of the server.
+"""Verifies the litert/ part of an export with the LiteRT engine of the server.
 
-The parts in litert/ are asked as run/serve.py --engine=litert asks them. With
-the model in float32 they must be right; what rounded weights say is measured,
-and people judge it.
+The engine runs as in run/serve.py --engine=litert. In float32 its outputs must
+equal the model's; with quantized weights the differences are only reported.
 """
 
 import statistics
@@ -11,33 +10,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.export.verify import calls as replay_plan
+from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import judging
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
 from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.clients import Client
-from bert_tf.export.verify.expectation import Expected
+from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.report import Check
 from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
 
-# How far numbers of float32 may be from the model's.
+# The largest allowed difference from the model in float32.
 TOLERANCE = 1e-4
-# Outputs that say what was chosen; all others are numbers, or places of words.
+# Outputs that are decisions; all others are numbers or offsets of words.
 _CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
-# What only the weights of the SavedModel can answer.
-_NOT_OFFERED = (replay_plan.ATTENTION,)
+# Signatures that the engine lacks.
+_NOT_OFFERED = (verify_calls.ATTENTION,)
 
 
 class InLitert(Client):
-    """Asks the parts in litert/, in this process.
+    """Calls the litert/ part of an export in this process.
 
     Args:
-      name: What reports call it.
+      name: The name of the client in reports.
       directory: The version directory.
-      content: The model's file, if not that in the folder.
+      content: The .tflite file, if not the one in the directory.
     """
 
     def __init__(
@@ -51,13 +49,13 @@ class InLitert(Client):
             else engine.load_content("model", 1, directory, content)
         )
 
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
-        return [self._ask(call) for call in calls]
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
+        return [self._send(call) for call in calls]
 
-    def _ask(self, call: Call) -> Answer:
+    def _send(self, call: Call) -> Answer:
         try:
             outputs = self._run(call)
-        except Exception as error:  # noqa: BLE001  # As a server answers it.
+        except Exception as error:  # noqa: BLE001  # As the server does.
             answer = errors.from_exception(error)
             return Answer({}, f"{answer.code_name}: {answer.message}")
         times = []
@@ -81,16 +79,16 @@ def examine(
     warmups: Sequence[Planned],
     exact: bytes | None = None,
 ) -> list[Check]:
-    """Asks the parts in litert/ what was planned for the whole.
+    """Verifies the litert/ part of an export with the planned calls.
 
     Args:
       directory: The version directory.
-      quantization: How the weights are kept, one of
-        `run_config.export.LITERT_QUANTIZATIONS`.
-      planned: The calls, and what they must give.
+      quantization: How the weights are quantized, one of
+        `flags.export.LITERT_QUANTIZATIONS`.
+      planned: The calls with their reference outputs.
       warmups: Warm-up requests, of which some are timed.
-      exact: The model's file in float32, where it is known and not that in
-        the folder.
+      exact: The .tflite file in float32, if it is known and not the one in the
+        directory.
 
     Raises:
       RequestError: If a part cannot be loaded.
@@ -105,8 +103,8 @@ def examine(
     else:
         exactly = None
     if exactly is not None:
-        answers = exactly.ask([x.call for x in planned])
-        checks += judging.judge(planned, answers, exactly, TOLERANCE)
+        answers = exactly.send([x.call for x in planned])
+        checks += comparison.check_answers(planned, answers, exactly, TOLERANCE)
     if exactly is not rounded:
         checks.append(_measure(rounded, planned))
     checks.append(_time(rounded, warmups))
@@ -114,27 +112,27 @@ def examine(
 
 
 def _measure(client: Client, planned: Sequence[Planned]) -> Check:
-    """Says how far numbers are off, and how many choices are the same."""
+    """Reports the difference of numbers and the share of equal decisions."""
     planned = [
         x
         for x in planned
-        if x.call.signature == replay_plan.SERVING and x.expected is not None
+        if x.call.signature == verify_calls.SERVING and x.expected is not None
     ]
     scales = comparison.measure_scales(x.expected for x in planned)
     faults: list[str] = []
     largest, num_equal, num_choices = 0.0, 0, 0
-    answers = client.ask([x.call for x in planned])
+    answers = client.send([x.call for x in planned])
     for one, answer in zip(planned, answers, strict=True):
         if answer.error is not None:
-            faults.append(f"{one.what}: it fails: {answer.error}")
+            faults.append(f"{one.description}: it fails: {answer.error}")
             continue
         difference = comparison.compare(
-            Expected(_numbers(one.expected.values)),
+            ReferenceOutputs(_numbers(one.expected.values)),
             _numbers(answer.outputs),
             np.inf,
             scales,
         )
-        faults += [f"{one.what}: {x}" for x in difference.faults]
+        faults += [f"{one.description}: {x}" for x in difference.faults]
         largest = max(largest, difference.largest)
         equal, choices = _count_equal(one.expected.values, answer.outputs)
         num_equal += equal
@@ -142,11 +140,11 @@ def _measure(client: Client, planned: Sequence[Planned]) -> Check:
     detail = f"{len(planned)} calls, largest difference {largest:.2g}"
     if num_choices:
         detail += (
-            f", {num_equal / num_choices:.2%} of {num_choices} choices are "
-            "the model's"
+            f", {num_equal / num_choices:.2%} of {num_choices} decisions agree "
+            "with the model"
         )
     return Check(
-        f"{replay_plan.SERVING} by {client.name}",
+        f"{verify_calls.SERVING} by {client.name}",
         detail,
         tuple(faults),
         largest,
@@ -154,17 +152,17 @@ def _measure(client: Client, planned: Sequence[Planned]) -> Check:
 
 
 def _count_equal(
-    wanted: dict[str, np.ndarray], given: dict[str, np.ndarray]
+    expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]
 ) -> tuple[int, int]:
-    """Returns how many choices are the same, and how many there are."""
+    """Returns the number of equal decisions, and that of all decisions."""
     num_equal = num_choices = 0
-    for name in set(_CHOICES) & set(wanted):
-        # An empty batch has no choices, and other axes of any length.
-        if not wanted[name].size:
+    for name in set(_CHOICES) & set(expected):
+        # The axes of an empty batch may differ.
+        if not expected[name].size:
             continue
-        # What fills rows up is nobody's choice.
-        is_choice = (wanted[name] != b"") | (given[name] != b"")
-        is_equal = wanted[name] == given[name]
+        # Padding is no decision.
+        is_choice = (expected[name] != b"") | (actual[name] != b"")
+        is_equal = expected[name] == actual[name]
         num_equal += np.count_nonzero(is_equal & is_choice)
         num_choices += np.count_nonzero(is_choice)
     return num_equal, num_choices
@@ -175,10 +173,10 @@ def _numbers(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _time(client: Client, warmups: Sequence[Planned]) -> Check:
-    """Says what one row takes, and which warm-up requests fail."""
-    answers = client.ask([x.call for x in warmups])
+    """Reports the latency of one row, and failed warm-up requests."""
+    answers = client.send([x.call for x in warmups])
     faults = [
-        f"{one.what} fails: {answer.error}"
+        f"{one.description} fails: {answer.error}"
         for one, answer in zip(warmups, answers, strict=True)
         if answer.error is not None
     ]

@@ -1,4 +1,4 @@
-"""Two ways to ask a server of TensorFlow Serving's kind: REST and gRPC."""
+"""Verifies an export on a live server, by TensorFlow Serving's REST or gRPC."""
 
 import abc
 import contextlib
@@ -25,35 +25,42 @@ from tensorflow_serving.apis import regression_pb2
 from bert_tf.errors import UserError
 from bert_tf.export import graph_file
 from bert_tf.export import tensor_json
+from bert_tf.export.artifact import Artifact
+from bert_tf.export.graph_file import Signature
 from bert_tf.export.verify import clients
+from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
 from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.clients import Client
+from bert_tf.export.verify.report import Check
 
-# How long one call may take, in seconds; long texts on slow machines do.
+# In seconds; long texts on slow machines take long.
 _TIMEOUT = 300
-# TensorFlow Serving has no limit of its own, gRPC 4 MiB.
+# TensorFlow Serving has no limit; gRPC's default is 4 MiB.
 _MAX_MESSAGE = 1 << 30
 _SIGNATURES = "signature_def"
-# Signatures that servers have another interface for, by its name.
+# Signatures with an interface of their own.
 METHODS = ("classify", "regress")
+
+_AVAILABLE = "AVAILABLE"
 
 
 class RefusedError(Exception):
-    """Something that a server refuses to say; the text says why."""
+    """Raised when a server answers with an error; the text is its reason."""
 
 
 class LiveServer(Client):
-    """A server that has the export."""
+    """A server that serves the export."""
 
-    def can_ask(self, call: Call) -> bool:
-        """Returns whether a call can be said in this interface."""
+    def can_send(self, call: Call) -> bool:
+        """Returns whether this interface can encode a call."""
         del call
         return True
 
     @abc.abstractmethod
-    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
-        """Returns the answers of the interfaces that `METHODS` are for.
+    def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answers of the interfaces for `METHODS`.
 
         Args:
           calls: Calls of signatures in `METHODS`: `inputs` are tf.Examples.
@@ -61,10 +68,10 @@ class LiveServer(Client):
 
     @abc.abstractmethod
     def signatures(self) -> dict[str, graph_file.Signature]:
-        """Returns the signatures that the server says it has.
+        """Returns the signatures that the server reports.
 
         Raises:
-          RefusedError: If it says nothing of them.
+          RefusedError: If the server refuses the request.
         """
 
     @abc.abstractmethod
@@ -72,31 +79,31 @@ class LiveServer(Client):
         """Returns the state of each version, such as "AVAILABLE".
 
         Raises:
-          RefusedError: If it says nothing of them.
+          RefusedError: If the server refuses the request.
         """
 
 
 class OwnMethods(Client):
-    """Calls signatures in `METHODS` by the interfaces made for them.
+    """Calls signatures in `METHODS` by their own interfaces.
 
     Args:
-      server: Who has them.
+      server: The server.
     """
 
     def __init__(self, server: LiveServer) -> None:
         self.name = f"{server.name}, its own method"
         self._server = server
 
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
-        return self._server.ask_methods(calls)
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
+        return self._server.send_methods(calls)
 
 
 class Rest(LiveServer):
-    """TensorFlow Serving's REST.
+    """TensorFlow Serving's REST interface.
 
     Args:
-      url: http://HOST:PORT/v1/models/NAME, maybe with /versions/N.
-      signatures: Those of the export, which say what the numbers of JSON are.
+      url: http://HOST:PORT/v1/models/NAME, optionally with /versions/N.
+      signatures: The signatures of the export, for the dtypes of JSON numbers.
     """
 
     name = "REST"
@@ -107,11 +114,11 @@ class Rest(LiveServer):
         self._url = url.rstrip("/")
         self._signatures = signatures
 
-    def can_ask(self, call: Call) -> bool:
-        # The empty list of JSON is a vector, whatever the rank was.
+    def can_send(self, call: Call) -> bool:
+        # In JSON, the empty list is a vector whatever the rank was.
         return all(x.size or x.ndim == 1 for x in call.inputs.values())
 
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
         return [_try(self._predict, call) for call in calls]
 
     def _predict(self, call: Call) -> clients.Arrays:
@@ -133,7 +140,7 @@ class Rest(LiveServer):
             for name, spec in specs.items()
         }
 
-    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
+    def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
         return [_try(self._call_method, call) for call in calls]
 
     def _call_method(self, call: Call) -> clients.Arrays:
@@ -178,15 +185,15 @@ class Rest(LiveServer):
             raise _unexpected(reply) from error
 
     def _fetch(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Returns the JSON object behind the URL and a path.
+        """Fetches a JSON object from the server.
 
         Args:
-          path: What stands behind the URL.
-          body: What to send, as JSON values; without it the method is GET.
+          path: The path to append to the URL.
+          body: JSON values to POST; without them the method is GET.
 
         Raises:
-          RefusedError: If the server answers anything else.
-          UserError: If it does not answer.
+          RefusedError: If the server answers with an error.
+          UserError: If the server does not answer.
         """
         request = urllib.request.Request(
             f"{self._url}{path}",
@@ -215,7 +222,7 @@ class Grpc(LiveServer):
 
     Args:
       address: HOST:PORT.
-      model_name: What the server calls the model.
+      model_name: The name under which the server serves the model.
     """
 
     name = "gRPC"
@@ -224,7 +231,7 @@ class Grpc(LiveServer):
         self._address = address
         self._model_name = model_name
 
-    def ask(self, calls: Sequence[Call]) -> list[Answer]:
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
         with self._channel() as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             return [_try(self._predict, stub, call) for call in calls]
@@ -234,7 +241,7 @@ class Grpc(LiveServer):
         outputs = self._fetch(stub.Predict, request).outputs
         return {name: tf.make_ndarray(x) for name, x in outputs.items()}
 
-    def ask_methods(self, calls: Sequence[Call]) -> list[Answer]:
+    def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
         with self._channel() as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             return [_try(self._call_method, stub, call) for call in calls]
@@ -294,7 +301,7 @@ class Grpc(LiveServer):
 
         Raises:
           RefusedError: If the server answers with an error.
-          UserError: If it does not answer.
+          UserError: If the server does not answer.
         """
         try:
             return method(request, timeout=_TIMEOUT)
@@ -313,10 +320,10 @@ def to_url(
     model_name: str,
     signatures: Mapping[str, graph_file.Signature],
 ) -> LiveServer:
-    """Returns the server that --url means.
+    """Returns a client for the server at --url.
 
     Raises:
-      UserError: If it is neither a URL of a model nor an address.
+      UserError: If the value is neither the URL of a model nor an address.
     """
     if url.startswith(("http://", "https://")):
         if "/v1/models/" not in url:
@@ -335,7 +342,7 @@ def to_url(
 
 
 def _try(function: Callable[..., clients.Arrays], *arguments: Any) -> Answer:
-    """Returns what a function gives, or why the server refuses it."""
+    """Returns the outputs of a function, or the error of the server."""
     try:
         return Answer(function(*arguments))
     except RefusedError as error:
@@ -347,7 +354,7 @@ def _unexpected(reply: Any) -> RefusedError:
 
 
 def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> clients.Arrays:
-    """Returns `classes` <string> and `scores` <float32> of pairs of them."""
+    """Splits pairs into `classes` <string> and `scores` <float32>."""
     if len({len(row) for row in rows}) > 1:
         raise _unexpected(rows)
     classes = np.empty((len(rows), len(rows[0]) if rows else 0), object)
@@ -356,3 +363,76 @@ def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> clients.Arrays:
         classes[number] = [label for label, _ in row]
         scores[number] = [score for _, score in row]
     return {"classes": classes, "scores": scores}
+
+
+def check(
+    url: str,
+    artifact: Artifact,
+    signatures: Mapping[str, Signature],
+    planned: Sequence[Planned],
+    tolerance: float,
+) -> list[Check]:
+    """Verifies an export on a live server.
+
+    Makes all calls that the interface can encode, those of `classify` and
+    `regress` also by their own interfaces, and checks the signatures and the
+    state that the server reports.
+
+    Args:
+      url: The value of --url.
+      artifact: The description of the export.
+      signatures: The signatures of the export.
+      planned: The calls with their reference outputs.
+      tolerance: The largest allowed difference of numbers.
+
+    Raises:
+      UserError: If the server does not answer.
+    """
+    server = to_url(url, artifact.model_name, signatures)
+    planned = [one for one in planned if server.can_send(one.call)]
+    own = OwnMethods(server)
+    of_methods = [one for one in planned if one.call.signature in METHODS]
+    checks = []
+    for client, calls in ((server, planned), (own, of_methods)):
+        answers = client.send([one.call for one in calls])
+        checks += comparison.check_answers(calls, answers, client, tolerance)
+    return [
+        *checks,
+        _check_signatures(server, signatures),
+        _check_state(server, artifact.version),
+    ]
+
+
+def _check_signatures(
+    server: LiveServer, signatures: Mapping[str, Signature]
+) -> Check:
+    name = f"metadata by {server.name}"
+    try:
+        found = server.signatures()
+    except RefusedError as error:
+        return Check(name, "no answer", (str(error),))
+    wrong = [
+        one
+        for one in sorted(found.keys() | signatures.keys())
+        if found.get(one) != signatures.get(one)
+    ]
+    return Check(
+        name,
+        f"{len(found)} signatures",
+        tuple(f"{one} differs from the export" for one in wrong),
+    )
+
+
+def _check_state(server: LiveServer, version: int) -> Check:
+    name = f"status by {server.name}"
+    try:
+        states = server.states()
+    except RefusedError as error:
+        return Check(name, "no answer", (str(error),))
+    detail = ", ".join(
+        f"version {number} {state}" for number, state in states.items()
+    )
+    faults = ()
+    if states.get(version) != _AVAILABLE:
+        faults = (f"version {version} is not {_AVAILABLE}",)
+    return Check(name, detail or "no version", faults)

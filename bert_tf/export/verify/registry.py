@@ -1,4 +1,4 @@
-"""Which expectation belongs to which head."""
+"""The registry of reference outputs, by serving head."""
 
 import os
 from collections.abc import Mapping
@@ -8,22 +8,22 @@ from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.graph_file import Signature
-from bert_tf.export.verify import classification as label_expectations
-from bert_tf.export.verify import spans as span_expectations
-from bert_tf.export.verify import vectors as vector_expectations
-from bert_tf.export.verify.expectation import Expectation
+from bert_tf.export.verify import classification as label_references
+from bert_tf.export.verify import spans as span_references
+from bert_tf.export.verify import vectors as vector_references
+from bert_tf.export.verify.reference import Reference
 from bert_tf.inference import load
 
-_EXPECTATIONS: Mapping[str, type[Expectation]] = {
-    "classification": label_expectations.Classification,
-    "question_answering": span_expectations.QuestionAnswering,
-    "multiple_choice": label_expectations.MultipleChoice,
-    "tagging": span_expectations.Tagging,
-    "fill_mask": vector_expectations.FillMask,
-    "next_sentence": label_expectations.NextSentence,
-    "embeddings": vector_expectations.Embeddings,
+_REFERENCES: Mapping[str, type[Reference]] = {
+    "classification": label_references.Classification,
+    "question_answering": span_references.QuestionAnswering,
+    "multiple_choice": label_references.MultipleChoice,
+    "tagging": span_references.Tagging,
+    "fill_mask": vector_references.FillMask,
+    "next_sentence": label_references.NextSentence,
+    "embeddings": vector_references.Embeddings,
 }
-# Heads whose model is not the one that was stored.
+# Kinds of models of heads that do not run the stored kind.
 _MODEL_KINDS = {"embeddings": "encoder"}
 # The strings that heads take, in the order of the model's segments.
 _INPUTS = (
@@ -32,7 +32,7 @@ _INPUTS = (
     ("question", "context"),
     ("text", "choices"),
 )
-# Of exports that take ids, where nothing says it.
+# For exports with ids only, whose signature does not show the strings.
 _INPUTS_OF_IDS = {
     "classification": ("text", "text_pair"),
     "question_answering": ("question", "context"),
@@ -47,24 +47,24 @@ def build(
     version_directory: str,
     signature: Signature,
     tolerance: float,
-) -> Expectation:
-    """Returns what an export of a model must say.
+) -> Reference:
+    """Builds the object that computes the reference outputs of an export.
 
     Args:
       stored: The model.
-      artifact: What the export is.
-      version_directory: Where it is, for the error.
+      artifact: The description of the export.
+      version_directory: The version directory, for the error message.
       signature: Its serving_default.
-      tolerance: How far numbers may be apart.
+      tolerance: The largest allowed difference of numbers.
 
     Raises:
-      UserError: If there is no such head.
+      UserError: If the head is unknown.
     """
-    expectation = _EXPECTATIONS.get(artifact.head)
-    if expectation is None:
+    reference = _REFERENCES.get(artifact.head)
+    if reference is None:
         path = os.path.join(version_directory, artifacts.CARD_FILE)
         raise UserError(
-            f"{path} must name one of the heads {', '.join(_EXPECTATIONS)}. "
+            f"{path} must name one of the heads {', '.join(_REFERENCES)}. "
             f"Received: {artifact.head!r}."
         )
     model = load.build_model(
@@ -74,14 +74,14 @@ def build(
         return_attention_probs=True,
     )
     inputs = _inputs(artifact, signature)
-    return expectation(stored, model, artifact, inputs, tolerance)
+    return reference(stored, model, artifact, inputs, tolerance)
 
 
 def _inputs(artifact: Artifact, signature: Signature) -> tuple[str, ...]:
-    """Returns the names of the strings that a head takes.
+    """Returns the names of the input strings of an export.
 
     Raises:
-      UserError: If there is no head that takes such.
+      UserError: If no head has these inputs.
     """
     if artifact.ids_only:
         return _INPUTS_OF_IDS.get(artifact.head, ("text",))
@@ -89,7 +89,7 @@ def _inputs(artifact: Artifact, signature: Signature) -> tuple[str, ...]:
         if set(names) == set(signature.inputs):
             return names
     raise UserError(
-        "serving_default takes "
+        "serving_default must take "
         f"{' or '.join(', '.join(names) for names in _INPUTS)}. Received: "
         f"{', '.join(signature.inputs)}."
     )

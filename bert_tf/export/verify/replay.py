@@ -1,19 +1,19 @@
-r"""Calls the signatures of a SavedModel, in a process that knows nothing else.
+r"""Calls the signatures of a SavedModel in a process without bert_tf.
 
   python replay.py REQUEST.json
 
-Stands alone: it needs Python 3.8, numpy, TensorFlow 2.12 and, for models that
-read strings, TensorFlow Text 2.12, or later ones; and it fails if anything of
-the project that made the model has been imported. The request is a JSON object:
+A standalone program. It needs Python 3.8, numpy, TensorFlow 2.12 and, for
+models that read strings, TensorFlow Text 2.12, or later versions. It fails if
+any module of bert_tf has been imported. The request is a JSON object:
 
   directory       the version directory
   answer          the file to write
   has_text_ops    whether to import tensorflow_text
   calls           a list of {"signature", "inputs", "repeats"}: inputs are
-                  tensors by name, as `encode` writes them; `repeats` is how
-                  many more calls are timed
+                  tensors by name, as `encode` writes them; `repeats` is the
+                  number of further calls to time
 
-and the answer, too:
+The answer is a JSON object, too:
 
   versions        of python, numpy, tensorflow, tensorflow_text
   signatures      their names
@@ -33,7 +33,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-# What a SavedModel must do without.
+# Modules that a SavedModel must not need.
 _FORBIDDEN = ("bert_tf", "export", "run")
 
 
@@ -63,7 +63,7 @@ def encode(values: np.ndarray) -> dict:
 
 
 def decode(tensor: dict) -> np.ndarray:
-    """Returns what `encode` got."""
+    """Returns the array that `encode` received."""
     shape = tensor["shape"]
     if tensor["dtype"] == "string":
         values = np.empty(len(tensor["values"]), object)
@@ -81,7 +81,7 @@ def _to_tensor(values: np.ndarray) -> tf.Tensor:
 
 
 def _call(function, call: dict) -> dict:
-    """Calls a signature, and then again to time it."""
+    """Calls a signature, then repeats the call to time it."""
     inputs = {
         name: _to_tensor(decode(tensor))
         for name, tensor in call["inputs"].items()
@@ -103,7 +103,7 @@ def _call(function, call: dict) -> dict:
 
 
 def main(path: str) -> None:
-    """Does what a request asks for."""
+    """Makes the calls of a request and writes the answer."""
     with open(path, encoding="utf-8") as file:
         request = json.load(file)
     versions = {

@@ -1,4 +1,4 @@
-"""What was looked at of an export, and what is wrong with it."""
+"""The report of a verification: its checks and their faults."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ _MAX_FAULTS_OF_CHECK = 3
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One check of an export.
 
     Attributes:
-      name: What it is.
-      detail: What was found.
-      faults: What is wrong, in sentences without their full stops.
+      name: The name of the check.
+      detail: The result in words.
+      faults: The faults, in sentences without periods.
       largest: The largest difference of numbers, or None.
     """
 
@@ -26,14 +26,14 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that was looked at.
+    """All checks of an export.
 
     Attributes:
-      directory: The export.
-      source: Whom it was compared with.
-      checks: In the order of the work.
-      latencies: How many milliseconds half of the timed calls took at most,
-        for each warm-up request of one row; empty if none was timed.
+      directory: The path of the export.
+      source: The path of the model.
+      checks: The checks in their order.
+      latencies: The median latency in milliseconds for each warm-up request of
+        one row; empty if none was timed.
     """
 
     directory: str
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """All that is wrong, each with where."""
+        """All faults, each with the name of its check."""
         return [
             f"{check.name}: {fault}"
             for check in self.checks
@@ -64,13 +64,13 @@ class Report:
                 lines.append(f"         And {more} more faults.")
         return "\n".join(lines) + "\n"
 
-    def require_right(self) -> None:
-        """Raises `UserError`, of one sentence, unless all is right."""
+    def require_correct(self) -> None:
+        """Raises a `UserError` of one sentence if there are faults."""
         faults = self.faults
         if faults:
             more = len(faults) - 1
             others = f" (and {more} more, see the report)" if more else ""
             raise UserError(
-                f"The export in {self.directory} is not what {self.source} is: "
+                f"The export in {self.directory} differs from {self.source}: "
                 f"{faults[0]}{others}."
             )

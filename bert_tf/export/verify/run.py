@@ -1,8 +1,8 @@
-"""Whether an export says what its model says.
+"""Verifies that an export returns what its model computes.
 
-A fresh process, which has nothing of this project, answers texts that find out
-what is wrong; the answers are compared with those of the library, whose model
-is read from the model directory.
+A fresh process without bert_tf runs the export on texts chosen to reveal
+errors. Its answers are compared with those of the library, which loads the
+model from the model directory.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from bert_tf.export import graph_file
 from bert_tf.export import operators
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.verify import calls as replay_plan
-from bert_tf.export.verify import judging
+from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import litert as litert_verification
-from bert_tf.export.verify import live_verification
-from bert_tf.export.verify import registry as expectation_registry
+from bert_tf.export.verify import live
+from bert_tf.export.verify import registry as reference_registry
 from bert_tf.export.verify import weights
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
@@ -37,21 +37,21 @@ from bert_tf.export.verify.report import Report
 from bert_tf.flags.export import VerifyConfig
 from bert_tf.io import files
 
-# How far numbers may be apart, by precision.
+# The largest allowed difference of numbers, by precision.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
 def run(config: VerifyConfig) -> None:
-    """Does what export/verify.py is asked for.
+    """Runs export/verify.py.
 
     Raises:
-      UserError: If the export is wrong, or there is none.
+      UserError: If the export is wrong or missing.
     """
     keras_backend.require_tensorflow()
     report = verify(config.export_dir, config.model_dir, config.url)
     sys.stdout.write(report.text())
-    report.require_right()
-    sys.stdout.write("The export says what the model says.\n")
+    report.require_correct()
+    sys.stdout.write("The export returns what the model computes.\n")
 
 
 def verify(
@@ -63,16 +63,16 @@ def verify(
     """Compares a published export with its model.
 
     Args:
-      export_dir: A version directory, or the one above it.
-      model_dir: The model.
-      url: A live server to ask the same, or None.
-      python: The Python of the fresh process.
+      export_dir: A version directory, or the directory above it.
+      model_dir: The model directory.
+      url: A live server to verify as well, or None.
+      python: The Python interpreter of the fresh process.
 
     Returns:
-      The report, of which `faults` is empty if all is right.
+      The report, whose `faults` are empty if the export is correct.
 
     Raises:
-      UserError: If there is no export, no model, or no server.
+      UserError: If the export, the model or the server is missing.
     """
     directory = artifacts.find_version(export_dir)
     artifact = artifacts.read(directory)
@@ -95,20 +95,21 @@ def examine(
 
     Args:
       directory: The version directory.
-      artifact: What it is.
+      artifact: The description of the export.
       stored: The model.
-      url: A live server to ask the same, or None.
-      python: The Python of the fresh process.
-      num_timings: How often warm-up requests of one row are timed.
-      exact_litert: Of an export with litert/, the model's file in float32,
-        where it is known.
+      url: A live server to verify as well, or None.
+      python: The Python interpreter of the fresh process.
+      num_timings: The number of timed calls per warm-up request of one row.
+      exact_litert: For an export with litert/, the .tflite file of the model
+        in float32, if it is known.
 
     Raises:
-      UserError: If it is no SavedModel, or there is no server.
+      UserError: If the directory has no valid SavedModel, or the server does
+        not answer.
     """
     if artifact.precision not in TOLERANCES:
         raise UserError(
-            f"The precision of an export is {' or '.join(TOLERANCES)}. "
+            f"The precision of an export must be {' or '.join(TOLERANCES)}. "
             f"Received: {artifact.precision!r}."
         )
     checks = [
@@ -118,7 +119,7 @@ def examine(
     ]
     signatures = graph_file.read_signatures(directory)
     missing = _missing_signatures(artifact, signatures)
-    # What cannot run needs no calling, and would only hide the reason.
+    # Calls would fail, too, and hide the reason.
     if missing or checks[0].faults:
         return Report(directory, stored.path, (*checks, *missing))
     fresh = FreshProcess(
@@ -129,18 +130,18 @@ def examine(
     tolerance = TOLERANCES[artifact.precision]
     planned = _plan(directory, artifact, stored, signatures)
     warmups = _plan_warmups(directory, num_timings)
-    answers = fresh.ask([x.call for x in (*planned, *warmups)])
+    answers = fresh.send([x.call for x in (*planned, *warmups)])
     of_warmups = answers[len(planned) :]
-    checks += judging.judge(planned, answers[: len(planned)], fresh, tolerance)
-    checks.append(_judge_warmups(warmups, of_warmups))
+    checks += comparison.check_answers(
+        planned, answers[: len(planned)], fresh, tolerance
+    )
+    checks.append(_check_warmups(warmups, of_warmups))
     if artifact.litert is not None:
         checks += litert_verification.examine(
             directory, artifact.litert, planned, warmups, exact_litert
         )
     if url is not None:
-        checks += live_verification.check(
-            url, artifact, signatures, planned, tolerance
-        )
+        checks += live.check(url, artifact, signatures, planned, tolerance)
     return Report(
         directory,
         stored.path,
@@ -200,25 +201,25 @@ def _plan(
     stored: StoredModel,
     signatures: Mapping[str, graph_file.Signature],
 ) -> list[Planned]:
-    """Returns the calls to make, and what the library says to them."""
-    # Of every text that is too long it would warn.
+    """Returns the calls to make, with their reference outputs."""
+    # Silences a warning for every long text.
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
-        expected = expectation_registry.build(
+        expected = reference_registry.build(
             stored,
             artifact,
             directory,
-            signatures[replay_plan.SERVING],
+            signatures[verify_calls.SERVING],
             _largest_tolerance(artifact),
         )
-        return replay_plan.plan(expected, signatures)
+        return verify_calls.plan(expected, signatures)
     finally:
         logging.set_verbosity(verbosity)
 
 
 def _largest_tolerance(artifact: Artifact) -> float:
-    """Returns how near two numbers are of which either may be the larger."""
+    """Returns the largest tolerance of all engines of the export."""
     tolerance = TOLERANCES[artifact.precision]
     if artifact.litert is None:
         return tolerance
@@ -240,12 +241,12 @@ def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:
 def _missing_signatures(
     artifact: Artifact, signatures: Mapping[str, graph_file.Signature]
 ) -> list[Check]:
-    names = {replay_plan.SERVING}
+    names = {verify_calls.SERVING}
     if not artifact.ids_only:
         names |= {
-            replay_plan.FROM_IDS,
-            replay_plan.FROM_EXAMPLES,
-            replay_plan.TOKENIZE,
+            verify_calls.FROM_IDS,
+            verify_calls.FROM_EXAMPLES,
+            verify_calls.TOKENIZE,
         }
     missing = sorted(names - set(signatures))
     if not missing:
@@ -254,12 +255,12 @@ def _missing_signatures(
     return [Check("signatures", ", ".join(sorted(signatures)), (fault,))]
 
 
-def _judge_warmups(
+def _check_warmups(
     planned: Sequence[Planned], answers: Sequence[Answer]
 ) -> Check:
-    # One that fails keeps TensorFlow Serving from loading the model.
+    # TensorFlow Serving does not load a model whose warm-up fails.
     faults = [
-        f"{one.what} fails: {answer.error}"
+        f"{one.description} fails: {answer.error}"
         for one, answer in zip(planned, answers, strict=True)
         if answer.error is not None
     ]
@@ -271,11 +272,11 @@ def _judge_warmups(
 def _check_files(directory: str) -> Check:
     """Compares the files with the checksums in the model card."""
     path = os.path.join(directory, artifacts.CARD_FILE)
-    known = files.read_json_object(path).get("sha256")
-    if not isinstance(known, dict):
+    checksums = files.read_json_object(path).get("sha256")
+    if not isinstance(checksums, dict):
         raise UserError(f'{path} must have checksums under "sha256".')
     faults = []
-    for name, expected in known.items():
+    for name, expected in checksums.items():
         file = os.path.join(directory, name)
         try:
             actual = files.sha256(files.require_file(file, "--export_dir"))
@@ -283,5 +284,5 @@ def _check_files(directory: str) -> Check:
             faults.append(f"{name} is missing")
             continue
         if actual != expected:
-            faults.append(f"{name} is not what was exported")
-    return Check("files", f"{len(known)} with checksums", tuple(faults))
+            faults.append(f"{name} was changed after the export")
+    return Check("files", f"{len(checksums)} with checksums", tuple(faults))

@@ -1,7 +1,7 @@
-"""Texts that find out what an export does wrong.
+"""Texts that reveal errors of an export.
 
-Those that nobody thinks of stand here; those that fill rows to a certain length
-are made of the model's own vocabulary.
+Unusual texts are listed here. Texts with a given number of tokens are generated
+from the vocabulary of the model.
 """
 
 import random
@@ -31,8 +31,8 @@ TEXTS = (
     "." * 300,
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
-# Bytes that are not UTF-8 count for nothing: a stray one, a character that is
-# cut off, one that is too long, a surrogate. Some heads want a [MASK].
+# Invalid UTF-8, which is ignored: a stray byte, a truncated character, an
+# overlong one, a surrogate. Some heads need a [MASK].
 INVALID = (
     b"a \xff b [MASK]",
     b"c \xe6\x9d [MASK]",
@@ -60,12 +60,12 @@ SENTENCES = (
 def of_length(
     tokenizer: BertTokenizer, lengths: Sequence[int], seed: int = 0
 ) -> list[str]:
-    """Returns texts of as many pieces as asked for, of different words.
+    """Returns texts of random words with given numbers of tokens.
 
     Args:
-      tokenizer: The model's.
-      lengths: How many pieces each text shall have.
-      seed: Chooses the words.
+      tokenizer: The tokenizer of the model.
+      lengths: The number of tokens of each text.
+      seed: The seed of the random words.
     """
     words = whole_words(tokenizer)
     rng = random.Random(seed)
@@ -73,7 +73,7 @@ def of_length(
 
 
 def whole_words(tokenizer: BertTokenizer) -> list[str]:
-    """Returns the entries of the vocabulary that are one piece as text."""
+    """Returns the entries of the vocabulary that are one token as text."""
     tokens = [
         token
         for token in tokenizer.vocabulary.tokens
@@ -87,16 +87,16 @@ def whole_words(tokenizer: BertTokenizer) -> list[str]:
 
 
 def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
-    """Returns texts in which each entry of the vocabulary stands.
+    """Returns texts that contain all entries of the vocabulary.
 
     Args:
-      tokenizer: The model's.
-      words_per_text: How many in each.
+      tokenizer: The tokenizer of the model.
+      words_per_text: The number of entries per text.
     """
     mark = vocabulary_lib.CONTINUATION
     words = []
     for token in tokenizer.vocabulary.tokens:
-        # A piece that continues a word needs one to continue.
+        # A continuation token needs a word to continue.
         word = token if token == mark else token.removeprefix(mark)
         words.append(f"a{word}" if word != token else word)
     return [

@@ -1,7 +1,7 @@
-"""Whether the variables of an export are the weights of the model.
+"""Compares the variables of an export with the weights of the model.
 
-They are compared byte for byte, by what they hold: names are the exporter's
-own, and queries, keys and values may stand side by side in one kernel.
+They are matched by their bytes, not by their names, as the exporter has its own
+names and may merge queries, keys and values in one kernel.
 """
 
 import collections
@@ -18,7 +18,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 
 _PREFIX = os.path.join("variables", "variables")
-# What a checkpoint of objects holds beside variables.
+# Entries of an object-based checkpoint that are not variables.
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
 _LAYER = re.compile(r"/layer_(\d+)/")
@@ -28,13 +28,13 @@ _MAX_SHOWN = 3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What was found.
+    """The result of comparing variables with weights.
 
     Attributes:
-      num_variables: How many variables there are.
-      parameter_bytes: What they hold.
-      file_bytes: The size of the files that hold them.
-      faults: Sentences without their full stops; none is good.
+      num_variables: The number of variables.
+      parameter_bytes: Their size in bytes.
+      file_bytes: The size of their files.
+      faults: Sentences without periods; empty if there is no fault.
     """
 
     num_variables: int
@@ -51,7 +51,7 @@ def compare(
     Args:
       version_directory: The export.
       stored: The model.
-      num_layers: How many layers of the encoder must be there; by default all.
+      num_layers: The number of encoder layers that are needed; by default all.
 
     Raises:
       UserError: If the variables cannot be read.
@@ -62,8 +62,8 @@ def compare(
     )
     found: collections.Counter[str] = collections.Counter()
     unknown = []
-    # What is the same in full is the same in half, so those in half choose
-    # from what is left.
+    # Weights that are equal in float32 are also equal in half precision, so
+    # variables in half precision choose from the rest.
     for variable, value in sorted(
         variables.items(), key=lambda item: -item[1].itemsize
     ):
@@ -74,7 +74,7 @@ def compare(
     faults = []
     if unknown:
         faults.append(
-            f"{len(unknown)} variables are no weights of the model: "
+            f"{len(unknown)} variables are not weights of the model: "
             f"{_shorten(unknown)}"
         )
     twice = [name for name, count in found.items() if count > 1]
@@ -86,7 +86,7 @@ def compare(
         if _is_needed(name, num_layers) and name not in found
     ]
     if missing:
-        faults.append(f"weights are not there: {_shorten(missing)}")
+        faults.append(f"weights are missing: {_shorten(missing)}")
     return Comparison(
         len(variables),
         sum(value.nbytes for value in variables.values()),
@@ -113,9 +113,9 @@ def _read(version_directory: str) -> dict[str, np.ndarray]:
 def _names_by_contents(
     stored: StoredModel, dtypes: set[np.dtype]
 ) -> Mapping[tuple, list[str]]:
-    """Returns the names of the weights that hold something, in any dtype.
+    """Returns the names of weights by their contents, in any of the dtypes.
 
-    Several that hold the same, such as fresh biases, share an entry.
+    Weights with equal contents, such as fresh biases, share an entry.
     """
     names: dict[tuple, list[str]] = {}
     for name in stored.weights:
@@ -136,12 +136,12 @@ def _match(
     names: Mapping[tuple, list[str]],
     found: collections.Counter[str],
 ) -> list[str]:
-    """Returns the weights that a variable holds; none if it holds others.
+    """Returns the names of the weights in a variable; [] if it has others.
 
     Args:
       value: The variable.
-      names: What `_names_by_contents` returns.
-      found: How often a weight has been found so far.
+      names: The result of `_names_by_contents`.
+      found: The number of variables found so far for each weight.
     """
     parts = [value]
     if _key(value) not in names:
@@ -153,14 +153,14 @@ def _match(
         same = names.get(_key(part))
         if not same:
             return []
-        # Each variable takes another of those that hold the same.
+        # Each variable takes another one of the equal weights.
         free = (x for x in same if not found[x] and x not in matches)
         matches.append(next(free, same[0]))
     return matches
 
 
 def _is_needed(name: str, num_layers: int | None) -> bool:
-    """Returns whether every head needs a weight: not pooler and heads."""
+    """Returns whether every export needs a weight, unlike pooler and heads."""
     layer = _LAYER.search(name)
     if layer is not None and name.startswith("bert/"):
         return num_layers is None or int(layer[1]) < num_layers

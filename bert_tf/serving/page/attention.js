@@ -1,4 +1,4 @@
-/** Attention heads: all of them as small pictures, one of them enlarged. */
+/** Attention heads: small pictures of all heads, and one enlarged head. */
 
 import {canvas, colour, element, shape} from "/page/dom.js";
 import {percent} from "/page/views.js";
@@ -7,16 +7,16 @@ const SVG_TEXT = 12;
 const ROW = 19;
 const LINES_WIDTH = 380;
 const COLUMN = 130;
-// Lines of less weight are not drawn, and no more than this many.
+// Lines with less weight are not drawn, and at most this many lines.
 const WEAKEST = 0.02;
 const MOST_LINES = 1500;
 
 /**
- * Returns what shows the attention of a row.
+ * Returns the elements that show the attention of a row.
  *
  * @param {Array<string>} tokens <string>[T].
  * @param {Array} attention <float32>[layers, heads, T, T]: how much each token
- *     (third axis) looks at each other (fourth).
+ *     (third axis) attends to each other token (fourth).
  */
 export function attentionView(tokens, attention) {
   const length = used(tokens);
@@ -85,7 +85,7 @@ function moveFocus(event, buttons) {
   to?.button.focus();
 }
 
-/** Weights are drawn with the strength of their square root. */
+/** The opacity of a weight is its square root. */
 function strength(weight) {
   return Math.sqrt(Math.min(1, Math.max(0, weight)));
 }
@@ -106,7 +106,7 @@ function thumbnail(weights, length) {
   return node;
 }
 
-/** Returns red, green and blue of a colour such as "#0f6b66". */
+/** Returns red, green and blue of a color such as "#0f6b66". */
 function channels(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
@@ -161,7 +161,7 @@ function describe(tokens, weights, row) {
   ];
 }
 
-/** The tokens twice, with lines from left to right. */
+/** Returns two columns of tokens, with lines from left to right. */
 function lineView(tokens, weights) {
   const height = tokens.length * ROW + 8;
   const middle = (i) => i * ROW + ROW / 2 + 4;
@@ -227,7 +227,7 @@ function shortened(token) {
     ? `${characters.slice(0, 15).join("")}…` : token;
 }
 
-/** The weights as a square, with the tokens on both axes. */
+/** Returns the weights as a square, with the tokens on both axes. */
 function matrixView(tokens, weights) {
   const cell = Math.max(7, Math.min(ROW, Math.floor(420 / tokens.length)));
   const size = cell * tokens.length;
@@ -268,7 +268,7 @@ function matrixView(tokens, weights) {
   return {node, choose, onRow};
 }
 
-/** Returns the width of the widest of some names, in pixels. */
+/** Returns the width of the widest name, in pixels. */
 function widest(names, font) {
   const context = element("canvas").getContext("2d");
   context.font = font;

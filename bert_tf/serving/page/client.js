@@ -1,6 +1,6 @@
-/** TensorFlow Serving's REST interface, as far as the page needs it. */
+/** Client for the parts of TensorFlow Serving's REST interface in use here. */
 
-/** What the server, or the way to it, says instead of an answer. */
+/** An error from the server or the network. */
 export class ServerError extends Error {
   /**
    * @param {string} title What happened, in few words.
@@ -13,11 +13,11 @@ export class ServerError extends Error {
 }
 
 /**
- * Asks the server.
+ * Sends a request to the server.
  *
- * @param {string} path Where.
+ * @param {string} path The path of the request.
  * @param {string=} body JSON to post; without it the request is a GET.
- * @param {AbortSignal=} signal Gives up.
+ * @param {AbortSignal=} signal Aborts the request.
  * @return {Promise<{value: *, text: string, milliseconds: number}>}
  * @throws {ServerError} If the answer is not JSON, or an error.
  */
@@ -57,12 +57,12 @@ function status(response) {
   return `The server answered ${response.status} ${response.statusText}`.trim();
 }
 
-/** Returns the names of the models that the server has. */
+/** Returns the names of the served models. */
 export async function models() {
   return (await ask("/page/models.json")).value.models;
 }
 
-/** Returns the path of a model, of one version if that is not empty. */
+/** Returns the path of a model, or of a version if it is not empty. */
 export function modelPath(name, version) {
   const path = `/v1/models/${encodeURIComponent(name)}`;
   return version ? `${path}/versions/${encodeURIComponent(version)}` : path;
@@ -88,8 +88,8 @@ export async function versions(name) {
  * Returns the signatures of a model, by name.
  *
  * @return {Promise<Object<string, {inputs: Object, outputs: Object}>>} Each
- *     input and output has a `dtype` and a `shape`: sizes, -1 where any is
- *     allowed; null where the number of axes is not known.
+ *     input and output has a `dtype` and a `shape`: sizes, -1 where any size is
+ *     allowed; null if the number of axes is unknown.
  */
 export async function signatures(path) {
   const {value} = await ask(`${path}/metadata`);
@@ -120,9 +120,9 @@ export function predictBody(instance, signature) {
 }
 
 /**
- * Returns what a signature says of one row, as an object.
+ * Returns a signature's outputs for one row, as an object.
  *
- * A signature with a single output answers with its bare value.
+ * A signature with a single output returns its bare value.
  */
 export function onlyRow(value, signature) {
   const row = value.predictions[0];

@@ -1,12 +1,12 @@
-/** Elements made without markup, so that no text can become some. */
+/** Creates elements without markup, so that text never becomes markup. */
 
 /**
  * Returns an element.
  *
  * @param {string} name Its tag, with classes after dots: "span.tag.hue-2".
- * @param {Object} attributes What to set; those whose value is false, null or
- *     undefined are left out.
- * @param {...(Node|string)} children What stands in it.
+ * @param {Object} attributes Attributes; those with the value false, null or
+ *     undefined are omitted.
+ * @param {...(Node|string)} children The element's contents.
  */
 export function element(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
@@ -31,7 +31,7 @@ function fill(node, classes, attributes, children) {
   return node;
 }
 
-/** Returns facts as a list of names and values. */
+/** Returns a description list of names and values. */
 export function facts(values) {
   return element("dl.facts", {}, ...Object.entries(values).map(
     ([name, value]) => element("div", {},

@@ -1,14 +1,14 @@
-/** A vector, and how close it is to those of texts before it. */
+/** An embedding and its similarity to earlier texts' embeddings. */
 
 import {canvas, colour, element, facts} from "/page/dom.js";
 
 const COLUMNS = 64;
 const MOST_EARLIER = 6;
 
-/** Vectors of the texts asked before; only equal lengths are compared. */
+/** Vectors of earlier texts; only equal lengths are compared. */
 let earlier = [];
 
-/** Returns a vector as a strip of cells, its length, and its neighbours. */
+/** Returns a vector as a strip of cells, its length, and its neighbors. */
 export function embeddingView(row, sent) {
   const vector = row.embedding;
   const length = Math.hypot(...vector);
@@ -24,7 +24,7 @@ export function embeddingView(row, sent) {
   return parts;
 }
 
-/** Returns one cell per number: one colour below zero, another above. */
+/** Returns one cell per number: one color below zero, another above. */
 function strip(vector) {
   const columns = Math.min(COLUMNS, vector.length);
   const rows = Math.ceil(vector.length / columns);

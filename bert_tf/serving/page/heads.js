@@ -1,4 +1,4 @@
-/** Which head a model has, what it is asked, and with what examples. */
+/** Detects a model's head; its input fields and examples. */
 
 const LABELS = {
   text: "Text",
@@ -8,7 +8,7 @@ const LABELS = {
   choices: "Choices, one on each line",
 };
 
-/** What can be shown; the first that fits a signature is its head. */
+/** The known heads; the first one that matches a signature is its head. */
 const HEADS = [
   {
     name: "question_answering",
@@ -135,7 +135,7 @@ const HEADS = [
 /**
  * Returns the head of a signature: an entry of `HEADS`, with its `fields`.
  *
- * @param {{inputs: Object, outputs: Object}} signature What `client` returns.
+ * @param {{inputs: Object, outputs: Object}} signature From `client`.
  */
 export function headOf(signature) {
   const kinds = Object.entries(signature.inputs).map(
@@ -170,13 +170,13 @@ export function headOf(signature) {
   return {...head, fields};
 }
 
-/** Returns how strings are typed in: "text", "lines", or null for no string. */
+/** Returns the input field for a string: "text", "lines", or null if none. */
 function fieldKind({dtype, shape}) {
   if (dtype !== "DT_STRING" || shape === null) return null;
   return {1: "text", 2: "lines"}[shape.length] ?? null;
 }
 
-/** A head for signatures that take something else than text: JSON. */
+/** Returns a head for signatures whose inputs are not text: JSON. */
 function unknown(signature) {
   const row = Object.fromEntries(Object.entries(signature.inputs).map(
     ([name, {dtype, shape}]) => [name, sample(dtype, (shape ?? []).slice(1))]));
@@ -199,11 +199,11 @@ function sample(dtype, shape) {
 }
 
 /**
- * Returns a row as the server wants it.
+ * Returns a row in the server's format.
  *
- * @param {Object} head What `headOf` returned.
- * @param {Object<string, string>} values What stands in the fields.
- * @throws {SyntaxError} If a field of JSON holds something else.
+ * @param {Object} head From `headOf`.
+ * @param {Object<string, string>} values The contents of the fields.
+ * @throws {SyntaxError} If a JSON field is not valid JSON.
  */
 export function instanceOf(head, values) {
   if (head.fields[0].kind === "json") return JSON.parse(values.json);

@@ -1,4 +1,4 @@
-/** The page: picks a model, asks it, and shows what it says. */
+/** The page: selects a model, sends requests and shows the answers. */
 
 import {attentionView} from "/page/attention.js";
 import * as client from "/page/client.js";
@@ -6,17 +6,17 @@ import {element, find} from "/page/dom.js";
 import {headOf, instanceOf} from "/page/heads.js";
 import {view} from "/page/views.js";
 
-// More numbers than this in one answer make browsers slow.
+// Browsers become slow with more numbers than this in one answer.
 const MOST_WEIGHTS = 8e6;
 const LONGEST_RAW = 20000;
 
-/** What the page knows of the model at hand; replaced whole. */
+/** The state of the selected model; replaced as a whole. */
 let model = null;
-/** The row that was answered last, as it was sent. */
+/** The last answered row, as it was sent. */
 let asked = null;
-/** Gives up on the requests before. */
+/** Aborts earlier requests. */
 let requests = new AbortController();
-/** Which example stands in the fields next. */
+/** The index of the next example. */
 let nextExample = 0;
 
 async function start() {
@@ -85,7 +85,7 @@ function showModel() {
     element("a", {href: `${path}/metadata`}, "Signatures"));
   nextExample = 0;
   showExample();
-  // What somebody typed is kept where the next model asks for the same.
+  // Keeps the user's text in fields that the next model has too.
   for (const input of inputs()) {
     if (before[input.name]?.typed) {
       input.value = before[input.name].value;
@@ -141,14 +141,14 @@ function showExample() {
   }
 }
 
-/** Takes the answer of another model off the page. */
+/** Removes the answer of another model. */
 function forget() {
   requests.abort();
   asked = null;
   find("time").textContent = "";
   find("result").setAttribute("aria-busy", "false");
   find("answer").replaceChildren(
-    element("p.empty", {}, "What the model says appears here."));
+    element("p.empty", {}, "The model's answer appears here."));
   find("more").hidden = true;
   find("attention").replaceChildren();
   find("attention-button").setAttribute("aria-expanded", "false");
@@ -172,7 +172,7 @@ async function askModel() {
   const body = client.predictBody(instance, signatureName);
   showRequest(`${path}:predict`, body);
   find("result").setAttribute("aria-busy", "true");
-  // Names of labels are asked for once, so as not to slow answers down.
+  // Requests the names of labels only once, so that answers stay fast.
   const [answer, labels] = await Promise.all([
     client.ask(`${path}:predict`, body, signal),
     labelNames(instance, signal),
@@ -208,9 +208,9 @@ function shortened(text) {
 }
 
 /**
- * Returns the names of all labels, or null where the model does not say them.
+ * Returns the names of all labels, or null if the model has none.
  *
- * `serving_default` names only the label that fits best; the interface for
+ * `serving_default` names only the best label; the interface for
  * classification names them all, in the order of the probabilities.
  */
 async function labelNames(instance, signal) {
@@ -257,7 +257,7 @@ async function showAttention() {
   }
 }
 
-/** Raises an error if the attention of the row is too large to be shown. */
+/** Throws an error if the attention of the row is too large to show. */
 async function checkAttentionSize(signal) {
   const {path, signatures} = model;
   const [, layers, heads] = signatures.attention.outputs.attention.shape;
@@ -276,7 +276,7 @@ async function checkAttentionSize(signal) {
   }
 }
 
-/** Returns what tells of an error. */
+/** Returns the element that shows an error. */
 function problem(error) {
   const title = error instanceof client.ServerError
     ? error.title : "The page cannot show this";
@@ -284,7 +284,7 @@ function problem(error) {
     element("h3", {}, title), element("pre", {}, error.message));
 }
 
-/** Wraps what an event starts, so that no error goes unseen. */
+/** Wraps an event handler, so that every error is shown. */
 function guarded(action) {
   return async () => {
     try {
@@ -299,7 +299,7 @@ function guarded(action) {
   };
 }
 
-/** As `guarded`, for what must succeed before anything can be asked. */
+/** Same as `guarded`, for steps that must succeed before any request. */
 function guardedChoice(action) {
   return guarded(async () => {
     try {
@@ -322,7 +322,7 @@ async function copyCurl() {
     await navigator.clipboard.writeText(find("curl").textContent);
     button.textContent = "Copied";
   } catch {
-    // Browsers refuse on pages that did not come over TLS or from localhost.
+    // Browsers refuse this on pages without TLS, except from localhost.
     getSelection().selectAllChildren(find("curl"));
     button.textContent = "Selected";
   }
@@ -352,7 +352,7 @@ find("model").addEventListener("change", guardedChoice(async () => {
   await chooseModel();
 }));
 find("version").addEventListener("change", guardedChoice(chooseVersion));
-// Canvases keep the colours that they were drawn with.
+// Canvases keep their colors when the theme changes.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   if (asked) submit();
 });

@@ -1,5 +1,5 @@
 /**
- * What a head answered, as elements. Each function takes the row that the
+ * Shows the answers of the heads. Each function takes the row that the
  * server returned and the row that was sent.
  */
 
@@ -24,7 +24,7 @@ export function view(head, row, sent, names) {
   return show ? show(row, sent, names) : jsonView(row);
 }
 
-/** Returns a probability as people read it. */
+/** Formats a probability. */
 export function percent(probability) {
   if (probability > 0 && probability < 0.001) return "< 0.1 %";
   return `${(100 * probability).toFixed(1)} %`;
@@ -75,9 +75,9 @@ function jsonView(row) {
 /**
  * Returns bars, the longest first.
  *
- * @param {Array<number>} probabilities Of each label.
- * @param {Array<string>} labels Their names.
- * @param {function(number): boolean} isChosen Whether the model chose one.
+ * @param {Array<number>} probabilities One for each label.
+ * @param {Array<string>} labels The names of the labels.
+ * @param {function(number): boolean} isChosen True for chosen labels.
  */
 function bars(probabilities, labels, isChosen) {
   const order = probabilities
@@ -109,7 +109,7 @@ function bar(probability, label, isChosen) {
 /**
  * Returns the answer to a question, highlighted in its context.
  *
- * Characters are counted as Python does: those that JavaScript keeps as two
+ * Characters are counted as in Python: those that JavaScript stores as two
  * units count once.
  */
 function answerView(row, sent) {
@@ -138,7 +138,7 @@ function answerView(row, sent) {
   ];
 }
 
-/** Returns a text whose tagged words are coloured, and what colours mean. */
+/** Returns a text whose tagged words are colored, and a legend. */
 function tagsView(row, sent) {
   const characters = Array.from(sent.text);
   const entities = joined(row);
@@ -172,10 +172,10 @@ function tagsView(row, sent) {
 }
 
 /**
- * Returns what is tagged, from left to right.
+ * Returns the tagged entities, from left to right.
  *
- * Words with B-X, I-X, I-X are one X. Tags without such a prefix stand for one
- * word each; O stands for none.
+ * Words with B-X, I-X, I-X are one X. A tag without such a prefix is one
+ * word; O is no tag.
  */
 function joined(row) {
   const entities = [];
@@ -209,7 +209,7 @@ function wordTable(row, count) {
       element("tbody", {}, ...rows))));
 }
 
-/** Returns what may stand for each [MASK], and the text that makes. */
+/** Returns the candidates for each [MASK], and the filled texts. */
 function masksView(row, sent) {
   const masks = row.tokens
     .map((tokens, i) => ({tokens, probabilities: row.probabilities[i]}))
@@ -241,7 +241,7 @@ function masksView(row, sent) {
   return [filled, element("div.masks", {}, ...groups)];
 }
 
-/** Returns a text with pieces for its masks; "##" glues them to the left. */
+/** Returns a text with tokens for its masks; "##" joins them to the left. */
 function fill(text, tokens) {
   const parts = text.split("[MASK]");
   const nodes = [];
@@ -249,7 +249,7 @@ function fill(text, tokens) {
     const glued = tokens[i]?.startsWith("##");
     nodes.push(glued ? part.trimEnd() : part);
     if (i === parts.length - 1) return;
-    // Rows have a limit: masks behind it have no candidates.
+    // Rows are truncated: masks after the limit have no candidates.
     nodes.push(i < tokens.length
       ? element("mark", {}, glued ? tokens[i].slice(2) : tokens[i])
       : "[MASK]");

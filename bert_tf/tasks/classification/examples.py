@@ -1,27 +1,30 @@
-"""Texts and labels of a user's own files, row by row."""
+"""Classification examples: texts and labels from tables and Python values."""
 
 import dataclasses
 import json
 import math
 import os
-from collections import defaultdict
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Literal
 
 import numpy as np
-from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
-# Its type goes by the problem: a name, names, or a number.
+# Depends on the problem type: a name, several names, or a number.
 Label = str | tuple[str, ...] | float
 
 _MAX_LABELS_SHOWN = 10
+# The values of columns with one label each.
+_FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
+# Keyed by the number of texts in a row.
+_ROW_FORMS = {1: "a text", 2: "a pair of texts"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,10 +32,10 @@ class InputExample:
     """One text or pair of texts (InputExample of the original).
 
     Attributes:
-      guid: Where it is from, as "dev.tsv:12": a file and a line.
+      guid: Its file and line, as "dev.tsv:12".
       text_a: The text, or the first of a pair.
       text_b: The second text of a pair, or None.
-      label: The label, or None if it is not known.
+      label: The label, or None if it is unknown.
     """
 
     guid: str
@@ -43,14 +46,14 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Which columns of a file hold what.
+    """The names of the columns with texts and labels.
 
     Attributes:
-      text: The text, or the first of a pair; in a .txt file, which has no
-        header, a line is the text whatever this says.
+      text: The text, or the first of a pair. In a .txt file, which has no
+        header, each line is a text, regardless of this name.
       text_pair: The second text of a pair, or None.
-      labels: The label's column, if there is one. Several, each with 0 or 1,
-        are the labels of a multi-label problem.
+      labels: The label's column, if there is one. Several columns, each with
+        0 or 1, are the labels of a multi-label problem.
     """
 
     text: str
@@ -71,6 +74,10 @@ class Columns:
         return flags | {self.text: "--text_column"}
 
 
+# The columns of models that do not name theirs.
+USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
+
+
 def read_examples(
     path: str,
     columns: Columns,
@@ -84,21 +91,21 @@ def read_examples(
 
     Args:
       path: A file that `tables.read_table` reads.
-      columns: Which of its columns to read.
-      problem_type: "single_label"; "multi_label": a list in JSON, else names
-        between separators, maybe none; or "regression": a number.
-      labels: The labels there are, those of the training data; None if this is
-        the training data.
-      may_lack_labels: Whether no row need have a label, as in a test file.
-      label_separator: What stands between the labels of a multi-label row.
+      columns: The columns to read.
+      problem_type: "single_label"; "multi_label": labels in a JSON list or
+        joined by a separator, possibly none; or "regression": a number.
+      labels: The labels of the training data; None if this is the training
+        data.
+      may_lack_labels: Whether all rows may lack a label, as in a test file.
+      label_separator: The separator of the labels in a multi-label row.
 
     Returns:
-      An example for each row, in order. White space around labels is gone.
+      An example for each row, in order. Labels are stripped of white space.
 
     Raises:
-      UserError: If the file cannot be read as a table, lacks a column, or if
-        in one of its rows a text is empty or no string, or the label is
-        missing, unknown or not what the problem wants.
+      UserError: If the file is not a valid table or lacks a column, or if in
+        any row a text is empty or not a string, or the label is missing,
+        unknown or invalid for the problem type.
     """
     table = tables.read_table(path)
     texts = text_columns(table, columns, columns.flags)
@@ -107,78 +114,24 @@ def read_examples(
         table.require(columns.labels, columns.flags)
     examples = []
     for row in table.rows:
+        where = f"{path}, line {row.line}"
         label = None
         if columns.labels:
             label = _read_label(
-                path, row, columns.labels, problem_type, label_separator
+                where, row.values, columns.labels, problem_type, label_separator
             )
             if label is None and not may_lack_labels:
                 column = " and ".join(map(repr, columns.labels))
-                raise UserError(
-                    f"{path}, line {row.line} has no label in column {column}."
-                )
+                raise UserError(f"{where} has no label in column {column}.")
             if known is not None and label is not None:
-                check_known(path, row.line, label, known)
+                check_known(where, label, known)
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # An empty column, not examples without any of several labels.
+        # The column is empty; these are not multi-label rows without labels.
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
-
-
-def gather_labels(
-    examples: Sequence[InputExample], path: str = "The training data"
-) -> tuple[str, ...]:
-    """Returns the labels that training examples have, in a fixed order.
-
-    Integers are in the order of numbers, all else in that of characters. Of
-    labels that may be one label in two spellings, as "1" and "1.0", there is
-    a warning.
-
-    Args:
-      examples: The examples.
-      path: What errors call their file.
-
-    Raises:
-      UserError: If there are not two labels, or in a multi-label problem one.
-    """
-    labels: set[str] = set()
-    least = 2
-    for example in examples:
-        if isinstance(example.label, tuple):
-            labels.update(example.label)
-            least = 1
-        elif example.label is not None:
-            labels.add(example.label)
-    if len(labels) < least:
-        raise UserError(
-            f"{path} must have at least {least} different "
-            f"label{'s' if least > 1 else ''} to learn. Received: "
-            f"{', '.join(map(repr, sorted(labels))) or 'none'}."
-        )
-    _warn_of_spellings(labels, path)
-    if all(label.removeprefix("-").isdecimal() for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
-
-
-def _warn_of_spellings(labels: Collection[str], path: str) -> None:
-    by_meaning = defaultdict(list)
-    for label in sorted(labels):
-        try:
-            meaning = float(label)
-        except ValueError:
-            meaning = label.casefold()
-        by_meaning[meaning].append(label)
-    for spellings in by_meaning.values():
-        if len(spellings) > 1:
-            logging.warning(
-                "%s has the labels %s, which are learned as different ones.",
-                path,
-                " and ".join(map(repr, spellings)),
-            )
 
 
 def make_example(
@@ -189,33 +142,52 @@ def make_example(
     *,
     may_be_empty: bool = False,
 ) -> InputExample:
-    """Makes an example from a row with one or two columns of text.
+    """Returns the example of a row with one or two columns of text.
 
     Raises:
-      UserError: If a text is missing, empty (unless that is allowed) or no
+      UserError: If a text is missing, empty (unless that is allowed) or not a
         string.
     """
-    texts = []
-    for column in text_columns:
-        text = row.values.get(column)
-        if not isinstance(text, str):
-            received = (
-                "nothing"
-                if column not in row.values
-                else json.dumps(text, ensure_ascii=False)
-            )
-            raise UserError(
-                f"{path}, line {row.line} must have a string in column "
-                f"{column!r}. Received: {received}."
-            )
-        if not (text.strip() or may_be_empty):
-            raise UserError(
-                f"{path}, line {row.line} has an empty text in column "
-                f"{column!r}; remove the row or fill it in."
-            )
-        texts.append(text)
+    where = f"{path}, line {row.line}"
+    texts = [
+        read_text(where, row.values, column, may_be_empty=may_be_empty)
+        for column in text_columns
+    ]
     guid = f"{os.path.basename(path)}:{row.line}"
     return InputExample(guid, *texts, label=label)
+
+
+def read_text(
+    where: str,
+    values: Mapping[str, Any],
+    column: str,
+    *,
+    may_be_empty: bool = False,
+) -> str:
+    """Returns the text in a column of a row.
+
+    Raises:
+      UserError: As `make_example`; the message begins with `where`.
+    """
+    text = values.get(column)
+    if not isinstance(text, str):
+        raise UserError(
+            f"{where} must have a string in column {column!r}. Received: "
+            f"{shown_value(values, column)}."
+        )
+    if not (text.strip() or may_be_empty):
+        raise UserError(
+            f"{where} has an empty text in column {column!r}; remove the row "
+            "or fill it in."
+        )
+    return text
+
+
+def shown_value(values: Mapping[str, Any], column: str) -> str:
+    """Returns the value of a column as JSON for messages, or "nothing"."""
+    if column not in values:
+        return "nothing"
+    return json.dumps(values[column], ensure_ascii=False, default=repr)
 
 
 def text_columns(
@@ -227,18 +199,18 @@ def text_columns(
 
     Args:
       table: The table.
-      columns: What they are called.
-      flags: Column to the flag that names it, where there is one.
+      columns: Their names.
+      flags: Column to the flag that names it, for errors.
 
     Raises:
-      UserError: If it lacks one of them.
+      UserError: If the table lacks one of them.
     """
     if tables.file_ending(table.path) != ".txt":
         table.require(columns.texts, flags)
         return columns.texts
     if columns.text_pair:
         raise UserError(
-            f"{table.path} holds one text a line, and pairs were expected; "
+            f"{table.path} holds one text per line, but pairs were expected; "
             "give a .tsv, .csv or .jsonl file with the columns "
             f"{' and '.join(map(repr, columns.texts))}."
         )
@@ -247,41 +219,38 @@ def text_columns(
 
 def check_all_or_none(examples: Sequence[InputExample]) -> None:
     """Raises `UserError` if some examples have labels and others do not."""
-    unlabelled = [example for example in examples if example.label is None]
-    if unlabelled and len(unlabelled) < len(examples):
+    unlabeled = [example for example in examples if example.label is None]
+    if unlabeled and len(unlabeled) < len(examples):
         raise UserError(
             f"All examples must have a label, or none. Received: "
-            f"{len(unlabelled)} of {len(examples)} have none, the first of "
-            f"which is {unlabelled[0].guid}."
+            f"{len(unlabeled)} of {len(examples)} have none, the first of "
+            f"which is {unlabeled[0].guid}."
         )
 
 
-def check_known(
-    path: str, line: int, label: Label, known: Collection[str]
-) -> None:
-    """Raises `UserError` for a label, or one of several, that is not known."""
+def check_known(where: str, label: Label, known: Collection[str]) -> None:
+    """Raises `UserError` if a label, or one of several, is unknown."""
     for name in label if isinstance(label, tuple) else (label,):
         if name not in known:
             raise UserError(
-                f"{path}, line {line} has the label {name!r}, which is none of "
-                f"the {len(known)} that training knows: "
-                f"{name_some(sorted(known))}."
+                f"{where} has the label {name!r}, which is not among the "
+                f"{len(known)} known labels: {name_some(sorted(known))}."
             )
 
 
 def name_some(labels: Sequence[str]) -> str:
-    """Returns labels for a message, of many the first ones."""
+    """Returns the first labels and the number of others, for messages."""
     shown = ", ".join(map(repr, labels[:_MAX_LABELS_SHOWN]))
     more = len(labels) - _MAX_LABELS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def parse_number(path: str, line: int, value: Any) -> float:
-    """Returns a label of a regression.
+def parse_number(where: str, value: Any) -> float:
+    """Returns a regression label.
 
     Raises:
-      UserError: If it is not a finite number, also in float32, or is written
-        as only programmers do, as 1_000.
+      UserError: If it is not a finite number in float32, or is written with
+        underscores, as 1_000.
     """
     try:
         number = float(value)
@@ -291,43 +260,42 @@ def parse_number(path: str, line: int, value: Any) -> float:
         is_finite = np.isfinite(np.float32(number))
     if not is_finite or isinstance(value, bool) or "_" in str(value):
         raise UserError(
-            f"{path}, line {line} must have a number as its label. Received: "
-            f"{value!r:.80}."
+            f"{where} must have a number as its label. Received: {value!r:.80}."
         )
     return number
 
 
 def _read_label(
-    path: str,
-    row: tables.Row,
+    where: str,
+    values: Mapping[str, Any],
     columns: Sequence[str],
     problem_type: ProblemType,
     separator: str,
 ) -> Label | None:
     if len(columns) > 1:
-        return _read_flags(path, row, columns, problem_type)
-    value = row.values.get(columns[0])
-    # Programs that take all columns for floats write NaN of what is missing.
+        return _read_flags(where, values, columns, problem_type)
+    value = values.get(columns[0])
+    # Programs that read all columns as floats write NaN for missing values.
     if value is None or _is_nan(value):
         return None
     if problem_type == "multi_label":
-        return _parse_names(path, row.line, value, separator)
+        return _parse_names(where, value, separator)
     if isinstance(value, str) and not value.strip():
         return None
     if problem_type == "regression":
-        return parse_number(path, row.line, value)
-    return parse_name(path, row.line, value)
+        return parse_number(where, value)
+    return parse_name(where, value)
 
 
-def parse_name(path: str, line: int, value: Any) -> str:
+def parse_name(where: str, value: Any) -> str:
     """Returns a label as a string: 1 is "1" and JSON's true is "true".
 
     Raises:
-      UserError: If it is a list, an object, null or no number (JSON's NaN).
+      UserError: If it is a list, an object, null or NaN.
     """
     if value is None or _is_nan(value) or isinstance(value, list | dict):
         raise UserError(
-            f"{path}, line {line} must have one label. Received: "
+            f"{where} must have one label. Received: "
             f"{json.dumps(value, ensure_ascii=False)}."
         )
     return (value if isinstance(value, str) else json.dumps(value)).strip()
@@ -337,55 +305,107 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _parse_names(
-    path: str, line: int, value: Any, separator: str
-) -> tuple[str, ...]:
+def _parse_names(where: str, value: Any, separator: str) -> tuple[str, ...]:
     if isinstance(value, str):
         if value.strip().startswith("[") and value.strip().endswith("]"):
             raise UserError(
-                f"{path}, line {line} must have labels with {separator!r} "
-                "between them; lists are for .jsonl and .json files. Received: "
-                f"{value!r:.80}."
+                f"{where} must have labels separated by {separator!r}; lists "
+                f"are for .jsonl and .json files. Received: {value!r:.80}."
             )
         value = value.split(separator)
     elif not isinstance(value, list):
         value = [value]
-    names = (parse_name(path, line, name) for name in value)
+    names = (parse_name(where, name) for name in value)
     return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _read_flags(
-    path: str,
-    row: tables.Row,
+    where: str,
+    values: Mapping[str, Any],
     columns: Sequence[str],
     problem_type: ProblemType,
 ) -> tuple[str, ...] | None:
     if problem_type != "multi_label":
         raise UserError(
-            f"Several columns of labels need the problem type multi_label. "
+            "Several label columns need the problem type multi_label. "
             f"Received: {problem_type} with {', '.join(columns)}."
         )
-    if all(row.values.get(column) in (None, "") for column in columns):
+    if all(values.get(column) in (None, "") for column in columns):
         return None
-    return tuple(c for c in columns if _read_flag(path, row, c))
+    return tuple(c for c in columns if _read_flag(where, c, values.get(c)))
 
 
-_FLAGS: Mapping[str, bool] = {
-    "0": False,
-    "false": False,
-    "0.0": False,
-    "1": True,
-    "true": True,
-    "1.0": True,
-}
-
-
-def _read_flag(path: str, row: tables.Row, column: str) -> bool:
-    value = row.values.get(column)
-    name = parse_name(path, row.line, value).lower()
-    if name not in _FLAGS:
+def _read_flag(where: str, column: str, value: Any) -> bool:
+    name = parse_name(where, value).lower()
+    if name not in (*_FALSE, *_TRUE):
         raise UserError(
-            f"{path}, line {row.line} must have 0 or 1 in column {column!r}. "
-            f"Received: {value!r}."
+            f"{where} must have 0 or 1 in column {column!r}. Received: "
+            f"{value!r}."
         )
-    return _FLAGS[name]
+    return name in _TRUE
+
+
+def read_texts(
+    path: str, choices: Sequence[Columns] = USUAL_COLUMNS
+) -> Iterator[InputExample]:
+    """Yields the texts of a file to predict, row by row; labels are not read.
+
+    Args:
+      path: A file that `tables.read_table` reads.
+      choices: Possible columns; the first ones that exist are read.
+
+    Raises:
+      UserError: If the file is not a valid table or lacks a column, if a text
+        is empty or not a string, or if a .jsonl row has a text more than the
+        first row.
+    """
+    table = tables.read_table(path)
+    columns = next(
+        (c for c in choices if set(c.texts) <= set(table.columns)),
+        # The error names the choice with the fewest columns.
+        min(choices, key=lambda columns: len(columns.texts)),
+    )
+    texts = text_columns(table, columns)
+    pairs = {c.text_pair for c in choices if c.text in texts} - {*table.columns}
+    for row in table.rows:
+        for column in pairs & row.values.keys():
+            raise UserError(
+                f"{path}, line {row.line} has the column {column!r}, which the "
+                "first row lacks; give all rows the same columns."
+            )
+        yield make_example(path, row, texts)
+
+
+def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:
+    """Converts a Python value to an example.
+
+    Args:
+      row: A text; a pair of texts; or a mapping with the columns of one of
+        `choices`, other keys being ignored.
+      choices: Possible columns, one for a text, two for a pair.
+
+    Raises:
+      UserError: If it is none of these, or a text is empty.
+    """
+    if isinstance(row, Mapping):
+        columns = next((c for c in choices if set(c) <= set(row)), None)
+        if columns is None:
+            names = " and ".join(map(repr, min(choices, key=len)))
+            raise UserError(
+                f"A row that is a mapping must have the keys {names}. "
+                f"Received: {', '.join(map(repr, row)) or 'none'}."
+            )
+        texts = [row[column] for column in columns]
+    else:
+        texts = [row] if isinstance(row, str) else row
+    counts = sorted({len(columns) for columns in choices})
+    if (
+        not isinstance(texts, list | tuple)
+        or len(texts) not in counts
+        or not all(isinstance(text, str) and text.strip() for text in texts)
+    ):
+        expected = " or ".join(_ROW_FORMS[count] for count in counts)
+        raise UserError(
+            f"A row must be {expected}, not empty. Received: {row!r}."
+        )
+    return InputExample("", *texts)

@@ -1,17 +1,21 @@
-"""From classification examples to the model's inputs and labels.
+"""Classification features: the model's inputs and label ids of examples.
 
 Shapes:
-  N: number of rows: one of each example, or where it is windowed several.
+  N: number of rows: one per example, or one per window.
   C: number of labels.
   B: batch size.
   T: length of a batch.
 """
 
 import dataclasses
+from collections import defaultdict
+from collections.abc import Collection
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 
+from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.examples import ProblemType
@@ -23,15 +27,14 @@ LABEL_IDS = "label_ids"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationFeatures:
-    """What the model gets.
+    """Packed texts with their label ids.
 
     Attributes:
-      texts: The pieces.
+      texts: The packed texts.
       label_ids: <int32>[N] ids of single labels; <float32>[N, C] with 1 for
         each of several labels; <float32>[N] scores; None without labels. All
         windows of an example have its label.
-      example_splits: <int64>[examples + 1], where the rows of each example
-        begin and end.
+      example_splits: <int64>[examples + 1], the bounds of the examples' rows.
     """
 
     texts: PackedTexts
@@ -40,23 +43,23 @@ class ClassificationFeatures:
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], pieces of each row with its special ones."""
+        """<int64>[N], tokens of each row, special tokens included."""
         return self.texts.lengths
 
     @property
     def num_windowed(self) -> int:
-        """How many examples have several rows."""
+        """The number of examples with several rows."""
         return int(np.sum(np.diff(self.example_splits) > 1))
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs of length T, and `label_ids` where there are any.
+        """Returns inputs of length T, and `label_ids` if there are any.
 
         Args:
-          indices: <int64>[B], which rows.
-          length: T, at least that of the longest of them.
+          indices: <int64>[B], the rows.
+          length: T, at least the length of the longest row.
         """
         batch = self.texts.batch(indices, length)
         if self.label_ids is not None:
@@ -80,14 +83,14 @@ def convert_examples_to_features(
     Args:
       examples: All with a label or all without.
       tokenizer: The tokenizer.
-      max_seq_length: The most pieces, with [CLS] and [SEP].
-      labels: C labels in the order of their ids; not asked for by regression.
-      problem_type: What the labels of the examples are.
-      doc_stride: What is too long becomes windows that begin so many pieces
-        after each other (see `text_windows.cut`); None truncates it.
+      max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
+      labels: C labels in the order of their ids; unused for regression.
+      problem_type: The problem type of the labels.
+      doc_stride: The distance between the starts of windows of long texts, in
+        tokens (see `text_windows.cut`); None truncates long texts.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
     texts_a = [example.text_a for example in examples]
     texts_b = [example.text_b for example in examples]
@@ -108,6 +111,58 @@ def convert_examples_to_features(
     return ClassificationFeatures(texts, label_ids, splits)
 
 
+def gather_labels(
+    examples: Sequence[InputExample], path: str = "The training data"
+) -> tuple[str, ...]:
+    """Returns the labels of training examples, sorted.
+
+    Integers are sorted as numbers, other labels as strings. Logs a warning for
+    labels that may be spellings of the same label, as "1" and "1.0".
+
+    Args:
+      examples: The examples.
+      path: The name of their file in errors.
+
+    Raises:
+      UserError: If there are fewer than two labels (multi-label: one).
+    """
+    labels: set[str] = set()
+    least = 2
+    for example in examples:
+        if isinstance(example.label, tuple):
+            labels.update(example.label)
+            least = 1
+        elif example.label is not None:
+            labels.add(example.label)
+    if len(labels) < least:
+        raise UserError(
+            f"{path} must have at least {least} different "
+            f"label{'s' if least > 1 else ''} to learn. Received: "
+            f"{', '.join(map(repr, sorted(labels))) or 'none'}."
+        )
+    _warn_of_spellings(labels, path)
+    if all(label.removeprefix("-").isdecimal() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
+
+
+def _warn_of_spellings(labels: Collection[str], path: str) -> None:
+    by_meaning = defaultdict(list)
+    for label in sorted(labels):
+        try:
+            meaning = float(label)
+        except ValueError:
+            meaning = label.casefold()
+        by_meaning[meaning].append(label)
+    for spellings in by_meaning.values():
+        if len(spellings) > 1:
+            logging.warning(
+                "%s has the labels %s, which are learned as different ones.",
+                path,
+                " and ".join(map(repr, spellings)),
+            )
+
+
 def convert_labels(
     examples: Sequence[InputExample],
     labels: Sequence[str] | None,
@@ -117,8 +172,8 @@ def convert_labels(
 
     Args:
       examples: All with a label or all without.
-      labels: C labels in the order of their ids; not asked for by regression.
-      problem_type: What the labels of the examples are.
+      labels: C labels in the order of their ids; unused for regression.
+      problem_type: The problem type of the labels.
     """
     values = [example.label for example in examples]
     if not values or values[0] is None:

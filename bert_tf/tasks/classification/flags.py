@@ -1,4 +1,4 @@
-"""From the flags of run/finetune_classifier.py to the task they mean."""
+"""Builds the classification task from flags."""
 
 import dataclasses
 import math
@@ -16,6 +16,7 @@ from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.tasks import metrics
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import task as classification
@@ -25,23 +26,23 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
 
 _BALANCED = "balanced"
-# What stands for a label and its weight, whatever the labels are.
+# A label:weight pair, for any label.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 
 
 def build_task(
     config: ClassifierConfig, stored_task: Mapping[str, Any] | None
 ) -> ClassificationTask:
-    """Returns the task that the flags mean.
+    """Returns the task of the flags.
 
     Args:
       config: The flags.
-      stored_task: When nothing is trained, what task.json of the model says;
-        its labels and their order count.
+      stored_task: Without training, the contents of the model's task.json; its
+        labels and their order are used.
 
     Raises:
-      UserError: If a file is missing or not what it should be, or the model
-        is none for this task.
+      UserError: If a file is missing or invalid, or the model does not fit
+        the task.
     """
     if config.is_custom:
         task = _custom_task(config, stored_task)
@@ -70,18 +71,18 @@ def _official_task(
     stored = stored_task or {}
     language = config.language or stored.get("language") or "zh"
     files = {}
-    for kind, flag in config.asked_kinds().items():
+    for kind, flag in config.requested_splits().items():
         if not official.splits(kind):
             _refuse_kind(official, kind, flag)
-        found = glue.find_files(official, config.data_dir, kind, language)
+        paths = glue.find_files(official, config.data_dir, kind, language)
         for split in official.splits(kind):
-            if split not in found:
+            if split not in paths:
                 logging.warning(
                     "%s has no file of the split %s, which is left out.",
                     config.data_dir,
                     split,
                 )
-        files |= found
+        files |= paths
     return ClassificationTask(
         name=official.name,
         max_seq_length=config.max_seq_length,
@@ -115,7 +116,7 @@ def _refuse_kind(official: GlueTask, kind: str, flag: str) -> None:
 def _official_labels(
     official: GlueTask, stored_task: Mapping[str, Any] | None
 ) -> tuple[str, ...] | None:
-    """Returns the labels, in the order of the model if it says one."""
+    """Returns the labels, in the model's order if it has one."""
     stored = (stored_task or {}).get("labels")
     if official.labels is None or not stored:
         return official.labels
@@ -128,7 +129,7 @@ def _official_labels(
     return tuple(stored)
 
 
-# === The user's own files ===
+# === Custom files ===
 
 
 def _custom_task(
@@ -139,7 +140,7 @@ def _custom_task(
         name="custom",
         max_seq_length=config.max_seq_length,
         files=_custom_files(config),
-        # Which of them there are is asked of the training data.
+        # Replaced below; the training data determine them.
         labels=None,
         problem_type=_problem_type(config, stored),
         metric_names=("accuracy",),
@@ -161,23 +162,24 @@ def _custom_task(
 
 def _custom_files(config: ClassifierConfig) -> dict[str, str]:
     return {
-        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
+        kind: getattr(config, f"{kind}_file")
+        for kind in config.requested_splits()
     }
 
 
 def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
-    asked = config.problem_type
-    known = classification.stored_problem_type(stored)
-    if asked and known and asked != known:
+    flag = config.problem_type
+    trained = classification.stored_problem_type(stored)
+    if flag and trained and flag != trained:
         raise UserError(
-            f"The model is one for --problem_type={known}. Received: "
-            f"--problem_type={asked}."
+            f"The model was trained with --problem_type={trained}. Received: "
+            f"--problem_type={flag}."
         )
-    return asked or known or "single_label"
+    return flag or trained or "single_label"
 
 
 def _columns(config: ClassifierConfig, stored: Mapping[str, Any]) -> Columns:
-    """Returns the columns of the flags, else those of the model's data."""
+    """Returns the columns in the flags, else those of the model's data."""
     if config.label_column is not None:
         labels = tuple(name.strip() for name in config.label_column.split(","))
     else:
@@ -192,7 +194,7 @@ def _columns(config: ClassifierConfig, stored: Mapping[str, Any]) -> Columns:
 def _check_custom(config: ClassifierConfig, task: ClassificationTask) -> None:
     if len(task.columns.labels) > 1 and task.problem_type != "multi_label":
         raise UserError(
-            "Several columns of labels are for --problem_type=multi_label. "
+            "Several label columns need --problem_type=multi_label. "
             f"Received: --label_column={','.join(task.columns.labels)} and "
             f"--problem_type={task.problem_type}."
         )
@@ -209,7 +211,7 @@ def _check_custom(config: ClassifierConfig, task: ClassificationTask) -> None:
     if config.label_separator is not None and not has_names:
         raise UserError(
             "--label_separator is for --problem_type=multi_label with one "
-            "--label_column, which holds the names of all labels."
+            "--label_column that holds the names of all labels."
         )
 
 
@@ -229,15 +231,15 @@ def _custom_labels(
         kind = stored.get("kind", task.kind)
         if kind != task.kind:
             raise UserError(
-                "Without --do_train a model is needed that was fine-tuned for "
+                "Without --do_train the model must be fine-tuned for "
                 f"{task.kind}. Received: a model of kind={kind!r}; add "
-                "--do_train, or give the model that was trained for it."
+                "--do_train, or give a model that was fine-tuned for it."
             )
         raise UserError(
-            "The model does not say what its labels are called; give "
-            "--train_file, which it was trained with."
+            "The model does not have the names of its labels; give the "
+            "--train_file that it was trained with."
         )
-    return classification_examples.gather_labels(
+    return classification_features.gather_labels(
         _read_training(config.train_file, task), config.train_file
     )
 
@@ -258,7 +260,7 @@ def _head(
     return stored_task.get("head", "linear")
 
 
-# === Weights of labels ===
+# === Class weights ===
 
 
 def _class_weights(
@@ -266,41 +268,41 @@ def _class_weights(
     task: ClassificationTask,
     stored_task: Mapping[str, Any] | None,
 ) -> tuple[float, ...] | None:
-    """Returns the weights to train with, or those of the model."""
+    """Returns the weights for training, or those of the model."""
     if stored_task is not None:
         return classification.stored_class_weights(stored_task)
     if config.class_weights is None or not config.do_train:
         return None
     if task.problem_type != "single_label":
         raise UserError(
-            "--class_weights is for tasks with one label of several. Received: "
+            "--class_weights is for single-label problems. Received: "
             f"a task with --problem_type={task.problem_type}."
         )
     if config.class_weights == _BALANCED:
         return _balanced_weights(task)
-    return _given_weights(config.class_weights, task.labels)
+    return _parse_weights(config.class_weights, task.labels)
 
 
-def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
+def _parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """Returns the weight of each label.
 
     Args:
-      text: label:weight pairs with commas between; all other labels have 1.
-        Labels may have commas and colons themselves.
+      text: label:weight pairs separated by commas; other labels have weight 1.
+        Labels may themselves contain commas and colons.
       labels: The labels, at least two.
 
     Raises:
-      UserError: If a label is unknown or a weight is no number above 0.
+      UserError: If a label is unknown or a weight is not a number above 0.
     """
     weights = dict.fromkeys(labels, 1.0)
-    given = set()
-    # The longest first: of "a" and "a:1" the latter is meant by "a:1:2".
+    seen = set()
+    # The longest first: with labels "a" and "a:1", "a:1:2" means the latter.
     names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
     pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
     position, is_over = 0, False
     while not is_over:
         match = pair.match(text, position)
-        if match is None or match[1] in given:
+        if match is None or match[1] in seen:
             example = shlex.quote(f"{labels[0]}:2.5,{labels[1]}:0.5")
             raise UserError(
                 f"--class_weights must be {_BALANCED!r} or name labels once "
@@ -310,7 +312,7 @@ def _given_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
             )
         received = match[0].strip().removesuffix(",")
         weights[match[1]] = _parse_weight(match[2], received)
-        given.add(match[1])
+        seen.add(match[1])
         position, is_over = match.end(), not match[0].endswith(",")
     return tuple(weights.values())
 
@@ -329,10 +331,10 @@ def _parse_weight(number: str, pair: str) -> float:
 
 
 def _balanced_weights(task: ClassificationTask) -> tuple[float, ...]:
-    """Returns weights with which all labels count as much in sum.
+    """Returns weights that give all labels the same total weight.
 
     Raises:
-      UserError: If there are no examples of a label.
+      UserError: If a label has no examples.
     """
     examples = task.read(task_lib.TRAIN)
     counts = Counter(example.label for example in examples)

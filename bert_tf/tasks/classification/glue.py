@@ -1,4 +1,4 @@
-"""Reading the official files of GLUE, XNLI and SNLI, and answering GLUE."""
+"""Readers of the official GLUE, XNLI and SNLI files, and GLUE submissions."""
 
 import dataclasses
 import os
@@ -16,12 +16,11 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 
-# What stands in the column of labels where the annotators did not agree.
-# Numbers are with a point where labels are scores.
+# Labels of rows whose annotators did not agree; -1.0 where labels are scores.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# The like where the leaderboard keeps the labels to itself.
+# Labels of test sets whose labels the leaderboard keeps secret.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
-# Of STS-B, which has three digits in its official baselines' answers.
+# The range of STS-B's scores.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
 
 
@@ -32,11 +31,11 @@ class Split:
     Attributes:
       path: The file.
       examples: All with labels, or all without.
-      num_without_gold_label: Rows left out because the annotators did not
+      num_without_gold_label: Rows left out because their annotators did not
         agree on a label ("-").
       num_broken_rows: Rows left out because they have too many or too few
         columns.
-      num_empty_texts: Examples with a text that is empty.
+      num_empty_texts: Examples with an empty text.
     """
 
     path: str
@@ -59,8 +58,8 @@ def find_file(
       task: The task.
       data_dir: The folder with its files.
       split: One of `task.stems`.
-      language: What {language} in the names of XNLI's files means.
-      flag: Where the folder came from, for the error.
+      language: The value of {language} in the names of XNLI's files.
+      flag: The flag that names the folder, for the error.
 
     Raises:
       UserError: If there is none.
@@ -88,37 +87,37 @@ def _find(
 def find_files(
     task: GlueTask, data_dir: str, kind: str, language: str = "zh"
 ) -> dict[str, str]:
-    """Returns the splits of a kind that there are files of, and these.
+    """Returns the existing files of a kind of splits, by split.
 
     Args:
       task: The task.
       data_dir: The folder with its files.
       kind: "train", "dev" or "test"; the task must have such a split.
-      language: What {language} in the names of XNLI's files means.
+      language: The value of {language} in the names of XNLI's files.
 
     Raises:
-      UserError: If the folder has no file of any of them.
+      UserError: If the folder has no file of any of these splits.
     """
     splits = task.splits(kind)
-    found = {
+    paths = {
         split: path
         for split in splits
         if (path := _find(task, data_dir, split, language))
     }
-    return found or {splits[0]: find_file(task, data_dir, splits[0], language)}
+    return paths or {splits[0]: find_file(task, data_dir, splits[0], language)}
 
 
 def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
-    """Yields the texts of a file, row by row, whatever its labels are.
+    """Yields the texts of a file to predict, row by row; labels are not read.
 
     Args:
       task: The task.
-      path: An official file, or any with the columns of one. In a .txt file,
-        which has no header, a line is a text where the task has one text.
+      path: An official file, or one with the same columns. For tasks with a
+        single text, each line of a .txt file is a text.
 
     Raises:
-      UserError: If the file cannot be read as a table or lacks a column, or a
-        text is missing; an empty one is kept, as in the original.
+      UserError: If the file is not a valid table or lacks a column, or a text
+        is missing; empty texts are kept, as in the original.
     """
     is_lines = tables.file_ending(path) == ".txt" and not task.is_pair
     table = _read_table(task, path, ".txt" if is_lines else None)
@@ -132,22 +131,24 @@ def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
 def read_split(
     task: GlueTask, path: str, split: str, language: str = "zh"
 ) -> Split:
-    """Reads an official file; its columns go by its header.
+    """Reads an official file by the column names in its header.
+
+    Empty texts are kept, as in the original, and counted.
 
     Args:
       task: The task.
-      path: The file, for instance that of `find_file`.
-      split: One of `task.stems`. Files of a test need not have labels.
-      language: Which rows of XNLI's dev and test to read.
+      path: The file, for instance from `find_file`.
+      split: One of `task.stems`. Test files may lack labels.
+      language: The language of the rows to read from XNLI's dev and test.
 
     Raises:
-      UserError: If the file cannot be read as a table, lacks a column, or if
-        a row is broken (unless `task.has_broken_rows`), or a label is missing
-        or unknown. Empty texts are kept, as in the original, and counted.
+      UserError: If the file is not a valid table or lacks a column, a row is
+        broken (unless `task.has_broken_rows`), or a label is missing or
+        unknown.
     """
     broken: list[int] = []
     is_test = split.startswith("test")
-    # The rows of a test are counted by the leaderboard.
+    # The leaderboard numbers the rows of a test, so none may be left out.
     may_break = task.has_broken_rows and not is_test
     table = _read_table(
         task, path, on_broken_row=broken.append if may_break else None
@@ -176,7 +177,7 @@ def _read_table(
     ending: str | None = None,
     on_broken_row: Callable[[int], None] | None = None,
 ) -> tables.Table:
-    # Old editions call their tab-separated files .txt.
+    # Old editions name their tab-separated files .txt.
     if tables.file_ending(path) == ".txt":
         ending = ending or ".tsv"
     return tables.read_table(
@@ -191,7 +192,7 @@ def _read_table(
 def _read_examples(
     task: GlueTask, table: tables.Table, is_test: bool, language: str
 ) -> tuple[list[InputExample], int]:
-    """Returns the examples, and how many rows have no gold label."""
+    """Returns the examples, and the number of rows without a gold label."""
     texts = _text_columns(task, table)
     if not is_test and set(task.label_columns).isdisjoint(table.columns):
         table.require(task.label_columns[:1])
@@ -203,14 +204,15 @@ def _read_examples(
             and row.values.get("language", language) != language
         ):
             continue
-        # Of .jsonl each row has its own columns.
+        # Each row of a .jsonl file has its own columns.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )
         if _is_left_out(task, value, is_test):
             num_without_gold_label += 1
             continue
-        label = _read_label(task, table.path, row.line, value, is_test)
+        where = f"{table.path}, line {row.line}"
+        label = _read_label(task, where, value, is_test)
         examples.append(
             classification_examples.make_example(
                 table.path, row, texts, label, may_be_empty=True
@@ -239,38 +241,37 @@ def _is_left_out(task: GlueTask, value: Any, is_test: bool) -> bool:
 
 
 def _read_label(
-    task: GlueTask, path: str, line: int, value: Any, is_test: bool
+    task: GlueTask, where: str, value: Any, is_test: bool
 ) -> str | float | None:
-    name = (
-        ""
-        if value is None
-        else classification_examples.parse_name(path, line, value)
-    )
+    name = ""
+    if value is not None:
+        name = classification_examples.parse_name(where, value)
     if is_test and name in _HIDDEN:
         return None
     if not name:
-        raise UserError(f"{path}, line {line} has no label.")
+        raise UserError(f"{where} has no label.")
     if task.labels is None:
-        return classification_examples.parse_number(path, line, name)
+        return classification_examples.parse_number(where, name)
     name = task.aliases.get(name, name)
-    classification_examples.check_known(path, line, name, task.labels)
+    classification_examples.check_known(where, name, task.labels)
     return name
 
 
 def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
-    """Returns the leaderboard's file of a split, for `task.submissions`.
+    """Returns a submission file of the leaderboard, for `task.submissions`.
 
     Args:
       task: The task.
-      predictions: A label (or a score) for each row of the test's file.
+      predictions: A label (or a score) for each row of the test file.
 
     Raises:
-      UserError: If a prediction is no label of the task.
+      UserError: If a prediction is not a label of the task.
     """
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):
         if task.labels is None:
             score = min(max(float(prediction), _LEAST_SCORE), _GREATEST_SCORE)
+            # With three digits, like the official baselines.
             prediction = f"{score:.3f}"
         elif prediction not in task.labels:
             raise UserError(
@@ -283,9 +284,9 @@ def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
 
 
 def majority_label(examples: Sequence[InputExample]) -> str:
-    """Returns the most frequent label; of several the first one seen.
+    """Returns the most frequent label, the first seen among equals.
 
-    It is what the paper submits for WNLI (section B.1).
+    The paper submits it for WNLI (section B.1).
     """
     counts = Counter(example.label for example in examples)
     return counts.most_common(1)[0][0]

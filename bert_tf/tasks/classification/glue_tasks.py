@@ -1,4 +1,4 @@
-"""GLUE's tasks, XNLI and SNLI: their files, columns, labels and metrics."""
+"""The GLUE tasks, XNLI and SNLI: their files, columns, labels and metrics."""
 
 import dataclasses
 import itertools
@@ -14,10 +14,10 @@ _BINARY = ("0", "1")
 # The original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# Files that hold numbers instead of names have them in this order.
+# The names of labels in files that hold their numbers.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
-# All names that files are looked for under, without .gz.
+# The endings of the files, without .gz.
 _ENDINGS = (".tsv", ".jsonl", ".json", ".csv", ".txt")
 
 
@@ -27,22 +27,21 @@ class GlueTask:
 
     Attributes:
       name: Its name in flags.
-      title: Its name in GLUE, which is the name of its folder there.
-      texts: The columns of the text or of the pair, by what the several
-        editions of the files call them.
-      stems: Split to the names of its file, without ending, the first that is
-        there counts. The splits of MNLI are train, dev_matched,
-        dev_mismatched, test_matched and test_mismatched, those of others
-        train, dev and test.
+      title: Its name in GLUE, which is also the name of its folder.
+      texts: The columns of the text or pair, in each edition of the files.
+      stems: Split to the possible names of its file, without ending; the first
+        that exists is read. MNLI has the splits train, dev_matched,
+        dev_mismatched, test_matched and test_mismatched, most others train,
+        dev and test.
       labels: The labels in the order of their ids; None for regression.
-      metrics: Names in `metrics.METRICS`; the first is the one to choose by,
-        as in the paper.
-      label_columns: What the several editions call the label's column; of a
-        file that has two of them the first counts.
+      metrics: Names in `metrics.METRICS`; the first selects models, as in the
+        paper.
+      label_columns: The possible names of the label's column; the first that
+        exists is read.
       aliases: Other spellings of the labels.
-      columns_without_header: The columns of files that have no header.
-      columns_of_longer_rows: The columns of rows that have more fields than
-        the header names.
+      columns_without_header: The columns of files without a header.
+      columns_of_longer_rows: The columns of rows with more fields than the
+        header.
       submissions: Split to the name of its file on the leaderboard.
       has_broken_rows: Whether the official files have broken rows, which are
         left out and counted.
@@ -63,17 +62,17 @@ class GlueTask:
 
     @property
     def is_pair(self) -> bool:
-        """Whether the task has two texts."""
+        """True if the task has two texts."""
         return len(self.texts[0]) == 2
 
     @property
     def problem_type(self) -> str:
-        """Either "single_label" or "regression"."""
+        """The problem type, "single_label" or "regression"."""
         return "regression" if self.labels is None else "single_label"
 
     @property
     def has_languages(self) -> bool:
-        """Whether there are files or rows in several languages."""
+        """True if there are files or rows in several languages."""
         return self.name == "xnli"
 
     def splits(self, kind: str) -> tuple[str, ...]:
@@ -81,7 +80,7 @@ class GlueTask:
         return tuple(s for s in self.stems if s.split("_")[0] == kind)
 
     def file_names(self, split: str) -> list[str]:
-        """Returns the names that a split's file may have, best first."""
+        """Returns the possible names of a split's file, the best one first."""
         stems = (*self.stems[split], split)
         return [
             stem + ending + packed
@@ -91,7 +90,7 @@ class GlueTask:
         ]
 
 
-# What others call dev: SuperGLUE, and the hub.
+# The names of dev in SuperGLUE and on the Hugging Face hub.
 _OTHER_NAMES = {"dev": ("val", "validation")}
 
 
@@ -222,7 +221,7 @@ _WNLI = GlueTask(
     metrics=(metrics.ACCURACY,),
     submissions=_submission("WNLI"),
 )
-# GLUE's diagnostic set: only a test, for a model of MNLI.
+# GLUE's diagnostic set: a test set alone, for a model of MNLI.
 _AX = GlueTask(
     name="ax",
     title="AX",
@@ -234,7 +233,7 @@ _AX = GlueTask(
     aliases=_NUMBERED_NLI,
     submissions=_submission("AX"),
 )
-# {language} is that of the flag; training data are the translated ones.
+# {language} is the value of --language; the training data are translated.
 _XNLI = GlueTask(
     name="xnli",
     title="XNLI",
@@ -261,8 +260,8 @@ _SNLI = GlueTask(
     labels=_NLI,
     metrics=(metrics.ACCURACY,),
     aliases=_NUMBERED_NLI,
-    # GLUE's train.tsv names the label of one annotator, but of some rows it
-    # has those of all five.
+    # The header of GLUE's train.tsv has the label of one annotator, but some
+    # rows have the labels of all five.
     columns_of_longer_rows=(
         "index",
         "captionID",
@@ -301,14 +300,14 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
-# Tasks that ask the same of other texts.
+# Groups of tasks with the same question about different texts.
 _ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
 
 
 def are_alike(name: str, other: str | None) -> bool:
-    """Returns whether a model of one task may answer another; by their names.
+    """Returns True if a model of one task may predict for another, by name.
 
-    What has no name of `TASKS` may be anything.
+    A name that is not in `TASKS` is like any other.
     """
     if name == other or not {name, other} <= TASKS.keys():
         return True
@@ -316,7 +315,7 @@ def are_alike(name: str, other: str | None) -> bool:
 
 
 def get_task(name: str) -> GlueTask:
-    """Returns a task by its name, in which case and hyphens do not count.
+    """Returns a task by its name, ignoring case, hyphens and underscores.
 
     Raises:
       UserError: If there is no such task.

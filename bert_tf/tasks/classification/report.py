@@ -1,4 +1,4 @@
-"""What a classifier's predictions look like, as files for people."""
+"""A classifier's reports: test_results.tsv, plots and tables."""
 
 import os
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ def write(
     examples: Sequence[InputExample],
     predictions: Sequence["Prediction"],
 ) -> None:
-    """Writes the original's test_results.tsv, and what is right and wrong.
+    """Writes the original's test_results.tsv, plots and tables.
 
-    Of a test set test_results.tsv; of a task's other test sets their names
-    stand before it (test_mismatched_results.tsv). Of examples with labels
-    confusion_matrix.png and .txt, of several labels label_scores.png and
-    .txt, and of scores score_scatter.png and .txt, with the name of the split
-    before it unless that is "dev".
+    A test set gets test_results.tsv, a task's further test sets with their
+    names, as test_mismatched_results.tsv. Examples with labels get a plot and
+    a table: confusion_matrix.png and .txt for single labels, label_scores.png
+    and .txt for multi-label problems, score_scatter.png and .txt for scores.
+    Their names begin with the split unless it is "dev".
 
     Args:
       task: The task.
       output_dir: A folder.
-      split: What was predicted.
+      split: The predicted split.
       examples: Its examples, all with labels or all without.
       predictions: Their predictions.
     """
@@ -48,7 +48,7 @@ def write(
             os.path.join(output_dir, f"{name}_results.tsv"),
             results_text(predictions),
         )
-    if not task.is_labelled(examples):
+    if not task.is_labeled(examples):
         return
     prefix = "" if split == task_lib.DEV else f"{split}_"
     label_ids = classification_features.convert_labels(
@@ -63,10 +63,10 @@ def write(
 
 
 def results_text(predictions: Sequence["Prediction"]) -> str:
-    """Returns a line for each example, its probabilities between tabs.
+    """Returns a line per example, with its probabilities between tabs.
 
-    Source: run_classifier.py:952-968 of the original, which writes them as
-    `str` of a <float32> does.
+    Source: run_classifier.py:952-968 of the original, which writes `str` of a
+    <float32>.
     """
     return "".join(
         "\t".join(map(str, prediction.values)) + "\n"

@@ -1,4 +1,4 @@
-"""Classification and regression of texts and pairs, official or one's own.
+"""The classification and regression task, for texts and pairs of texts.
 
 Shapes:
   N: rows of features.
@@ -26,7 +26,6 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification import inputs as classification_inputs
 from bert_tf.tasks.classification import report as classification_report
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
@@ -35,8 +34,9 @@ from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.classification.features import ClassificationFeatures
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A label of a multi-label problem is given from this probability on.
+# A multi-label problem predicts the labels with at least this probability.
 _THRESHOLD = 0.5
+# The `SoftTargets.form` of each problem type.
 _FORMS = {
     "single_label": "choice",
     "multi_label": "yes_or_no",
@@ -45,11 +45,11 @@ _FORMS = {
 
 
 class Prediction(NamedTuple):
-    """What the model says of an example.
+    """The label probabilities or the score of an example.
 
     Attributes:
-      values: <float32>[L]: probabilities of the labels; of regression the
-        score alone.
+      values: <float32>[L]: the labels' probabilities, or the score of a
+        regression.
     """
 
     values: np.ndarray
@@ -57,20 +57,20 @@ class Prediction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationTask(task.Task):
-    """One label of several, any number of labels, or a score, for each text.
+    """Predicts one label, any number of labels, or a score for each text.
 
     Attributes:
       labels: Their names in the order of their ids; None for regression.
       problem_type: "single_label", "multi_label" or "regression".
-      metric_names: Keys of `metrics.METRICS`, the one that chooses first.
-      columns: Which columns of a user's file hold what; None for a model that
-        does not say it.
-      label_separator: What stands between the labels of a multi-label row.
-      class_weights: A weight for each label, or None if all count alike.
-      doc_stride: How far the windows of a text that is too long begin after
-        each other, in pieces; None truncates it.
+      metric_names: Keys of `metrics.METRICS`; the first selects models.
+      columns: The columns of a custom file; None for a model that does not
+        name them.
+      label_separator: The separator of the labels in a multi-label row.
+      class_weights: The weight of each label; None if all are equal.
+      doc_stride: The distance between the starts of windows of long texts, in
+        tokens; None truncates long texts.
       official: The task with official files, or None.
-      language: Which rows of XNLI's files to read.
+      language: The language of the rows to read from XNLI's files.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
     """
@@ -96,7 +96,7 @@ class ClassificationTask(task.Task):
 
     @property
     def more_is_better(self) -> bool:
-        """Whether it is no error."""
+        """True unless `metric` is an error."""
         return self.metric not in metrics.LESS_IS_BETTER
 
     def read(self, split: str) -> Sequence[InputExample]:
@@ -114,15 +114,15 @@ class ClassificationTask(task.Task):
         )
 
     def _read_official(self, path: str, split: str) -> Sequence[InputExample]:
-        found = glue.read_split(self.official, path, split, self.language)
-        for count, what in (
-            (found.num_without_gold_label, "rows have no gold label, left out"),
-            (found.num_broken_rows, "rows have other columns, left out"),
-            (found.num_empty_texts, "examples have an empty text, kept"),
+        read = glue.read_split(self.official, path, split, self.language)
+        for count, problem in (
+            (read.num_without_gold_label, "rows without gold label, left out"),
+            (read.num_broken_rows, "rows with wrong columns, left out"),
+            (read.num_empty_texts, "examples with an empty text, kept"),
         ):
             if count:
-                logging.warning("%s: %d %s.", path, count, what)
-        return found.examples
+                logging.warning("%s: %d %s.", path, count, problem)
+        return read.examples
 
     def featurize(
         self,
@@ -130,7 +130,7 @@ class ClassificationTask(task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> ClassificationFeatures:
-        """Makes rows of examples; one an example, or one a window."""
+        """Converts examples to rows, one per example or per window."""
         features = classification_features.convert_examples_to_features(
             examples,
             tokenizer,
@@ -141,7 +141,7 @@ class ClassificationTask(task.Task):
         )
         if features.num_windowed:
             logging.info(
-                "%d of %d texts have more than --max_seq_length=%d pieces and "
+                "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "are read in windows: %d rows in all.",
                 features.num_windowed,
                 len(examples),
@@ -150,19 +150,19 @@ class ClassificationTask(task.Task):
             )
         if features.texts.num_truncated:
             logging.warning(
-                "%d of %d texts have more than --max_seq_length=%d pieces and "
+                "%d of %d texts have more than --max_seq_length=%d tokens and "
                 "were truncated%s.",
                 features.texts.num_truncated,
                 len(examples),
                 self.max_seq_length,
                 ""
                 if self.doc_stride is None
-                else ": both of a pair have more than half of them",
+                else ": both texts of a pair have more than half of them",
             )
         return features
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns labels and head."""
+        """Returns the labels and the kind of head."""
         return {
             "labels": self.labels,
             "num_labels": 1 if self.labels is None else len(self.labels),
@@ -173,11 +173,12 @@ class ClassificationTask(task.Task):
     def losses(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
     ) -> tf.Tensor:
-        """Returns <float32>[B]: cross entropy, or the squared error.
+        """Returns <float32>[B]: cross entropy, or squared error.
 
-        Source: run_classifier.py:612-619 of the original; regression as for
-        STS-B in the paper, which leaves the loss open. That of several labels
-        is the mean over labels of their binary cross entropies.
+        The multi-label loss is the mean binary cross entropy of the labels.
+
+        Source: run_classifier.py:612-619 of the original. The paper does not
+        name the regression loss of STS-B.
         """
         logits, label_ids = outputs["logits"], batch[LABEL_IDS]
         if self.problem_type == "regression":
@@ -202,7 +203,9 @@ class ClassificationTask(task.Task):
         del batch
         return (task.SoftTargets(outputs["logits"], _FORMS[self.problem_type]),)
 
-    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def select_outputs(
+        self, outputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         """Returns the logits, <float32>[B, L]."""
         return {"logits": outputs["logits"]}
 
@@ -226,7 +229,7 @@ class ClassificationTask(task.Task):
         means = sums / np.diff(splits)[:, np.newaxis]
         return [Prediction(row) for row in means.astype(np.float32)]
 
-    def describe(
+    def prediction_to_json(
         self, example: InputExample, prediction: Prediction
     ) -> dict[str, Any]:
         """Returns `label` and probabilities, `labels`, or `score`."""
@@ -235,10 +238,10 @@ class ClassificationTask(task.Task):
             return {"score": values[0]}
         probabilities = dict(zip(self.labels, values, strict=True))
         if self.problem_type == "multi_label":
-            given = [
+            labels = [
                 label for label, p in probabilities.items() if p >= _THRESHOLD
             ]
-            return {"labels": given, "probabilities": probabilities}
+            return {"labels": labels, "probabilities": probabilities}
         label = self.label(prediction)
         return {
             "label": label,
@@ -250,8 +253,8 @@ class ClassificationTask(task.Task):
         """Returns the most probable label of a single-label problem."""
         return self.labels[int(np.argmax(prediction.values))]
 
-    def is_labelled(self, examples: Sequence[InputExample]) -> bool:
-        """Returns whether the examples have labels."""
+    def is_labeled(self, examples: Sequence[InputExample]) -> bool:
+        """Returns True if the examples have labels."""
         return bool(examples) and examples[0].label is not None
 
     def score(
@@ -259,16 +262,16 @@ class ClassificationTask(task.Task):
         examples: Sequence[InputExample],
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        """Returns the official metrics, or those of the problem."""
-        right = classification_features.convert_labels(
+        """Returns the official metrics, or those of the problem type."""
+        label_ids = classification_features.convert_labels(
             examples, self.labels, self.problem_type
         )
         predicted = self.predicted_ids(predictions)
         if self.official is not None and self.labels is not None:
-            # GLUE's F1 is that of id 1, and a model may have another order.
+            # GLUE's F1 is for id 1, but a model may order labels differently.
             ids = np.array([self.official.labels.index(x) for x in self.labels])
-            right, predicted = ids[right], ids[predicted]
-        return metrics.compute_metrics(self.metric_names, right, predicted)
+            label_ids, predicted = ids[label_ids], ids[predicted]
+        return metrics.compute_metrics(self.metric_names, label_ids, predicted)
 
     def predicted_ids(self, predictions: Sequence[Prediction]) -> np.ndarray:
         """Returns predictions in the form of `label_ids`."""
@@ -286,7 +289,7 @@ class ClassificationTask(task.Task):
         examples: Sequence[InputExample],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Writes test_results.tsv, and pictures of what is right and wrong."""
+        """Writes test_results.tsv, plots and tables."""
         classification_report.write(
             self, output_dir, split, examples, predictions
         )
@@ -295,35 +298,38 @@ class ClassificationTask(task.Task):
         """Yields the texts of a file with the columns of the training data."""
         if self.official is not None:
             return glue.read_texts(self.official, path)
-        return classification_inputs.read_texts(path, self._column_choices)
+        return classification_examples.read_texts(path, self._column_choices)
 
-    def parse(self, row: Any) -> InputExample:
-        """Returns the example of a text, a pair, or a mapping of columns."""
+    def example_from_row(self, row: Any) -> InputExample:
+        """Converts a text, a pair, or a mapping of columns to an example."""
         if self.official is not None:
             choices = self.official.texts
         else:
             choices = [columns.texts for columns in self._column_choices]
-        return classification_inputs.parse_row(row, choices)
+        return classification_examples.parse_row(row, choices)
 
     @property
     def _column_choices(self) -> Sequence[Columns]:
         if self.columns is None:
-            return classification_inputs.USUAL_COLUMNS
+            return classification_examples.USUAL_COLUMNS
         return (self.columns,)
 
     def num_rows(self, example: InputExample) -> int:
-        """Returns how many windows the words of a text have at least."""
+        """Returns a lower bound of the number of the text's windows."""
         if self.doc_stride is None:
             return 1
         texts = (example.text_a, example.text_b or "")
         return 1 + sum(len(text.split()) for text in texts) // self.doc_stride
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns whether the same is asked; of own files the labels decide."""
+        """Returns True for the same or a similar official task.
+
+        For custom files equal labels suffice.
+        """
         return glue_tasks.are_alike(self.name, stored.get("name"))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what task.json keeps."""
+        """Returns the contents of task.json."""
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -347,8 +353,8 @@ class ClassificationTask(task.Task):
             labels = None
         elif labels is None:
             raise UserError(
-                "The model does not say what its labels are called; put their "
-                'names into its task.json: "labels": [...].'
+                "The model does not have the names of its labels; add them to "
+                'its task.json: "labels": [...].'
             )
         name = values.get("name", "custom")
         columns = values.get("columns")
@@ -374,10 +380,10 @@ class ClassificationTask(task.Task):
 
 
 def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
-    """Returns what task.json says of the labels; None if it says nothing.
+    """Returns the problem type in task.json, or None if it is not known.
 
-    A model with one label that does not say more gives scores, as Hugging
-    Face has it.
+    Without a type, a model with one label is a regression, as in Hugging Face
+    Transformers.
     """
     labels = values.get("labels")
     is_score = labels is not None and len(labels) == 1
@@ -387,6 +393,6 @@ def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
 def stored_class_weights(
     values: Mapping[str, Any],
 ) -> tuple[float, ...] | None:
-    """Returns the weights of labels in task.json, for the loss on dev."""
+    """Returns the class weights in task.json, for the loss on dev."""
     weights = values.get("class_weights")
     return weights and tuple(weights)

@@ -1,7 +1,7 @@
-"""A context and its choices, one of them right: SWAG, its like, one's own."""
+"""Multiple-choice examples: SWAG, CODAH, ComVE, custom files and rows."""
 
 import dataclasses
-import json
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 
-# Whole numbers, also as programs write them that know columns of floats only.
+# Whole numbers, also as written by programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
-# What stands for the label of a test that is not told.
+# Stand for the secret labels of a test set.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
+# The endings of official files, without .gz.
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,11 +31,11 @@ class MultipleChoiceExample:
     """A context with choices.
 
     Attributes:
-      guid: Where it is from, as "val.csv:12": a file and a line.
-      context: What the choices continue or answer, or None.
-      choices: The choices, two or more.
-      names: A name for each choice: that of its column, or its index.
-      label: The index of the right choice, or None if it is not known.
+      guid: Its file and line, as "val.csv:12".
+      context: The text that the choices continue or answer, or None.
+      choices: Two or more choices.
+      names: The name of each choice: its column, or its index.
+      label: The index of the correct choice, or None if it is unknown.
     """
 
     guid: str
@@ -44,15 +47,16 @@ class MultipleChoiceExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Which columns of a file hold what.
+    """The names of the columns with contexts, choices and labels.
 
     Attributes:
-      choices: Those of the choices; one alone holds lists of choices.
-      context: That of the context, or None.
-      start: That of the words that all choices of a row begin with, or None.
-      label: That of the right choice, by the name of its column or its index
-        from 0; or None.
-      right: Which of `choices` is right in every row, in place of a label.
+      choices: The choices; a single column holds lists of choices.
+      context: The context, or None.
+      start: The words that all choices of a row begin with, or None.
+      label: The correct choice, by the name of its column or its index from
+        0; or None.
+      right: The column in `choices` that is correct in every row, instead of
+        `label`.
     """
 
     choices: tuple[str, ...]
@@ -63,19 +67,101 @@ class Columns:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All but the label's."""
+        """All columns except the label."""
         first = (self.context, self.start)
         return (*(column for column in first if column), *self.choices)
 
     @property
     def flags(self) -> dict[str, str]:
-        """The flag that names each column of own files."""
+        """The flag that names each column of custom files."""
         flags = dict.fromkeys(self.choices, "--choice_columns")
         if self.context:
             flags[self.context] = "--context_column"
         if self.label:
             flags[self.label] = "--label_column"
         return flags
+
+
+@dataclasses.dataclass(frozen=True)
+class OfficialFiles:
+    """The files of an official data set.
+
+    Attributes:
+      title: Its name.
+      columns: The columns of its files.
+      stems: Split to the possible names of its file, without ending; the first
+        that exists is read.
+      columns_without_header: The columns of files without a header.
+    """
+
+    title: str
+    columns: Columns
+    stems: Mapping[str, tuple[str, ...]]
+    columns_without_header: tuple[str, ...] = ()
+
+    def find(self, data_dir: str, split: str) -> str:
+        """Returns the path of a split's file.
+
+        Raises:
+          UserError: If there is none.
+        """
+        names = [
+            "".join(parts)
+            for parts in itertools.product(
+                self.stems[split], _ENDINGS, ("", ".gz")
+            )
+        ]
+        for name in names:
+            path = os.path.join(data_dir, name)
+            if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+                return path
+        raise UserError(
+            f"--data_dir has no file {names[0]} or one like it for the split "
+            f"{split} of {self.title}. Received: {data_dir!r}."
+        )
+
+
+_SPLITS = {
+    "train": ("train",),
+    "dev": ("dev", "val", "validation"),
+    "test": ("test",),
+}
+_FOUR_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+
+OFFICIAL: Mapping[str, OfficialFiles] = {
+    # Each ending gets the beginning of the second sentence, as in published
+    # scripts for SWAG, so that segment B is a sentence.
+    "swag": OfficialFiles(
+        "SWAG",
+        Columns(_FOUR_ENDINGS, "sent1", start="sent2", label="label"),
+        _SPLITS,
+    ),
+    "codah": OfficialFiles(
+        "CODAH",
+        Columns(_FOUR_ENDINGS, "question", label="label"),
+        _SPLITS,
+        ("category", "question", *_FOUR_ENDINGS, "label"),
+    ),
+    # Which of two statements is against common sense?
+    "comve_a": OfficialFiles(
+        "ComVE, sub-task A",
+        Columns(
+            ("Correct Statement", "Incorrect Statement"),
+            right="Incorrect Statement",
+        ),
+        _SPLITS,
+    ),
+    # And why is it?
+    "comve_b": OfficialFiles(
+        "ComVE, sub-task B",
+        Columns(
+            ("Right Reason1", "Confusing Reason1", "Confusing Reason2"),
+            "Incorrect Statement",
+            right="Right Reason1",
+        ),
+        _SPLITS,
+    ),
+}
 
 
 def read_examples(
@@ -86,24 +172,24 @@ def read_examples(
     columns_without_header: Sequence[str] = (),
     name_flags: bool = False,
 ) -> list[MultipleChoiceExample]:
-    """Reads examples with the choice that is right.
+    """Reads examples with their correct choices.
 
-    Where that is in the same column in every row, the choices of each row are
-    put in an order that depends on its line alone. A model scores each choice
-    by itself, so it learns the same; but one that gives all choices the same
-    score, of which the first wins, would else seem to know all.
+    If the correct choice is always in the same column, the choices of each row
+    are shuffled, depending on the row's line alone. A model scores each choice
+    independently, so it learns the same. Without shuffling, a model that gives
+    all choices the same score would seem perfect, as the first choice wins.
 
     Args:
       path: A file that `tables.read_table` reads.
-      columns: Which of its columns to read.
-      may_lack_labels: Whether no row need have a label, as in a test file.
+      columns: The columns to read.
+      may_lack_labels: Whether all rows may lack a label, as in a test file.
       columns_without_header: As for `tables.read_table`.
-      name_flags: Whether errors say which flags name the columns.
+      name_flags: Whether errors mention the flags that name the columns.
 
     Raises:
-      UserError: If the file cannot be read as a table, lacks a column, or if
-        in one of its rows a text is empty or no string, there are fewer than
-        two choices, or the label is missing or none of them.
+      UserError: If the file is not a valid table or lacks a column, or if in
+        any row a text is empty or not a string, there are fewer than two
+        choices, or the label is missing or not a choice.
     """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
@@ -132,7 +218,7 @@ def read_examples(
 def read_inputs(
     path: str, columns: Columns, columns_without_header: Sequence[str] = ()
 ) -> Iterator[MultipleChoiceExample]:
-    """Yields the examples of a file, row by row, whatever its labels are.
+    """Yields the examples of a file to predict, row by row, without labels.
 
     A file without `columns.choices` may have the columns "context" and
     "choices" instead.
@@ -143,7 +229,7 @@ def read_inputs(
     table = tables.read_table(
         path, columns_without_header=columns_without_header
     )
-    columns = _columns_of(table.columns, columns)
+    columns = _choose_columns(table.columns, columns)
     table.require(columns.texts)
     for row in table.rows:
         yield _make_example(
@@ -152,17 +238,17 @@ def read_inputs(
 
 
 def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
-    """Returns the example that a mapping means.
+    """Converts a mapping to an example.
 
     Args:
-      row: Column to text, or {"context": text, "choices": [text, ...]}; what
-        else is in it does not count.
-      columns: Those of the training data.
+      row: Column to text, or {"context": text, "choices": [text, ...]}; other
+        keys are ignored.
+      columns: The columns of the training data.
 
     Raises:
-      UserError: If it is something else.
+      UserError: If `row` is invalid.
     """
-    columns = _columns_of(row if isinstance(row, Mapping) else (), columns)
+    columns = _choose_columns(row if isinstance(row, Mapping) else (), columns)
     if not isinstance(row, Mapping):
         raise UserError(
             f"Each row must be a mapping with "
@@ -171,13 +257,13 @@ def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
     return _make_example(f"The row {row!r:.80}", "", row, columns)
 
 
-def _columns_of(there: Sequence[str], columns: Columns) -> Columns:
-    """Returns `columns`, or the general ones if only those are there."""
+def _choose_columns(existing: Sequence[str], columns: Columns) -> Columns:
+    """Returns `columns`, or "context" and "choices" if only those exist."""
     general = Columns(
         ("choices",), None if columns.context is None else "context"
     )
-    has_own = set(columns.choices) <= set(there)
-    return general if "choices" in there and not has_own else columns
+    has_own = set(columns.choices) <= set(existing)
+    return general if "choices" in existing and not has_own else columns
 
 
 def _guid(path: str, row: tables.Row) -> str:
@@ -187,14 +273,7 @@ def _guid(path: str, row: tables.Row) -> str:
 def _make_example(
     where: str, guid: str, values: Mapping[str, Any], columns: Columns
 ) -> MultipleChoiceExample:
-    """Returns an example without its label.
-
-    Args:
-      where: What errors begin with.
-      guid: The example's.
-      values: Column to value.
-      columns: Which of them to read.
-    """
+    """Returns an example without its label; errors begin with `where`."""
     if len(columns.choices) == 1:
         choices = _listed_choices(where, values, columns.choices[0])
         names = tuple(map(str, range(len(choices))))
@@ -202,11 +281,15 @@ def _make_example(
         choices = _choices_of_columns(where, values, columns.choices)
         names = columns.choices[: len(choices)]
     if columns.start is not None:
-        start = _text(where, values, columns.start, may_be_empty=True)
+        start = classification_examples.read_text(
+            where, values, columns.start, may_be_empty=True
+        )
         choices = tuple(f"{start} {choice}".strip() for choice in choices)
     context = None
     if columns.context is not None:
-        context = _text(where, values, columns.context)
+        context = classification_examples.read_text(
+            where, values, columns.context
+        )
     return MultipleChoiceExample(guid, context, choices, names)
 
 
@@ -216,10 +299,11 @@ def _listed_choices(
     choices = values.get(column)
     is_list = isinstance(choices, list | tuple) and len(choices) > 1
     if not (is_list and all(isinstance(x, str) and x.strip() for x in choices)):
+        received = classification_examples.shown_value(values, column)
         raise UserError(
             f"{where} must have a list of two or more texts in column "
-            f"{column!r}; where each choice has a column, name those with "
-            f"--choice_columns. Received: {_shown(values, column)}."
+            f"{column!r}; if each choice has its own column, name the columns "
+            f"with --choice_columns. Received: {received}."
         )
     return tuple(choices)
 
@@ -227,37 +311,14 @@ def _listed_choices(
 def _choices_of_columns(
     where: str, values: Mapping[str, Any], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the choices; rows with fewer have none in the last columns."""
+    """Returns the choices; the last columns may be empty."""
     count = len(columns)
     while count > 2 and values.get(columns[count - 1]) in (None, ""):
         count -= 1
-    return tuple(_text(where, values, column) for column in columns[:count])
-
-
-def _text(
-    where: str,
-    values: Mapping[str, Any],
-    column: str,
-    may_be_empty: bool = False,
-) -> str:
-    text = values.get(column)
-    if not isinstance(text, str):
-        raise UserError(
-            f"{where} must have a string in column {column!r}. Received: "
-            f"{_shown(values, column)}."
-        )
-    if not (text.strip() or may_be_empty):
-        raise UserError(
-            f"{where} has an empty text in column {column!r}; remove the row "
-            "or fill it in."
-        )
-    return text
-
-
-def _shown(values: Mapping[str, Any], column: str) -> str:
-    if column not in values:
-        return "nothing"
-    return json.dumps(values[column], ensure_ascii=False, default=repr)
+    return tuple(
+        classification_examples.read_text(where, values, column)
+        for column in columns[:count]
+    )
 
 
 def _read_label(
@@ -266,7 +327,7 @@ def _read_label(
     columns: Columns,
     example: MultipleChoiceExample,
 ) -> int | None:
-    """Returns the index of the right choice, or None if it is not told."""
+    """Returns the index of the correct choice, or None if it is unknown."""
     if columns.right is not None:
         return columns.choices.index(columns.right)
     value = values.get(columns.label)
@@ -278,17 +339,18 @@ def _read_label(
     is_index = _INDEX.fullmatch(name) and not isinstance(value, bool)
     if is_index and float(name) < len(example.names):
         return int(float(name))
+    received = classification_examples.shown_value(values, columns.label)
     raise UserError(
-        f"{where} must say in column {columns.label!r} which choice is right: "
+        f"{where} must have the correct choice in column {columns.label!r}: "
         f"its index, 0 to {len(example.names) - 1}, or the name of its column. "
-        f"Received: {_shown(values, columns.label)}."
+        f"Received: {received}."
     )
 
 
 def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
-    """Returns examples whose choices are in an order drawn for their lines."""
+    """Shuffles the choices of each example by a draw for its line."""
     most = max(len(example.choices) for example in examples)
     drawn = stateless_random.uniform(
         _ORDER_SALT, np.array(lines, np.int64)[:, np.newaxis], np.arange(most)

@@ -1,9 +1,9 @@
-"""From contexts with choices to the model's inputs and labels.
+"""Multiple-choice features: packed contexts with choices, and labels.
 
 Shapes:
   N: number of examples.
   B: batch size.
-  C: the most choices that an example has.
+  C: the maximum number of choices.
   T: length of a batch.
 """
 
@@ -22,13 +22,12 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceFeatures:
-    """What the model gets.
+    """Packed contexts with choices.
 
     Attributes:
-      texts: The context with each choice, those of an example together.
-      example_splits: <int64>[N + 1], where in `texts` the examples begin and
-        end.
-      label_ids: <int32>[N], indices of the right choices; None without labels.
+      texts: The context with each choice, example by example.
+      example_splits: <int64>[N + 1], the bounds of the examples in `texts`.
+      label_ids: <int32>[N], indices of correct choices; None without labels.
     """
 
     texts: PackedTexts
@@ -40,22 +39,22 @@ class MultipleChoiceFeatures:
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], pieces of the longest choice with its context."""
+        """<int64>[N], tokens of the longest choice with its context."""
         return np.maximum.reduceat(self.texts.lengths, self.example_splits[:-1])
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs [B, C, T], and `label_ids` where there are any.
+        """Returns inputs [B, C, T], and `label_ids` if there are any.
 
-        Choices that an example lacks are padding alone: their `input_mask` is
-        0 everywhere, also at [CLS].
+        Missing choices are all padding: their `input_mask` is 0 everywhere,
+        also at [CLS].
 
         Args:
-          indices: <int64>[B], which examples.
-          length: T, at least that of the longest of them.
+          indices: <int64>[B], the examples.
+          length: T, at least the length of the longest example.
         """
         first = self.example_splits[indices][:, np.newaxis]
         count = self.example_splits[indices + 1][:, np.newaxis] - first
-        # As many in all batches, so that shapes can be static.
+        # The same C in all batches, so that shapes can be static.
         position = np.arange(np.diff(self.example_splits).max())
         is_there = position < count  # [B, C]
         batch = {}
@@ -76,16 +75,16 @@ def convert_examples_to_features(
 ) -> MultipleChoiceFeatures:
     """Tokenizes, truncates and packs the context with each of its choices.
 
-    Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; a choice
-    without a context stands alone. Truncation is that of pairs of texts.
+    Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
+    context [CLS] choice [SEP]. Pairs are truncated like pairs of texts.
 
     Args:
       examples: N examples, all with a label or all without.
       tokenizer: The tokenizer.
-      max_seq_length: The most pieces, with [CLS] and [SEP].
+      max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
     texts_a, texts_b = [], []
     for example in examples:
@@ -96,11 +95,11 @@ def convert_examples_to_features(
     has_pairs = any(text is not None for text in texts_b)
     counts = [len(example.choices) for example in examples]
     labels = [example.label for example in examples]
-    is_labelled = bool(labels) and labels[0] is not None
+    is_labeled = bool(labels) and labels[0] is not None
     return MultipleChoiceFeatures(
         packed_rows.pack_texts(
             texts_a, texts_b if has_pairs else None, tokenizer, max_seq_length
         ),
         np.cumsum([0, *counts]),
-        np.array(labels, np.int32) if is_labelled else None,
+        np.array(labels, np.int32) if is_labeled else None,
     )

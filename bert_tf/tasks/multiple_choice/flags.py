@@ -1,11 +1,11 @@
-"""From the flags of run/finetune_multiple_choice.py to the task they mean."""
+"""Builds the multiple-choice task from flags."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.flags.multiple_choice import MultipleChoiceConfig
 from bert_tf.tasks import task as task_lib
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 
@@ -13,12 +13,12 @@ from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 def build_task(
     config: MultipleChoiceConfig, stored_task: Mapping[str, Any] | None
 ) -> MultipleChoiceTask:
-    """Returns the task that the flags mean.
+    """Returns the task of the flags.
 
     Args:
       config: The flags.
-      stored_task: When nothing is trained, what task.json of the model says:
-        its columns count where the flags name none.
+      stored_task: Without training, the contents of the model's task.json; its
+        columns are the defaults.
 
     Raises:
       UserError: If a file is missing.
@@ -33,7 +33,7 @@ def build_task(
         columns=(
             _own_columns(config, stored.get("columns") or {})
             if is_custom
-            else multiple_choice_files.OFFICIAL[config.task_name].columns
+            else multiple_choice_examples.OFFICIAL[config.task_name].columns
         ),
         head=stored.get("head", "linear") if stored_task else config.head,
         head_dropout_prob=config.head_dropout_prob,
@@ -42,22 +42,23 @@ def build_task(
 
 def _own_files(config: MultipleChoiceConfig) -> dict[str, str]:
     return {
-        kind: getattr(config, f"{kind}_file") for kind in config.asked_kinds()
+        kind: getattr(config, f"{kind}_file")
+        for kind in config.requested_splits()
     }
 
 
 def _official_files(config: MultipleChoiceConfig) -> dict[str, str]:
-    official = multiple_choice_files.OFFICIAL[config.task_name]
+    official = multiple_choice_examples.OFFICIAL[config.task_name]
     return {
         kind: official.find(config.data_dir, kind)
-        for kind in config.asked_kinds()
+        for kind in config.requested_splits()
     }
 
 
 def _own_columns(
     config: MultipleChoiceConfig, stored: Mapping[str, Any]
 ) -> Columns:
-    """Returns the columns of the flags, else those of the model's data."""
+    """Returns the columns in the flags, else those of the model's data."""
     if config.context_column is None:
         context = stored.get("context", "context")
     else:
@@ -68,7 +69,7 @@ def _own_columns(
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # It belongs to the columns of the model's data.
+        # A column of the model's data, which has no flag.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

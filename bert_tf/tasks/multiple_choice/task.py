@@ -1,12 +1,12 @@
-"""Multiple choice: which of its choices goes with a context, as in SWAG.
+"""The multiple-choice task: the choice that best fits a context, as in SWAG.
 
 Section 4.4 of the paper: each choice, packed with its context, gets a score,
-and a softmax over the choices makes probabilities of the scores.
+and a softmax over the choices converts scores to probabilities.
 
 Shapes:
   N: number of examples.
   B: batch size.
-  C: the most choices that an example has.
+  C: the maximum number of choices.
 """
 
 import dataclasses
@@ -32,7 +32,6 @@ from bert_tf.tasks import task
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import features as multiple_choice_features
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.features import MultipleChoiceFeatures
@@ -42,7 +41,7 @@ _LOGITS = "logits"
 
 
 class Prediction(NamedTuple):
-    """What the model says of an example.
+    """The probabilities of an example's choices.
 
     Attributes:
       probabilities: <float32>[number of choices], in the order of the choices.
@@ -52,16 +51,16 @@ class Prediction(NamedTuple):
 
     @property
     def index(self) -> int:
-        """Which choice is the most probable."""
+        """The index of the most probable choice."""
         return int(np.argmax(self.probabilities))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceTask(task.Task):
-    """One of an example's choices, of which there may be any number.
+    """Selects one of an example's choices; examples may have different numbers.
 
     Attributes:
-      columns: Which columns of a file hold what.
+      columns: The columns of a file.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
     """
@@ -74,7 +73,7 @@ class MultipleChoiceTask(task.Task):
 
     @property
     def metric(self) -> str:
-        """Accuracy."""
+        """The name of the accuracy."""
         return metrics.ACCURACY
 
     def read(self, split: str) -> list[MultipleChoiceExample]:
@@ -85,7 +84,7 @@ class MultipleChoiceTask(task.Task):
             self.columns,
             may_lack_labels=split.startswith(task.TEST),
             columns_without_header=self._columns_without_header,
-            name_flags=self.name not in multiple_choice_files.OFFICIAL,
+            name_flags=self.name not in multiple_choice_examples.OFFICIAL,
         )
         most = max(len(example.choices) for example in examples)
         num_fewer = sum(len(example.choices) < most for example in examples)
@@ -105,14 +104,14 @@ class MultipleChoiceTask(task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> MultipleChoiceFeatures:
-        """Makes a row of each example, and logs how many were truncated."""
+        """Converts examples to rows, and logs how many were truncated."""
         features = multiple_choice_features.convert_examples_to_features(
             examples, tokenizer, self.max_seq_length
         )
         if features.texts.num_truncated:
             logging.warning(
                 "%d of %d choices have, with their context, more than "
-                "--max_seq_length=%d pieces and were truncated.",
+                "--max_seq_length=%d tokens and were truncated.",
                 features.texts.num_truncated,
                 len(features.texts),
                 self.max_seq_length,
@@ -128,27 +127,22 @@ class MultipleChoiceTask(task.Task):
     ) -> tf.Tensor:
         """Returns <float32>[B], cross entropies over each example's choices.
 
-        Choices that an example lacks take no part in its softmax.
+        The softmax excludes missing choices.
         """
-        is_there = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
-        logits = tf.cast(outputs[_LOGITS], tf.float32)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(
-            batch[LABEL_IDS], tf.where(is_there, logits, tf.float32.min)
+            batch[LABEL_IDS], _mask_missing(outputs, batch, tf.float32.min)
         )
 
     def soft_targets(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, C]."""
-        is_there = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
-        logits = tf.cast(outputs[_LOGITS], tf.float32)
-        return (
-            task.SoftTargets(
-                tf.where(is_there, logits, task.NO_LOGIT), "choice"
-            ),
-        )
+        logits = _mask_missing(outputs, batch, task.NO_LOGIT)
+        return (task.SoftTargets(logits, "choice"),)
 
-    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def select_outputs(
+        self, outputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         """Returns the logits, <float32>[B, C]."""
         return {_LOGITS: tf.cast(outputs[_LOGITS], tf.float32)}
 
@@ -166,12 +160,12 @@ class MultipleChoiceTask(task.Task):
             for example, logits in zip(examples, outputs[_LOGITS], strict=True)
         ]
 
-    def describe(
+    def prediction_to_json(
         self, example: MultipleChoiceExample, prediction: Prediction
     ) -> dict[str, Any]:
-        """Returns the most probable choice by name and index, and all.
+        """Returns the most probable choice and all choices' probabilities.
 
-        Indices and order are those of the file, whatever `read` made of them.
+        Indices and order are those of the file, before `read` shuffles them.
         """
         values = prediction.probabilities.tolist()
         indices = self._indices(example)
@@ -184,14 +178,14 @@ class MultipleChoiceTask(task.Task):
         }
 
     def _indices(self, example: MultipleChoiceExample) -> list[int]:
-        """Returns where in its row of the file each choice stands."""
+        """Returns each choice's index in its row of the file."""
         columns = self.columns.choices
         if len(columns) > 1 and set(example.names) <= set(columns):
             return [columns.index(name) for name in example.names]
         return list(range(len(example.names)))
 
-    def is_labelled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
-        """Returns whether it is known which choices are right."""
+    def is_labeled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
+        """Returns True if the examples have labels."""
         return bool(examples) and examples[0].label is not None
 
     def score(
@@ -213,8 +207,8 @@ class MultipleChoiceTask(task.Task):
         examples: Sequence[MultipleChoiceExample],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Writes the confusion matrix, as picture and text."""
-        if not self.is_labelled(examples):
+        """Writes the confusion matrix, as plot and text."""
+        if not self.is_labeled(examples):
             return
         most = max(len(one.names) for one in examples)
         names = self.columns.choices[:most]
@@ -236,20 +230,20 @@ class MultipleChoiceTask(task.Task):
         )
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
-        """Yields the examples of a file with the columns of the training data.
+        """Yields the examples of a file to predict.
 
-        Or with the columns "context" and "choices", a list.
+        It has the columns of the training data, or "context" and "choices".
         """
         yield from multiple_choice_examples.read_inputs(
             path, self.columns, self._columns_without_header
         )
 
-    def parse(self, row: Any) -> MultipleChoiceExample:
-        """Returns the example of a mapping, with keys as `read_inputs`."""
+    def example_from_row(self, row: Any) -> MultipleChoiceExample:
+        """Converts a mapping with the keys of `read_inputs` to an example."""
         return multiple_choice_examples.parse_row(row, self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what predicting needs."""
+        """Returns the settings that prediction needs."""
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -271,5 +265,15 @@ class MultipleChoiceTask(task.Task):
 
     @property
     def _columns_without_header(self) -> tuple[str, ...]:
-        official = multiple_choice_files.OFFICIAL.get(self.name)
+        official = multiple_choice_examples.OFFICIAL.get(self.name)
         return official.columns_without_header if official else ()
+
+
+def _mask_missing(
+    outputs: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    masked: float,
+) -> tf.Tensor:
+    """Returns the logits <float32>[B, C], `masked` for missing choices."""
+    is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
+    return tf.where(is_choice, tf.cast(outputs[_LOGITS], tf.float32), masked)

@@ -1,15 +1,15 @@
-"""Several systems as one: their n-best files combined."""
+"""SQuAD ensembles: combines the n-best files of several systems."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.errors import UserError
-from bert_tf.io import json_file
+from bert_tf.io import text_files
 from bert_tf.tasks.squad.predictions import NbestPrediction
 from bert_tf.tasks.squad.predictions import SquadPrediction
 
-# Stands for a probability of 0, which has no logarithm.
+# Replaces a probability of 0, which has no logarithm.
 _SMALLEST = 1e-300
 
 
@@ -20,9 +20,9 @@ def read_nbest(path: str) -> dict[str, dict[str, float]]:
       Question id to answer to probability.
 
     Raises:
-      UserError: If it is something else.
+      UserError: If the file is invalid.
     """
-    values = json_file.read_json(path)
+    values = text_files.read_json(path)
     if not isinstance(values, dict):
         raise UserError(
             f"{path} must hold one JSON object, question id to n best. "
@@ -37,11 +37,11 @@ def read_nbest(path: str) -> dict[str, dict[str, float]]:
 def combine(
     nbest_files: Sequence[str], version_2_with_negative: bool = False
 ) -> list[SquadPrediction]:
-    """Combines systems: the probability of an answer is their mean.
+    """Combines systems by the mean probability of each answer.
 
-    An answer that is not among a system's n best has no probability there. The
-    null odds are those of the mean probabilities; of one system they are its
-    own. The paper does not say how its seven systems were combined.
+    An answer that is not among a system's n best has probability 0 there. The
+    null odds are computed from the mean probabilities, so a single system
+    keeps its own. The paper does not say how its seven systems were combined.
 
     Args:
       nbest_files: The nbest_predictions.json of each system.
@@ -51,8 +51,8 @@ def combine(
       The predictions in the order of the first file.
 
     Raises:
-      UserError: If the files are not about the same questions, or lack the
-        empty answer that those of SQuAD 2.0 have.
+      UserError: If the files have different questions, or lack the empty
+        answer that SQuAD 2.0 needs.
     """
     if not nbest_files:
         raise UserError("An ensemble needs the n-best file of a system.")
@@ -62,8 +62,8 @@ def combine(
         if differing:
             raise UserError(
                 f"{path} and {nbest_files[0]} must be about the same "
-                f"questions. Received: {len(differing)} that stand in one of "
-                f"them only, as {differing[0]!r}."
+                f"questions. Received: {len(differing)} that are in only one "
+                f"of them, as {differing[0]!r}."
             )
     return [
         _combine_question(
@@ -84,7 +84,7 @@ def _combine_question(
     for system in systems:
         for text, probability in system.items():
             total[text] = total.get(text, 0.0) + probability
-    # Stable: of equal answers the one that a system named first.
+    # A stable sort: of equal answers, the one that a system named first.
     nbest = tuple(
         NbestPrediction(text, total[text] / len(systems))
         for text in sorted(total, key=lambda text: total[text], reverse=True)
@@ -109,7 +109,9 @@ def _read_entries(entries: Any, where: str) -> dict[str, float]:
         )
     probabilities = {}
     for number, entry in enumerate(entries):
-        text = json_file.get(entry, "text", str, f"{where}[{number}]")
+        text = text_files.require_value(
+            entry, "text", str, f"{where}[{number}]"
+        )
         probability = entry.get("probability")
         if not isinstance(probability, int | float) or not (
             0 <= probability <= 1

@@ -1,20 +1,26 @@
-"""SQuAD 1.1 and 2.0: from the official JSON to one example per question."""
+"""SQuAD 1.1 and 2.0 examples: read from official files, tables and rows."""
 
 import bisect
 import dataclasses
+import json
 import re
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.io import json_file
+from bert_tf.io import tables
+from bert_tf.io import text_files
+from bert_tf.tasks.classification import examples as classification_examples
 
-# What parts words (run_squad.py:232-235 of the original).
+# Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+# The columns of tables and the keys of rows.
+QUESTION, CONTEXT, ID = "question", "context", "id"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +30,15 @@ class SquadExample:
     Attributes:
       qas_id: The question's id.
       question_text: The question.
-      doc_tokens: The paragraph's words, parted by white space.
-      doc_token_starts: Where each word begins in the paragraph, in characters.
-      orig_answer_text: The answer; "" if there is none, None if not asked for.
-      start_position: The answer's first word; -1 or None as above.
-      end_position: Its last word.
-      is_impossible: Whether the paragraph is known not to answer.
-      answers: What people answered, to score a prediction with; empty if there
-        is no answer, None if the file does not say.
+      doc_tokens: The paragraph's words, separated at white space.
+      doc_token_starts: The offset of each word in the paragraph, in characters.
+      orig_answer_text: The answer; "" if there is none, None outside training.
+      start_position: The answer's first word; -1 if there is none, None
+        outside training.
+      end_position: Its last word; -1 or None as above.
+      is_impossible: True if the paragraph does not answer the question.
+      answers: The reference answers for scoring; empty if there is no answer,
+        None if the file does not have them.
     """
 
     qas_id: str
@@ -51,8 +58,8 @@ class SquadExamples:
 
     Attributes:
       examples: In the order of the file.
-      unmatched: The ids of the questions that training goes without, as the
-        answer is not where the file says.
+      unmatched: The ids of questions that are left out of training because
+        the answer is not at the offset that the file gives.
     """
 
     examples: tuple[SquadExample, ...]
@@ -77,33 +84,32 @@ def read_squad_examples(
 def read_dataset(
     input_file: str, with_answers: bool = True
 ) -> list[dict[str, Any]]:
-    """Returns what stands under "data" in a SQuAD file, checked.
+    """Returns the validated "data" of a SQuAD file.
 
-    Each article has "paragraphs", each of them a "context" and "qas", each of
-    them an "id" of its own and a "question"; answers, where there are any,
-    have "text".
+    Each article has "paragraphs", each paragraph has a "context" and "qas",
+    and each question a unique "id" and a "question". Answers, if there are
+    any, have a "text".
 
     Args:
       input_file: The file.
-      with_answers: Whether what it says of answers counts; it is left out if
-        not, whatever it is.
+      with_answers: False drops answers and "is_impossible" without checks.
 
     Raises:
-      UserError: If the file is otherwise; with the place in it.
+      UserError: If the file is invalid; the message has the place in it.
     """
-    dataset = json_file.get(
-        json_file.read_json(input_file), "data", list, input_file
+    dataset = text_files.require_value(
+        text_files.read_json(input_file), "data", list, input_file
     )
     seen = set()
     for where, question in _check_paragraphs(dataset, input_file):
-        qas_id = json_file.get(question, "id", str, where)
+        qas_id = text_files.require_value(question, "id", str, where)
         if qas_id in seen:
             raise UserError(
                 f"{where}: the id {qas_id!r} belongs to an earlier question; "
                 "each question needs its own."
             )
         seen.add(qas_id)
-        json_file.get(question, "question", str, where)
+        text_files.require_value(question, "question", str, where)
         if with_answers:
             _check_answers(question, where)
         else:
@@ -115,11 +121,13 @@ def read_dataset(
 
 
 def _check_answers(question: dict[str, Any], where: str) -> None:
-    """Raises `UserError` if what is said of answers is not as expected."""
+    """Raises `UserError` if "answers" or "is_impossible" are invalid."""
     if question.get("answers") is not None:
-        json_file.get(question, "answers", list, where)
+        text_files.require_value(question, "answers", list, where)
     for number, answer in enumerate(question.get("answers") or ()):
-        json_file.get(answer, "text", str, f"{where}.answers[{number}]")
+        text_files.require_value(
+            answer, "text", str, f"{where}.answers[{number}]"
+        )
     is_impossible = question.get("is_impossible")
     if is_impossible not in (None, False, True):
         raise UserError(
@@ -131,14 +139,16 @@ def _check_answers(question: dict[str, Any], where: str) -> None:
 def _check_paragraphs(
     dataset: list[Any], source: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yields each question with its place, and checks what is above it."""
+    """Yields each question with its place, and checks its paragraph."""
     for article_number, article in enumerate(dataset):
-        in_article = f"{source}: data[{article_number}]"
-        paragraphs = json_file.get(article, "paragraphs", list, in_article)
+        article_place = f"{source}: data[{article_number}]"
+        paragraphs = text_files.require_value(
+            article, "paragraphs", list, article_place
+        )
         for number, paragraph in enumerate(paragraphs):
-            where = f"{in_article}.paragraphs[{number}]"
-            json_file.get(paragraph, "context", str, where)
-            questions = json_file.get(paragraph, "qas", list, where)
+            where = f"{article_place}.paragraphs[{number}]"
+            text_files.require_value(paragraph, "context", str, where)
+            questions = text_files.require_value(paragraph, "qas", list, where)
             for index, question in enumerate(questions):
                 yield f"{where}.qas[{index}]", question
 
@@ -149,28 +159,29 @@ def build_examples(
     version_2_with_negative: bool = False,
     source: str = "the SQuAD data",
 ) -> SquadExamples:
-    """Makes an example of each question.
+    """Converts each question to an example.
 
-    In training a question whose answer is not in its paragraph, where the
-    file says, is left out and counted. Outside training nobody looks where
-    the answers are; lists of them that are all empty say nothing, unless the
-    file says "is_impossible" somewhere.
+    In training, questions whose answer is not in the paragraph at the given
+    offset are left out and counted. Otherwise the answers' offsets are not
+    read, and if all lists of answers are empty and no question has
+    "is_impossible", the answers count as unknown.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
     Args:
-      dataset: What `read_dataset` returned.
-      is_training: Whether the answers' positions are wanted.
+      dataset: The data of `read_dataset`.
+      is_training: Whether to find the answers' positions.
       version_2_with_negative: Whether some questions have no answer.
-      source: What errors call the data.
+      source: The name of the data in errors.
 
     Raises:
-      UserError: If, in training, a question does not have one answer, or with
-        `version_2_with_negative` nothing is said of answers.
+      UserError: If, in training, a question does not have exactly one answer
+        or, with `version_2_with_negative`, has neither "answers" nor
+        "is_impossible".
     """
     examples = []
     unmatched = []
-    is_known = _knows_answers(dataset)
+    has_answers = _has_answers(dataset)
     for article in dataset:
         for paragraph in article["paragraphs"]:
             words = _split(paragraph["context"])
@@ -179,7 +190,7 @@ def build_examples(
                     question["id"],
                     question["question"],
                     *words,
-                    answers=_read_texts(question) if is_known else None,
+                    answers=_read_texts(question) if has_answers else None,
                 )
                 if is_training:
                     answer = _read_answer(
@@ -196,12 +207,12 @@ def build_examples(
 
 
 def make_example(qas_id: str, question_text: str, context: str) -> SquadExample:
-    """Makes an example whose answer nobody knows."""
+    """Returns an example without an answer, for prediction."""
     return SquadExample(qas_id, question_text, *_split(context))
 
 
 def _split(context: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Returns a paragraph's words and where they begin."""
+    """Returns a paragraph's words and their offsets."""
     words = list(_WORD.finditer(context))
     return (
         tuple(word[0] for word in words),
@@ -210,7 +221,7 @@ def _split(context: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def to_dataset(examples: Iterable[SquadExample]) -> list[dict[str, Any]]:
-    """Returns what `squad_metrics` reads: the ids and answers of examples."""
+    """Returns the ids and answers of examples in SQuAD's format, to score."""
     questions = []
     for example in examples:
         question = {"id": example.qas_id}
@@ -220,8 +231,8 @@ def to_dataset(examples: Iterable[SquadExample]) -> list[dict[str, Any]]:
     return [{"paragraphs": [{"qas": questions}]}]
 
 
-def _knows_answers(dataset: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether any question is answered, or said to have no answer."""
+def _has_answers(dataset: Sequence[dict[str, Any]]) -> bool:
+    """Returns True if any question has an answer or "is_impossible"."""
     return any(
         question.get("answers") or question.get("is_impossible") is not None
         for article in dataset
@@ -240,7 +251,7 @@ def _read_texts(question: dict[str, Any]) -> tuple[str, ...] | None:
 def _read_answer(
     question: dict[str, Any], version_2_with_negative: bool, source: str
 ) -> tuple[str, int] | None:
-    """Returns the answer's text and offset, None if there is no answer."""
+    """Returns the answer's text and offset, or None if there is no answer."""
     answers = question.get("answers") or ()
     is_impossible = question.get("is_impossible")
     where = f"{source}, question {question['id']!r}"
@@ -258,7 +269,7 @@ def _read_answer(
             f"{where}: training needs exactly 1 answer{hint}. Received: "
             f"{len(answers)}."
         )
-    return answers[0]["text"], json_file.get(
+    return answers[0]["text"], text_files.require_value(
         answers[0], "answer_start", int, where
     )
 
@@ -266,7 +277,7 @@ def _read_answer(
 def _add_answer(
     example: SquadExample, answer: tuple[str, int] | None, context_length: int
 ) -> SquadExample | None:
-    """Returns the example with its answer, None if the answer is not there."""
+    """Returns the example with its answer, or None if it is not there."""
     if answer is None:
         return dataclasses.replace(
             example,
@@ -282,7 +293,7 @@ def _add_answer(
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # The words around an answer say more than it, as "(1895-1943)." of 1895.
+    # The words may hold more than the answer, as "(1895-1943)." for 1895.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in words:
         return None
@@ -294,26 +305,26 @@ def _add_answer(
 def report_training(
     path: str, read: SquadExamples, max_ids: int | None
 ) -> None:
-    """Says in the log what there is to train on, and what is left out.
+    """Logs how many questions there are to train on, and which are left out.
 
     Args:
       path: The file.
-      read: What it holds.
-      max_ids: How many ids of questions to name at most; None for all.
+      read: Its examples.
+      max_ids: The maximum number of question ids to log; None for all.
 
     Raises:
-      UserError: If there is nothing.
+      UserError: If there is no question to train on.
     """
     num_questions = len(read.examples) + len(read.unmatched)
     if not read.examples:
         raise UserError(
-            f"{path} has nothing to train on: of none of its {num_questions} "
-            "questions the answer is in the paragraph where the file says."
+            f"{path} has nothing to train on: none of its {num_questions} "
+            "questions has its answer in the paragraph at the given offset."
         )
     if read.unmatched:
         logging.warning(
-            "%s: %d of %d questions are left out, as the answer is not in the "
-            "paragraph where the file says: %s.",
+            "%s: %d of %d questions are left out because their answer is not "
+            "in the paragraph at the given offset: %s.",
             path,
             len(read.unmatched),
             num_questions,
@@ -335,8 +346,8 @@ def check_answers(
     without = [one.qas_id for one in examples if one.answers == ()]
     if without and not version_2_with_negative:
         raise UserError(
-            f"{path} has {len(without)} questions that nothing answers, which "
-            "SQuAD 2.0 has: set --version_2_with_negative. The first is "
+            f"{path} has {len(without)} questions without an answer, as in "
+            "SQuAD 2.0; set --version_2_with_negative. The first is "
             f"{without[0]!r}."
         )
     num_unknown = sum(one.answers is None for one in examples)
@@ -347,3 +358,73 @@ def check_answers(
             num_unknown,
             len(examples),
         )
+
+
+def read_questions(path: str) -> Iterator[SquadExample]:
+    """Yields the questions of a file to predict; answers are not read.
+
+    Args:
+      path: A SQuAD file, .json or .json.gz; or a table, which is read row by
+        row: .csv, .tsv, .jsonl, or .json with a list or one object per line.
+        Its columns are "question", "context" and optionally "id"; rows without
+        an id are named by file and line.
+
+    Raises:
+      UserError: If the file is neither, or a question or context of a table is
+        empty; in SQuAD files they may be empty, as in the original.
+    """
+    if tables.file_ending(path) == ".json" and not _has_rows(path):
+        read = read_squad_examples(path, is_training=False, with_answers=False)
+        yield from read.examples
+        return
+    table = tables.read_table(path)
+    columns = (QUESTION, CONTEXT)
+    table.require(columns)
+    for row in table.rows:
+        texts = classification_examples.make_example(path, row, columns)
+        qas_id = row.values.get(ID)
+        yield make_example(
+            texts.guid if qas_id in (None, "") else str(qas_id),
+            texts.text_a,
+            texts.text_b,
+        )
+
+
+def _has_rows(path: str) -> bool:
+    """Returns True if a JSON file holds a list or one object per line."""
+    lines = (line.strip() for _, line in text_files.read_lines(path))
+    first = next(filter(None, lines), "")
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):  # It may continue on the next line.
+        return first.startswith("[")
+    return isinstance(value, list) or (
+        isinstance(value, dict) and QUESTION in value
+    )
+
+
+def parse_question(row: Any) -> SquadExample:
+    """Converts a Python value to an example.
+
+    Args:
+      row: {"question": ..., "context": ...}, optionally with an "id", or a
+        pair (question, context).
+
+    Raises:
+      UserError: If it is neither, or a text is empty.
+    """
+    values = row
+    if isinstance(row, tuple | list) and len(row) == 2:
+        values = dict(zip((QUESTION, CONTEXT), row, strict=True))
+    texts = []
+    for name in (QUESTION, CONTEXT):
+        text = values.get(name) if isinstance(values, Mapping) else None
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(
+                "Expected a pair (question, context) or {'question': ..., "
+                "'context': ...}, texts that are not empty. Received: "
+                f"{row!r:.80}."
+            )
+        texts.append(text)
+    qas_id = values.get(ID)
+    return make_example("" if qas_id is None else str(qas_id), *texts)

@@ -1,4 +1,12 @@
-"""Questions with paragraphs of any length as windows of the model's length."""
+"""SQuAD windows: questions with paragraphs, cut to the model's length.
+
+Shapes:
+  N: number of windows.
+  P: tokens of all windows.
+  D: tokens of all windows that belong to a paragraph.
+  B: batch size.
+  T: length of a window or a batch.
+"""
 
 import dataclasses
 import itertools
@@ -9,12 +17,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.errors import UserError
+from bert_tf.tasks import packed_rows
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
+START_POSITIONS = "start_positions"
+END_POSITIONS = "end_positions"
 FIRST_UNIQUE_ID = 1_000_000_000
-# One by one the tokenizer is slow.
+# The tokenizer is slow for single texts.
 _EXAMPLES_AT_ONCE = 2048
 # [CLS], and [SEP] after the question and after the paragraph.
 _NUM_SPECIAL_TOKENS = 3
@@ -25,18 +36,19 @@ class InputFeatures:
     """[CLS] question [SEP] window of the paragraph [SEP], without padding.
 
     Attributes:
-      unique_id: Counts the windows of all questions.
-      example_index: Which example it is of.
-      doc_span_index: Which of the example's windows it is.
+      unique_id: The window's number among all questions' windows.
+      example_index: The index of its example.
+      doc_span_index: Its index among the example's windows.
       input_ids: <int32>[T].
-      doc_offset: Where the paragraph's D pieces begin in `input_ids`.
-      word_indices: The word that each of them belongs to, <int32>[D].
-      is_max_context: Whether no other window shows more around it, <bool>[D].
+      doc_offset: The first of the paragraph's tokens in `input_ids`.
+      word_indices: The word of each of these tokens, <int32>[tokens].
+      is_max_context: True if no other window has more context for the token,
+        <bool>[tokens].
       is_query_truncated: Whether the question was too long.
-      start_position: The answer's first piece in `input_ids`; 0, as of [CLS],
-        if this window does not hold it; None outside training.
-      end_position: Its last piece; 0 and None as above.
-      is_impossible: That of the example, if it is known.
+      start_position: The answer's first token in `input_ids`; 0, the position
+        of [CLS], if the window does not hold it; None outside training.
+      end_position: Its last token; 0 and None as above.
+      is_impossible: `is_impossible` of the example.
     """
 
     unique_id: int
@@ -60,16 +72,16 @@ class InputFeatures:
 
     @property
     def token_to_orig_map(self) -> dict[int, int]:
-        """Position in `input_ids` to word of the paragraph."""
+        """Maps positions in `input_ids` to words of the paragraph."""
         return dict(enumerate(self.word_indices.tolist(), self.doc_offset))
 
     @property
     def token_is_max_context(self) -> dict[int, bool]:
-        """Position in `input_ids` to `is_max_context`."""
+        """Maps positions in `input_ids` to `is_max_context`."""
         return dict(enumerate(self.is_max_context.tolist(), self.doc_offset))
 
     def tokens(self, vocabulary: Vocabulary) -> list[str]:
-        """Returns the pieces."""
+        """Returns the tokens as strings."""
         return [vocabulary.tokens[id] for id in self.input_ids]
 
 
@@ -83,17 +95,18 @@ def convert_examples_to_features(
 ) -> Iterator[InputFeatures]:
     """Yields the windows of each example.
 
-    A paragraph that does not fit is shown in windows, each `doc_stride` pieces
-    after the last. A paragraph without pieces has none.
+    A paragraph that does not fit is cut into windows whose starts are
+    `doc_stride` tokens apart. A paragraph without tokens has no window.
 
     Source: run_squad.py:309-547 of the original.
 
     Args:
-      examples: As many as one likes; memory holds a few thousand.
-      tokenizer: Cuts text into pieces.
-      max_seq_length: The most pieces in a window, special ones included.
-      doc_stride: How far one window begins after the other.
-      max_query_length: Longer questions lose what is behind that piece.
+      examples: Any number; at most a few thousand are in memory.
+      tokenizer: The tokenizer.
+      max_seq_length: The maximum number of tokens in a window, special tokens
+        included.
+      doc_stride: The distance between the starts of consecutive windows.
+      max_query_length: Longer questions are truncated to as many tokens.
       is_training: Whether the examples have answers.
 
     Raises:
@@ -111,13 +124,8 @@ def convert_examples_to_features(
     return windows.convert(examples, is_training)
 
 
-class _Pieces:
-    """The pieces of texts, each text cut once.
-
-    Args:
-      tokenizer: Cuts them.
-      texts: Any number, many of them equal.
-    """
+class _TokenIds:
+    """The token ids of texts, each distinct text tokenized once."""
 
     def __init__(self, tokenizer: BertTokenizer, texts: Iterable[str]) -> None:
         self._rows = {
@@ -134,29 +142,25 @@ class _Pieces:
 
 
 class _Document:
-    """A paragraph's pieces and windows.
+    """A paragraph's tokens and windows.
 
     Attributes:
       ids: <int32>[n].
-      word_indices: The word of each piece, <int32>[n].
-      first_pieces: The first piece of each word, and n, <int>[words + 1].
-
-    Args:
-      words: The paragraph's words.
-      pieces: Their pieces.
+      word_indices: The word of each token, <int32>[n].
+      first_tokens: The first token of each word, and n, <int>[words + 1].
     """
 
-    def __init__(self, words: Sequence[str], pieces: _Pieces) -> None:
-        rows = [pieces[word] for word in words]
+    def __init__(self, words: Sequence[str], token_ids: _TokenIds) -> None:
+        rows = [token_ids[word] for word in words]
         lengths = [len(row) for row in rows]
         self.ids = np.concatenate([*rows, np.zeros([0], np.int32)])
         self.word_indices = np.repeat(
             np.arange(len(rows), dtype=np.int32), lengths
         )
-        self.first_pieces = np.cumsum([0, *lengths])
+        self.first_tokens = np.cumsum([0, *lengths])
 
     def spans(self, max_length: int, doc_stride: int) -> list[tuple[int, int]]:
-        """Returns the windows: first piece and number of pieces."""
+        """Returns the windows: the first token and the number of tokens."""
         spans = []
         start = 0
         while start < len(self.ids):
@@ -168,13 +172,13 @@ class _Document:
         return spans
 
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
-        """Returns the pieces of the answer.
+        """Returns the token range of the answer.
 
-        A word holds more than the answer at times: of "(1895-1943)." only
-        1895. So the pieces that are the answer's own are looked for.
+        A word may hold more than the answer, as "(1895-1943)." for 1895. So
+        the answer's own tokens are searched within its words.
         """
-        start = int(self.first_pieces[example.start_position])
-        stop = int(self.first_pieces[example.end_position + 1])
+        start = int(self.first_tokens[example.start_position])
+        stop = int(self.first_tokens[example.end_position + 1])
         last = stop - len(answer)
         for first in range(start, last + 1 if len(answer) else start):
             if np.array_equal(self.ids[first : first + len(answer)], answer):
@@ -184,6 +188,8 @@ class _Document:
 
 @dataclasses.dataclass(frozen=True)
 class _Windows:
+    """Cuts examples into windows."""
+
     tokenizer: BertTokenizer
     max_seq_length: int
     doc_stride: int
@@ -195,17 +201,17 @@ class _Windows:
         unique_ids = itertools.count(FIRST_UNIQUE_ID)
         numbered = enumerate(examples)
         while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-            pieces = _Pieces(
+            token_ids = _TokenIds(
                 self.tokenizer, _texts(example for _, example in chunk)
             )
             words = document = None
             for index, example in chunk:
-                # Questions about one paragraph share its words.
+                # Questions about the same paragraph share its words.
                 if example.doc_tokens is not words:
                     words = example.doc_tokens
-                    document = _Document(words, pieces)
+                    document = _Document(words, token_ids)
                 yield from self._convert_one(
-                    index, example, document, pieces, is_training, unique_ids
+                    index, example, document, token_ids, is_training, unique_ids
                 )
 
     def _convert_one(
@@ -213,11 +219,11 @@ class _Windows:
         index: int,
         example: SquadExample,
         document: _Document,
-        pieces: _Pieces,
+        token_ids: _TokenIds,
         is_training: bool,
         unique_ids: Iterator[int],
     ) -> Iterator[InputFeatures]:
-        query = pieces[example.question_text]
+        query = token_ids[example.question_text]
         is_truncated = len(query) > self.max_query_length
         query = query[: self.max_query_length]
         vocabulary = self.tokenizer.vocabulary
@@ -230,7 +236,7 @@ class _Windows:
         best_spans = _find_max_context(spans, len(document.ids))
         answer = None
         if is_training and not example.is_impossible:
-            answer = document.find(example, pieces[example.orig_answer_text])
+            answer = document.find(example, token_ids[example.orig_answer_text])
         for number, (start, length) in enumerate(spans):
             span = slice(start, start + length)
             position = (None, None)
@@ -251,7 +257,7 @@ class _Windows:
 
 
 def _texts(examples: Iterable[SquadExample]) -> Iterator[str]:
-    """Yields all that will be cut into pieces."""
+    """Yields all texts that will be tokenized."""
     words = None
     for example in examples:
         yield example.question_text
@@ -262,18 +268,18 @@ def _texts(examples: Iterable[SquadExample]) -> Iterator[str]:
 
 
 def _find_max_context(
-    spans: Sequence[tuple[int, int]], num_pieces: int
+    spans: Sequence[tuple[int, int]], num_tokens: int
 ) -> np.ndarray:
-    """Returns which window shows the most around each piece: <int>[n].
+    """Returns the window with the most context for each token: <int>[n].
 
-    That is the one where the smaller of its contexts, left and right, is
-    greatest; of equals the first.
+    The context of a token in a window is the smaller of its left and right
+    contexts; the first of equal windows wins.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """
-    best = np.zeros([num_pieces], np.int64)
-    best_scores = np.full([num_pieces], -1.0)
-    # Window by window: all of them times all pieces are too many for memory.
+    best = np.zeros([num_tokens], np.int64)
+    best_scores = np.full([num_tokens], -1.0)
+    # Window by window, as windows times tokens would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)
@@ -286,8 +292,147 @@ def _find_max_context(
 def _place(
     answer: range | None, span: slice, doc_offset: int
 ) -> tuple[int, int]:
-    """Returns the answer's first and last piece in a window, or (0, 0)."""
+    """Returns the answer's first and last token in a window, or (0, 0)."""
     if answer is None or answer.start < span.start or answer.stop > span.stop:
         return 0, 0
     shift = doc_offset - span.start
     return answer.start + shift, answer.stop - 1 + shift
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SquadFeatures:
+    """Packed windows of unequal lengths, any of which may share a batch.
+
+    Attributes:
+      input_ids: <int32>[P], the windows concatenated.
+      row_splits: <int64>[N + 1], the bounds of the windows in `input_ids`.
+      doc_offsets: <int32>[N], the paragraph's first token in each window.
+      example_indices: <int32>[N], the example of each window.
+      is_query_truncated: <bool>[N].
+      positions: <int32>[N, 2], the answer's first and last token in each
+        training window; None for prediction.
+      word_indices: <int32>[D], the word of each token; None for training.
+      is_max_context: <bool>[D], as in `InputFeatures`; None for training.
+      pad_id: The id of [PAD].
+    """
+
+    input_ids: np.ndarray
+    row_splits: np.ndarray
+    doc_offsets: np.ndarray
+    example_indices: np.ndarray
+    is_query_truncated: np.ndarray
+    positions: np.ndarray | None
+    word_indices: np.ndarray | None
+    is_max_context: np.ndarray | None
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.doc_offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """<int64>[N], tokens of each window, special tokens included."""
+        return np.diff(self.row_splits)
+
+    @property
+    def num_truncated_queries(self) -> int:
+        """The number of examples whose question was too long."""
+        return len(np.unique(self.example_indices[self.is_query_truncated]))
+
+    def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """Returns the model's inputs for some windows, and the positions.
+
+        Args:
+          indices: <int64>[B], the windows.
+          length: T, at least the length of the longest window.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids` <int32>[B, T] and, for
+          training, `start_positions` and `end_positions` <int32>[B].
+
+        Raises:
+          ValueError: If a window is longer than `length`.
+        """
+        rows = packed_rows.choose_rows(self.row_splits, indices, length)
+        batch = rows.inputs(
+            self.input_ids, self.pad_id, self.doc_offsets[indices]
+        )
+        if self.positions is not None:
+            batch[START_POSITIONS] = self.positions[indices, 0]
+            batch[END_POSITIONS] = self.positions[indices, 1]
+        return batch
+
+    def windows(self) -> Iterator[InputFeatures]:
+        """Yields the prediction windows as they were before packing.
+
+        Their arrays are views of the packed ones.
+        """
+        doc_lengths = self.lengths - self.doc_offsets - 1
+        doc_splits = np.cumsum([0, *doc_lengths]).tolist()
+        spans = itertools.pairwise(self.row_splits.tolist())
+        doc_spans = itertools.pairwise(doc_splits)
+        doc_span_index, previous = 0, None
+        for row, (span, doc_span) in enumerate(
+            zip(spans, doc_spans, strict=True)
+        ):
+            example_index = int(self.example_indices[row])
+            is_next = example_index == previous
+            doc_span_index = doc_span_index + 1 if is_next else 0
+            previous = example_index
+            yield InputFeatures(
+                unique_id=FIRST_UNIQUE_ID + row,
+                example_index=example_index,
+                doc_span_index=doc_span_index,
+                input_ids=self.input_ids[slice(*span)],
+                doc_offset=int(self.doc_offsets[row]),
+                word_indices=self.word_indices[slice(*doc_span)],
+                is_max_context=self.is_max_context[slice(*doc_span)],
+                is_query_truncated=bool(self.is_query_truncated[row]),
+            )
+
+
+def pack_windows(
+    windows: Iterable[InputFeatures], pad_id: int, is_training: bool
+) -> SquadFeatures:
+    """Packs windows to flat arrays.
+
+    Args:
+      windows: The windows from `convert_examples_to_features`.
+      pad_id: The id of [PAD].
+      is_training: True for training, False for prediction.
+    """
+    ids, word_indices, is_max_context = [], [], []
+    rows, positions = [], []
+    for window in windows:
+        ids.append(window.input_ids)
+        rows.append(
+            (
+                len(window.input_ids),
+                window.doc_offset,
+                window.example_index,
+                window.is_query_truncated,
+            )
+        )
+        if is_training:
+            positions.append((window.start_position, window.end_position))
+        else:
+            word_indices.append(window.word_indices)
+            is_max_context.append(window.is_max_context)
+    lengths, doc_offsets, example_indices, is_query_truncated = (
+        np.array(rows, np.int64).reshape([-1, 4]).T
+    )
+    return SquadFeatures(
+        input_ids=_join(ids, np.int32),
+        row_splits=np.cumsum([0, *lengths]),
+        doc_offsets=doc_offsets.astype(np.int32),
+        example_indices=example_indices.astype(np.int32),
+        is_query_truncated=is_query_truncated.astype(bool),
+        positions=np.array(positions, np.int32) if is_training else None,
+        word_indices=None if is_training else _join(word_indices, np.int32),
+        is_max_context=None if is_training else _join(is_max_context, bool),
+        pad_id=pad_id,
+    )
+
+
+def _join(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros([0], dtype), *parts])

@@ -1,6 +1,6 @@
-"""The official scores of SQuAD, and the threshold that makes them best.
+"""SQuAD's official metrics, and the best "no answer" threshold.
 
-The evaluators are those of tf-models-official, which do not load TensorFlow.
+The evaluators are from tf-models-official; they do not load TensorFlow.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ _PERCENT = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class BestThresholds:
-    """Thresholds of `SquadPrediction.answer`, and the scores they give.
+    """The best thresholds of `SquadPrediction.answer`, and their scores.
 
     The names are the official evaluator's.
 
     Attributes:
-      best_f1: The highest F1 that a threshold gives, in percent.
-      best_f1_thresh: The lowest threshold that gives it.
-      best_exact: The highest exact match, in percent.
-      best_exact_thresh: The lowest threshold that gives it.
+      best_f1: The highest F1 of any threshold, in percent.
+      best_f1_thresh: The lowest threshold with this F1.
+      best_exact: The highest exact match of any threshold, in percent.
+      best_exact_thresh: The lowest threshold with this exact match.
     """
 
     best_f1: float
@@ -46,19 +46,19 @@ def evaluate(
     """Returns the official scores, in percent.
 
     Args:
-      dataset: What `squad_examples.read_dataset` returned.
-      answers: Question id to answer, "" for none. Of 1.1 a question without
-        one counts as wrong; of 2.0 all are needed, as the official evaluator
-        would score the others alone.
+      dataset: The data of `squad_examples.read_dataset`.
+      answers: Question id to answer, "" for none. A question of 1.1 that is
+        missing counts as wrong; 2.0 needs all, as the official evaluator
+        would ignore missing ones.
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
       For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
-      also of the questions with (`HasAns_`) and without an answer (`NoAns_`).
+      also for the questions with (`HasAns_`) and without an answer (`NoAns_`).
 
     Raises:
-      UserError: If a question of 2.0 is not answered, or one has no "answers"
-        or, for 1.1, an empty list of them.
+      UserError: If a question of 2.0 is not answered, or a question has no
+        "answers" or, for 1.1, an empty list.
     """
     for question in _questions(dataset):
         _check(question, version_2_with_negative)
@@ -71,7 +71,7 @@ def evaluate(
             "f1": _PERCENT * scores["final_f1"],
         }
     scores = squad_evaluate_v2_0.evaluate(dataset, answers)
-    # What follows them is about a threshold that is not given here.
+    # The other scores are about a threshold, which is not used here.
     names = [
         prefix + name
         for prefix in ("", "HasAns_", "NoAns_")
@@ -83,18 +83,18 @@ def evaluate(
 def find_best_thresholds(
     dataset: Sequence[dict[str, Any]], predictions: Sequence[SquadPrediction]
 ) -> BestThresholds:
-    """Searches the threshold on questions whose answers are known.
+    """Finds the best thresholds on questions with known answers.
 
-    Every threshold is tried that changes an answer. The official search
+    It tries every threshold that changes an answer. The official search
     differs in two ways: it counts thresholds between questions of equal odds,
-    which no threshold parts, and returns 0 where it is best not to answer.
+    which no threshold separates, and returns 0 if it is best not to answer.
 
     Args:
-      dataset: What `squad_examples.read_dataset` returned.
-      predictions: Those of all questions, with null odds.
+      dataset: The data of `squad_examples.read_dataset`.
+      predictions: The predictions for all questions, with null odds.
 
     Raises:
-      UserError: As `evaluate`.
+      UserError: As for `evaluate`.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
     null_odds, answered, unanswered = [], [], []
@@ -120,10 +120,11 @@ def find_best_thresholds(
 def _find_best(
     null_odds: np.ndarray, answered: np.ndarray, unanswered: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the best mean score and the lowest threshold that gives it.
+    """Returns the best mean score and the lowest threshold with this score.
 
     Args:
-      null_odds: <float64>[n]. A question is answered up to the threshold.
+      null_odds: <float64>[n]. A question with odds up to the threshold is
+        answered.
       answered: The score of each question if it is answered, <float64>[n].
       unanswered: The score if it is not, <float64>[n].
     """
@@ -154,7 +155,7 @@ def _questions(dataset: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _check(question: dict[str, Any], version_2_with_negative: bool) -> None:
-    """Raises `UserError` if it is not known what answers the question."""
+    """Raises `UserError` if the reference answers are missing."""
     where = f"Question {question['id']!r}"
     if question.get("answers") is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""From logits to answers: the n best spans of each question, as text."""
+"""SQuAD answers from logits: the n best spans per question, as text."""
 
 import dataclasses
 import itertools
@@ -16,21 +16,21 @@ import numpy as np
 from bert_tf.io import files
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.features import InputFeatures
-from bert_tf.tasks.squad.span_texts import SpanTexts
+from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
-# What the original answers where it has no candidate in SQuAD 1.1.
+# The original's answer where SQuAD 1.1 has no candidate.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RawResult:
-    """What the model says of one window.
+    """The model's logits for one window.
 
     Attributes:
-      unique_id: That of its features.
-      start_logits: <float>[T] with T at least the number of pieces.
+      unique_id: The `unique_id` of the window's features.
+      start_logits: <float>[T] with T at least the number of tokens.
       end_logits: <float>[T].
     """
 
@@ -41,16 +41,16 @@ class RawResult:
 
 @dataclasses.dataclass(frozen=True)
 class NbestPrediction:
-    """One possible answer.
+    """One of the n best answers of a question.
 
     Attributes:
-      text: The answer; "" says that there is none.
-      probability: Among the n best of its question.
-      start_logit: None where systems are combined, as `end_logit`.
-      end_logit: See above.
-      start: Where it begins in the paragraph, in characters; None for "" and
-        where systems are combined.
-      end: Where it ends, exclusive.
+      text: The answer; "" for "no answer".
+      probability: Its probability among the n best of its question.
+      start_logit: The logit of its start; None in an ensemble.
+      end_logit: The logit of its end; None in an ensemble.
+      start: Its offset in the paragraph, in characters; None for "" and in an
+        ensemble.
+      end: Its exclusive end; None like `start`.
     """
 
     text: str
@@ -63,13 +63,13 @@ class NbestPrediction:
 
 @dataclasses.dataclass(frozen=True)
 class SquadPrediction:
-    """The possible answers of one question.
+    """The n best answers of one question.
 
     Attributes:
       qas_id: The question's id.
       nbest: Best first, never empty.
-      null_odds: By how much "no answer" scores above the best answer; None if
-        every question has an answer (SQuAD 1.1).
+      null_odds: The score of "no answer" minus the score of the best answer;
+        None if every question has an answer (SQuAD 1.1).
     """
 
     qas_id: str
@@ -78,13 +78,13 @@ class SquadPrediction:
 
     @property
     def best_non_null(self) -> NbestPrediction | None:
-        """The best entry that is an answer, if there is one."""
+        """The best entry with an answer, or None if there is none."""
         return next((entry for entry in self.nbest if entry.text), None)
 
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
-        """Returns the answer; "" where "no answer" is ahead by more.
+        """Returns the answer; "" if `null_odds` exceeds the threshold.
 
-        The original crashes where only "no answer" is possible.
+        The original crashes if "no answer" is the only candidate.
         """
         if self.null_odds is None:
             return self.nbest[0].text
@@ -92,6 +92,105 @@ class SquadPrediction:
         if best is None or self.null_odds > null_score_diff_threshold:
             return ""
         return best.text
+
+
+class SpanTexts:
+    """Maps the tokens of a span back to the characters of the paragraph.
+
+    Args:
+      tokenizer: The tokenizer of the features.
+      words: All words of the paragraphs, with or without repetitions.
+    """
+
+    def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
+        self._tokens = tokenizer.vocabulary.tokens
+        # The original normalizes span by span. The result is the same, as
+        # words are normalized independently, but all at once is faster.
+        unique = list(dict.fromkeys(words))
+        normalized = tokenizer.split_words(unique).to_list()
+        self._normalized = {
+            word: b" ".join(parts).decode("utf-8")
+            for word, parts in zip(unique, normalized, strict=True)
+        }
+
+    def find(
+        self, example: SquadExample, window: InputFeatures, start: int, end: int
+    ) -> tuple[str, int, int]:
+        """Returns the text of a span and its place in the paragraph.
+
+        Any white space between words becomes one space in the text.
+
+        Args:
+          example: The question with the paragraph.
+          window: The window.
+          start: The span's first token.
+          end: Its last token.
+
+        Returns:
+          The text, its start in the paragraph and its exclusive end, both in
+          characters.
+        """
+        first = int(window.word_indices[start - window.doc_offset])
+        last = int(window.word_indices[end - window.doc_offset])
+        words = example.doc_tokens[first : last + 1]
+        tok_text = " ".join(
+            filter(None, [self._normalized[word] for word in words])
+        )
+        chars = _align(
+            self._join(window.input_ids[start : end + 1].tolist()),
+            tok_text,
+            sum(map(len, words)),
+        )
+        (begin, begin_char), (stop, stop_char) = (
+            _find_char(words, char) for char in chars
+        )
+        text = " ".join(words[begin : stop + 1])
+        cut = len(words[stop]) - stop_char - 1
+        starts = example.doc_token_starts
+        return (
+            text[begin_char : len(text) - cut],
+            starts[first + begin] + begin_char,
+            starts[first + stop] + stop_char + 1,
+        )
+
+    def _join(self, ids: Iterable[int]) -> str:
+        text = " ".join([self._tokens[id] for id in ids])
+        text = text.replace(f" {vocabulary_lib.CONTINUATION}", "")
+        return " ".join(text.replace(vocabulary_lib.CONTINUATION, "").split())
+
+
+def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
+    """Returns the predicted characters of the words, counted without spaces.
+
+    The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
+    normalized words are aligned with the raw words, both without spaces. If
+    they differ in length or lack the prediction, the answer is all words.
+
+    Source: get_final_text (run_squad.py:927-1020 of the original).
+
+    Args:
+      pred_text: The tokens joined to words.
+      tok_text: The paragraph's words, normalized and split at punctuation.
+      num_chars: The number of characters of the paragraph's words.
+
+    Returns:
+      The first and the last character.
+    """
+    start = tok_text.find(pred_text)
+    num_tok_chars = len(tok_text) - tok_text.count(" ")
+    if start < 0 or not pred_text or num_chars != num_tok_chars:
+        return 0, num_chars - 1
+    first = start - tok_text.count(" ", 0, start)
+    return first, first + len(pred_text) - pred_text.count(" ") - 1
+
+
+def _find_char(words: Sequence[str], char: int) -> tuple[int, int]:
+    """Returns the word with the n-th character, and the position in it."""
+    for index, word in enumerate(words):
+        if char < len(word):
+            return index, char
+        char -= len(word)
+    raise IndexError(f"The words end {char} characters earlier.")
 
 
 def predict_answers(
@@ -110,11 +209,11 @@ def predict_answers(
     Args:
       examples: The examples.
       features: All of their windows, in order.
-      results: Those of the windows, by `unique_id`.
-      tokenizer: The one that made the features.
-      n_best_size: How many starts and ends of each window are tried, and how
-        many answers are kept.
-      max_answer_length: The most pieces in an answer.
+      results: The results of the windows, by `unique_id`.
+      tokenizer: The tokenizer of the features.
+      n_best_size: The number of starts and ends tried in each window, and of
+        answers kept.
+      max_answer_length: The maximum number of tokens in an answer.
       version_2_with_negative: Whether some questions have no answer.
     """
     windows_of: dict[int, list[InputFeatures]] = {}
@@ -126,15 +225,15 @@ def predict_answers(
         texts = SpanTexts(tokenizer, words)
         for index, example in chunk:
             windows = windows_of.get(index, [])
-            of_windows = [results[window.unique_id] for window in windows]
+            window_results = [results[window.unique_id] for window in windows]
             candidates = _find_candidates(
-                windows, of_windows, n_best_size, max_answer_length
+                windows, window_results, n_best_size, max_answer_length
             )
             null = None
             if version_2_with_negative:
-                null = _find_null(of_windows)
+                null = _find_null(window_results)
                 candidates.append(null)
-            # Stable, as the original's.
+            # A stable sort, as in the original.
             candidates.sort(key=lambda one: one.score, reverse=True)
             nbest = _keep_best(
                 candidates, null, example, windows, texts, n_best_size
@@ -143,7 +242,7 @@ def predict_answers(
 
 
 class _Candidate(NamedTuple):
-    """A span of a window; the null answer has start and end 0."""
+    """A span of a window; start and end are 0 for "no answer"."""
 
     window: int
     start: int
@@ -167,7 +266,7 @@ def _find_candidates(
     for number, (window, result) in enumerate(
         zip(windows, results, strict=True)
     ):
-        # Sums of float32 in float64, as Python's.
+        # In float64, as Python adds floats.
         start_logits = np.asarray(result.start_logits, np.float64)
         end_logits = np.asarray(result.end_logits, np.float64)
         offset = window.doc_offset
@@ -189,14 +288,14 @@ def _find_candidates(
 
 
 def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
-    """Returns where the greatest are; of equals the first comes first."""
+    """Returns the indices of the greatest logits, the first of equals first."""
     return np.argsort(-logits, kind="stable")[:n_best_size]
 
 
 def _find_null(results: Sequence[RawResult]) -> _Candidate:
-    """Returns the null answer of the window that favours it least.
+    """Returns "no answer" with the lowest score among the windows.
 
-    Where there is no window its logits are 0.
+    Without windows its logits are 0.
     """
     return min(
         (
@@ -222,7 +321,7 @@ def _keep_best(
     texts: SpanTexts,
     n_best_size: int,
 ) -> list[NbestPrediction]:
-    """Returns the best answers of different texts; probabilities are 0 yet."""
+    """Returns the best answers with distinct texts; probabilities are 0 yet."""
     nbest: dict[str, NbestPrediction] = {}
     for one in candidates:
         if len(nbest) >= n_best_size:
@@ -272,16 +371,16 @@ def write_predictions(
     null_score_diff_threshold: float = 0.0,
     prefix: str = "",
 ) -> None:
-    """Writes the original's files; written again, they are replaced.
+    """Writes the original's prediction files, replacing older ones.
 
     predictions.json has the answers, nbest_predictions.json the n best with
-    their probabilities, and null_odds.json, for SQuAD 2.0, the odds.
+    their probabilities, and null_odds.json the null odds of SQuAD 2.0.
 
     Args:
-      output_dir: Where to.
-      predictions: Those of all questions.
+      output_dir: The folder.
+      predictions: The predictions for all questions.
       null_score_diff_threshold: See `SquadPrediction.answer`.
-      prefix: What the names of the files begin with.
+      prefix: The prefix of the file names.
     """
     answers = {
         one.qas_id: one.answer(null_score_diff_threshold) for one in predictions

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: which words of a paragraph answer a question."""
+"""The SQuAD 1.1 and 2.0 task: extractive question answering."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,13 +15,11 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import task
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
-from bert_tf.tasks.squad import inputs as squad_inputs
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad import predictions as squad_predictions
-from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.examples import SquadExample
+from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.predictions import SquadPrediction
-from bert_tf.tasks.squad.windows import SquadFeatures
 from bert_tf.text.tokenizer import BertTokenizer
 
 START_LOGITS = "start_logits"
@@ -32,24 +30,24 @@ _MAX_IDS_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadTask(task.Task):
-    """Answers questions with words of a paragraph, in windows if it is long.
+    """Answers questions with a span of a paragraph, in windows if it is long.
 
     Attributes:
-      max_seq_length: The most pieces of a window.
-      doc_stride: How many pieces one window begins after the other.
-      max_query_length: Longer questions lose what is behind that piece.
-      n_best_size: How many starts and ends of each window are tried, and how
-        many answers are kept.
-      max_answer_length: The most pieces in an answer.
+      max_seq_length: The maximum number of tokens in a window.
+      doc_stride: The distance between the starts of windows, in tokens.
+      max_query_length: Longer questions are truncated to as many tokens.
+      n_best_size: The number of starts and ends tried in each window, and of
+        answers kept.
+      max_answer_length: The maximum number of tokens in an answer.
       version_2_with_negative: Whether some questions have no answer.
-      null_score_diff_threshold: "No answer" must be ahead of the best answer
-        by more than this to be given; None, as long as it is not chosen, is
-        the original's 0.
-      mask_padding: Whether padding is neither trained on nor predicted, so
-        that results do not depend on how long a batch is. The original does
-        not mask it: padding takes part in the softmax, and among the n best
-        starts and ends it takes the place of others. That is well-defined in
-        batches of one length only.
+      null_score_diff_threshold: "No answer" is given if its score exceeds that
+        of the best answer by more than this; None, as long as it is not
+        chosen, means the original's 0.
+      mask_padding: Whether padding is masked in training and prediction, so
+        that results do not depend on the length of a batch. The original does
+        not mask it: padding takes part in the softmax, and takes places among
+        the n best starts and ends. That is well-defined only if all batches
+        have the same length.
     """
 
     kind: ClassVar[str] = "question_answering"
@@ -68,19 +66,18 @@ class SquadTask(task.Task):
 
     @property
     def metric(self) -> str:
-        """F1, with the threshold as it is."""
+        """F1 at the current threshold."""
         return "f1"
 
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 
-        What is to train on is left out where the answer is not in its
-        paragraph, as in the original, and counted.
+        Training questions whose answer is not in the paragraph are left out,
+        as in the original, and counted.
 
         Raises:
-          UserError: If the file is none, or has nothing to train on; if
-            questions to score have no answer and `version_2_with_negative`
-            does not say so.
+          UserError: If the file is invalid or has nothing to train on, or a
+            question to score has no answer without `version_2_with_negative`.
         """
         path = self.files[split]
         is_training = split.split("_")[0] == task.TRAIN
@@ -103,8 +100,8 @@ class SquadTask(task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> SquadFeatures:
-        """Makes windows, and logs how many questions were too long."""
-        features = squad_windows.pack_windows(
+        """Converts examples to windows; logs the truncated questions."""
+        features = squad_features.pack_windows(
             squad_features.convert_examples_to_features(
                 examples,
                 tokenizer,
@@ -119,7 +116,7 @@ class SquadTask(task.Task):
         if features.num_truncated_queries:
             logging.warning(
                 "%d of %d questions have more than --max_query_length=%d "
-                "pieces and lose the others.",
+                "tokens and are truncated.",
                 features.num_truncated_queries,
                 len(examples),
                 self.max_query_length,
@@ -133,20 +130,20 @@ class SquadTask(task.Task):
     def losses(
         self, outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
     ) -> tf.Tensor:
-        """Returns the mean of the two cross-entropies of windows, <float32>[B].
+        """Returns the mean cross-entropy of start and end, <float32>[B].
 
-        A window without the answer points at [CLS]. Source:
+        The target is [CLS] in a window without the answer. Source:
         run_squad.py:630-660 of the original.
         """
         losses = []
         for logits_name, positions_name in (
-            (START_LOGITS, squad_windows.START_POSITIONS),
-            (END_LOGITS, squad_windows.END_POSITIONS),
+            (START_LOGITS, squad_features.START_POSITIONS),
+            (END_LOGITS, squad_features.END_POSITIONS),
         ):
             logits = tf.cast(outputs[logits_name], tf.float32)
             if self.mask_padding:
-                is_piece = tf.cast(batch[INPUT_MASK.name], tf.bool)
-                logits = tf.where(is_piece, logits, tf.float32.min)
+                is_token = tf.cast(batch[INPUT_MASK.name], tf.bool)
+                logits = tf.where(is_token, logits, tf.float32.min)
             losses.append(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(
                     batch[positions_name], logits
@@ -159,17 +156,19 @@ class SquadTask(task.Task):
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits of starts and ends, each <float32>[B, T].
 
-        Padding is never meant, whatever `mask_padding` says.
+        Padding is always masked, regardless of `mask_padding`.
         """
-        is_piece = tf.cast(batch[INPUT_MASK.name], tf.bool)
+        is_token = tf.cast(batch[INPUT_MASK.name], tf.bool)
         return tuple(
             task.SoftTargets(
-                tf.where(is_piece, logits, task.NO_LOGIT), "choice"
+                tf.where(is_token, logits, task.NO_LOGIT), "choice"
             )
-            for logits in self.outputs(outputs).values()
+            for logits in self.select_outputs(outputs).values()
         )
 
-    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def select_outputs(
+        self, outputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[B, T]."""
         return {
             name: tf.cast(outputs[name], tf.float32)
@@ -185,7 +184,7 @@ class SquadTask(task.Task):
     ) -> list[SquadPrediction]:
         """Returns the n best answers of each example, over its windows.
 
-        Without windows, as of paragraphs without words, `outputs` may be empty.
+        `outputs` may be empty if no paragraph has words and so no windows.
         """
         windows = list(features.windows())
         results = {}
@@ -211,15 +210,15 @@ class SquadTask(task.Task):
             )
         )
 
-    def describe(
+    def prediction_to_json(
         self, example: SquadExample, prediction: SquadPrediction
     ) -> dict[str, Any]:
-        """Returns the answer and where it is, as JSON values.
+        """Returns the answer and its place, as JSON values.
 
-        `answer` is "" and `start` and `end`, in characters of the paragraph,
-        are null where there is no answer. `score` is the probability of the
-        answer, and `no_answer_score` that of there being none (null for SQuAD
-        1.1), both among the n best.
+        `start` and `end` are characters of the paragraph. Without an answer
+        `answer` is "" and they are null. `score` is the probability of the
+        answer among the n best, `no_answer_score` that of "no answer" (null
+        for SQuAD 1.1).
         """
         answer = prediction.answer(self._threshold)
         entries = {entry.text: entry for entry in prediction.nbest}
@@ -235,12 +234,12 @@ class SquadTask(task.Task):
         if prediction.null_odds is not None:
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
-            # Without any candidate; the original answers "empty" for 1.1.
+            # Without candidates the original answers "empty" for SQuAD 1.1.
             values |= {"answer": "", "score": 0.0}
         return values
 
-    def is_labelled(self, examples: Sequence[SquadExample]) -> bool:
-        """Returns whether the answers of all questions are known."""
+    def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
+        """Returns True if all questions have reference answers."""
         return all(example.answers is not None for example in examples)
 
     def score(
@@ -258,14 +257,14 @@ class SquadTask(task.Task):
             self.version_2_with_negative,
         )
 
-    def tune(
+    def select_threshold(
         self,
         examples: Sequence[SquadExample],
         predictions: Sequence[SquadPrediction],
     ) -> "SquadTask":
-        """Chooses, for SQuAD 2.0, the threshold with the best F1.
+        """Selects the `null_score_diff_threshold` with the best F1.
 
-        One that is chosen already stays.
+        SQuAD 1.1 has none, and a threshold that is already set stays.
         """
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
@@ -285,7 +284,7 @@ class SquadTask(task.Task):
         )
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "SquadTask":
-        """Returns the task with the threshold of a model, unless it has one."""
+        """Returns the task with the model's threshold if none is set."""
         if self.null_score_diff_threshold is not None:
             return self
         return dataclasses.replace(
@@ -302,14 +301,14 @@ class SquadTask(task.Task):
     ) -> None:
         """Writes predictions.json and the original's other files.
 
-        The original predicts one file, so the first one that is predicted has
-        these names.
+        The original predicts a single file, so the first predicted split gets
+        its file names, and others a prefix.
         """
-        del examples  # The predictions name their questions.
+        del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:
             is_default = self.null_score_diff_threshold is None
             logging.info(
-                "No answer is given where null_odds is above %.6g%s.",
+                'The answer is "" where null_odds is above %.6g%s.',
                 self._threshold,
                 ", the original's default" if is_default else "",
             )
@@ -322,24 +321,24 @@ class SquadTask(task.Task):
         )
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
-        """Yields the questions of a file: see `squad_inputs`."""
-        yield from squad_inputs.read_questions(path)
+        """Yields the questions of a file; see `squad_examples`."""
+        yield from squad_examples.read_questions(path)
 
     def num_rows(self, example: SquadExample) -> int:
-        """Returns how many windows the words of the paragraph have at least."""
+        """Returns a lower bound of the number of the paragraph's windows."""
         return 1 + len(example.doc_tokens) // self.doc_stride
 
-    def parse(self, row: Any) -> SquadExample:
-        """Returns a question: see `squad_inputs.parse_question`."""
-        return squad_inputs.parse_question(row)
+    def example_from_row(self, row: Any) -> SquadExample:
+        """Converts a row; see `squad_examples.parse_question`."""
+        return squad_examples.parse_question(row)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what predicting needs; how it was trained is left out."""
+        """Returns the settings that prediction needs, without training's."""
         return {name: getattr(self, name) for name in _SAVED}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "SquadTask":
-        """Returns the task of a model directory, by default as of SQuAD 1.1."""
+        """Returns the task of a model directory; defaults are SQuAD 1.1's."""
         return cls(**{name: values[name] for name in _SAVED if name in values})
 
     @property
@@ -347,8 +346,8 @@ class SquadTask(task.Task):
         return self.null_score_diff_threshold or 0.0
 
 
-# What predicting depends on; there padding is always masked, as the lengths of
-# batches are nobody's choice.
+# The settings that predictions depend on. Without `mask_padding`: prediction
+# always masks padding, as it chooses the lengths of batches itself.
 _SAVED = (
     "name",
     "max_seq_length",

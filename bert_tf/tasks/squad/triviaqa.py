@@ -1,4 +1,4 @@
-"""TriviaQA-Wiki in SQuAD's format, to fine-tune on it before SQuAD.
+"""Converts TriviaQA-Wiki to SQuAD's format, to fine-tune on it before SQuAD.
 
 The paper (section 4.2) trains on "paragraphs formed of the first 400 tokens in
 documents, that contain at least one of the provided possible answers".
@@ -15,25 +15,24 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.io import json_file
-from bert_tf.io import text_lines
+from bert_tf.io import text_files
 
-# A word or a mark: about what the official conversion counts.
+# A word or a punctuation mark: about the tokens of the official conversion.
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w+")
 
 
 @dataclasses.dataclass(frozen=True)
 class TriviaQa:
-    """The outcome of a conversion.
+    """The result of a conversion.
 
     Attributes:
-      squad: What a SQuAD file holds: "version" and "data".
-      num_questions: How many questions were read.
-      num_documents: How many documents they have together.
-      num_without_answer: How many of these have no answer in their beginning
-        and were left out.
-      num_missing: How many of these are not in the folder.
+      squad: The contents of a SQuAD file: "version" and "data".
+      num_questions: The number of questions read.
+      num_documents: The number of their documents.
+      num_without_answer: Documents left out because no answer is in their
+        beginning.
+      num_missing: Documents that are not in the folder.
     """
 
     squad: dict[str, Any]
@@ -46,23 +45,23 @@ class TriviaQa:
 def convert_to_squad(
     input_file: str, evidence_dir: str, max_tokens: int = 400
 ) -> TriviaQa:
-    """Makes one paragraph, with its question, of each document of a question.
+    """Converts each document of a question to a paragraph with the question.
 
-    The paragraph is the document's beginning as it stands, up to and with its
-    `max_tokens`-th word or mark. Its answer is the first occurrence of the
-    question's value or else of the first alias that occurs. Answers are
-    compared word by word, without regard to case and marks between words, so
-    none begins or ends within a word.
+    The paragraph is the unchanged beginning of the document, up to and
+    including its `max_tokens`-th word or mark. The answer is the first
+    occurrence of the question's value, or else of the first alias that occurs.
+    Answers are compared word by word, ignoring case and marks between words,
+    so no answer begins or ends within a word.
 
-    As in the official conversion the ids are "<QuestionId>--<Filename>".
+    As in the official conversion, the ids are "<QuestionId>--<Filename>".
 
     Args:
-      input_file: As wikipedia-train.json of the official layout.
+      input_file: A file in the format of the official wikipedia-train.json.
       evidence_dir: The folder of the documents, evidence/wikipedia.
-      max_tokens: How much of a document is taken.
+      max_tokens: The number of tokens taken from a document.
 
     Raises:
-      UserError: If the file is not as it should be, or nothing is left.
+      UserError: If the file is invalid, or no document has an answer.
     """
     articles = []
     num_questions = num_documents = num_without_answer = num_missing = 0
@@ -83,7 +82,7 @@ def convert_to_squad(
     if not articles:
         raise UserError(
             f"No document of {input_file} has an answer in its first "
-            f"{max_tokens} tokens: of {num_documents} documents {num_missing} "
+            f"{max_tokens} tokens. {num_missing} of {num_documents} documents "
             f"are not in {evidence_dir}."
         )
     return TriviaQa(
@@ -98,16 +97,16 @@ def convert_to_squad(
 def _read_questions(
     input_file: str,
 ) -> Iterator[tuple[dict[str, Any], list[list[str]], list[str]]]:
-    """Yields each question, its answers' words and its documents' names."""
-    values = json_file.read_json(input_file)
-    questions = json_file.get(values, "Data", list, input_file)
+    """Yields each question, its answers' words and its documents' files."""
+    values = text_files.read_json(input_file)
+    questions = text_files.require_value(values, "Data", list, input_file)
     for number, question in enumerate(questions):
         where = f"{input_file}: Data[{number}]"
-        json_file.get(question, "QuestionId", str, where)
-        json_file.get(question, "Question", str, where)
-        pages = json_file.get(question, "EntityPages", list, where)
+        text_files.require_value(question, "QuestionId", str, where)
+        text_files.require_value(question, "Question", str, where)
+        pages = text_files.require_value(question, "EntityPages", list, where)
         names = (
-            json_file.get(
+            text_files.require_value(
                 page, "Filename", str, f"{where}.EntityPages[{index}]"
             )
             for index, page in enumerate(pages)
@@ -120,12 +119,12 @@ def _read_questions(
 
 
 def _read_answers(answer: Any, where: str) -> list[list[str]]:
-    """Returns the words of each possible answer, those to look for first."""
+    """Returns the words of each possible answer, in the order of search."""
     texts = [
-        json_file.get(answer, "Value", str, where),
-        *json_file.get(answer, "Aliases", list, where),
-        # Lower case, without marks and articles.
-        *json_file.get(answer, "NormalizedAliases", list, where),
+        text_files.require_value(answer, "Value", str, where),
+        *text_files.require_value(answer, "Aliases", list, where),
+        # In lower case, without marks and articles.
+        *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:
         if not isinstance(text, str):
@@ -141,10 +140,10 @@ def _words(text: str) -> list[str]:
 
 
 def _read_beginning(path: str, max_tokens: int) -> str:
-    """Returns a document up to and with its n-th token."""
+    """Returns a document up to and including its n-th token."""
     lines = []
     left = max_tokens
-    for _, line in text_lines.read_lines(path):
+    for _, line in text_files.read_lines(path):
         ends = [token.end() for token in _TOKEN.finditer(line)]
         if len(ends) >= left:
             lines.append(line[: ends[left - 1]])
@@ -157,7 +156,7 @@ def _read_beginning(path: str, max_tokens: int) -> str:
 def _find_answer(
     answers: Iterable[Sequence[str]], context: str
 ) -> tuple[int, int] | None:
-    """Returns where the first answer that occurs begins and ends."""
+    """Returns the start and end of the first answer that occurs."""
     words = list(_WORD.finditer(context))
     places: dict[str, list[int]] = {}
     lowered = [word[0].lower() for word in words]

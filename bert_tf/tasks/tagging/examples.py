@@ -1,31 +1,36 @@
-"""Sentences with a tag for each word, in columns of a file.
+"""Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
-The format is that of CoNLL-2003: a word a line with its columns, an empty line
-after each sentence, and a line that begins with -DOCSTART- before each
-document. Tags are IOB1 or IOB2 in files, and always IOB2 here.
+Each line has a word and its other columns, an empty line ends a sentence, and
+-DOCSTART- starts a document. Tags are IOB1 or IOB2 in files, always IOB2 here.
 """
 
-import collections
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 from typing import Literal
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
 from bert_tf.io import tables
-from bert_tf.io import text_lines
+from bert_tf.io import text_files
+from bert_tf.text import words as words_lib
 
 OUTSIDE = "O"
-# The document of a sentence that shares none with any other.
+# The document of a sentence that shares it with no other.
 ALONE = -1
 DOCUMENT_START = "-DOCSTART-"
 _TAG = re.compile(r"O|[BI]-\S+")
 _SPACES = re.compile(" +")
-_NO_COLUMNS = (".csv", ".jsonl", ".json")
+# The columns of tables; a table has one of them.
+TEXT = tables.TEXT_COLUMN
+WORDS = "words"
+_TABLES = (".csv", ".jsonl", ".json")
+# The number of lines that determine the format of a .txt file.
+_NUM_PEEKED_LINES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +38,13 @@ class TaggingExample:
     """A sentence.
 
     Attributes:
-      words: As they are in the file.
-      tags: Their tags in IOB2, or None where there are none.
-      document: Sentences of one document have the same number, and follow
-        each other; `ALONE` for a document of one sentence.
-      line: Where in the file the first word is, from 1; 0 if in no file.
-      offsets: Of words of raw text, where in it they begin and end, in
-        characters; else None.
+      words: The words, as they are in the file.
+      tags: Their tags in IOB2, or None.
+      document: The number of the document, whose sentences are consecutive;
+        `ALONE` for a document of one sentence.
+      line: The line of the first word, from 1; 0 without a file.
+      offsets: The start and end of each word in raw text, in characters; None
+        without raw text.
     """
 
     words: tuple[str, ...]
@@ -51,17 +56,15 @@ class TaggingExample:
 
 @dataclasses.dataclass(frozen=True)
 class TaggingData:
-    """What a file holds.
+    """The sentences of a file and the format of its tags.
 
     Attributes:
       examples: The sentences.
-      scheme: How the file writes its tags: "IOB1" (an entity begins with I-,
-        and with B- only right behind another of its type), "IOB2" (it always
-        begins with B-), "mixed" where sentences differ, or None where there is
-        no entity.
-      num_changed_tags: How many tags IOB2 changed.
-      has_documents: Whether there are -DOCSTART- lines. Without them each
-        sentence is a document.
+      scheme: The tagging scheme: "IOB1" (an entity begins with I-, or with B-
+        directly after another entity of its type), "IOB2" (it always begins
+        with B-), "mixed" if sentences differ, or None without entities.
+      num_changed_tags: The number of tags that differ in IOB2.
+      has_documents: Whether there are -DOCSTART- lines.
     """
 
     examples: tuple[TaggingExample, ...]
@@ -89,23 +92,22 @@ def read_examples(
     tag_column: int | str | None = -1,
     may_lack_tags: bool = False,
 ) -> TaggingData:
-    """Reads a file of columns.
+    """Reads a file with columns of words and tags.
 
     Columns are separated by tabs if the first line with a word has one, else
-    by spaces. A file whose path ends in ".gz" is unpacked.
+    by spaces. A file whose path ends in ".gz" is decompressed.
 
     Args:
       path: The file.
-      word_column: Which column has the words: its number from 0, or from -1
+      word_column: The column of the words: its number from 0, or from -1
         backwards, or its name in the first line, which is then a header.
-      tag_column: The same for the tags; None leaves all other columns unread.
-      may_lack_tags: Whether a file without that column has no tags; else that
-        is an error.
+      tag_column: The column of the tags, in the same form; None reads none.
+      may_lack_tags: If True, a file may lack the column of the tags.
 
     Raises:
-      UserError: If there is no word, a line has more or fewer columns than the
-        one before, a word or the chosen column is missing, a tag is other than
-        O, B-type or I-type, or the file's ending says that it is another kind.
+      UserError: If there is no word, the number of columns varies, a word or
+        the chosen column is missing, a tag is not O, B-type or I-type, or the
+        file has the ending of another format.
     """
     _check_ending(path)
     has_documents = _has_documents(path)
@@ -147,17 +149,17 @@ def read_examples(
 def read_untagged(
     path: str, word_column: int | str = 0
 ) -> Iterator[TaggingExample]:
-    """Yields the sentences of a file of columns, as far as it is read.
+    """Yields the sentences of a file with columns, without their tags.
 
     Args:
       path: The file.
       word_column: As for `read_examples`. Other columns are not read.
 
     Raises:
-      UserError: As `read_examples`, where the mistake is.
+      UserError: As for `read_examples`, when it reaches the mistake.
     """
     sentences = _read_sentences(path, _has_documents(path))
-    # The header may be a sentence by itself.
+    # The header may be followed by an empty line.
     first = list(itertools.islice(sentences, 2))
     header = _take_header(first) if isinstance(word_column, str) else None
     _require_sentence(first, path)
@@ -167,14 +169,14 @@ def read_untagged(
 
 
 def is_tag(text: str) -> bool:
-    """Returns whether a text is O, B-type or I-type."""
+    """Returns True if a text is O, B-type or I-type."""
     return _TAG.fullmatch(text) is not None
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
-    """Returns a sentence's tags with B- where an entity begins.
+    """Converts a sentence's tags to IOB2, with B- where an entity begins.
 
-    An entity begins, as for conlleval, with a B-, and with an I- that follows
+    As for conlleval, an entity begins with a B-, or with an I- that follows
     neither a B- nor an I- of its type.
     """
     converted = []
@@ -188,7 +190,7 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 def detect_scheme(
     sentences: Iterable[Sequence[str]],
 ) -> Literal["IOB1", "IOB2", "mixed"] | None:
-    """Returns how the tags of sentences are written; see `TaggingData`."""
+    """Returns the tagging scheme of sentences; see `TaggingData`."""
     breaks_iob1 = breaks_iob2 = has_entity = False
     for tags in sentences:
         for tag, previous in _with_previous(tags):
@@ -203,44 +205,6 @@ def detect_scheme(
     return "IOB1" if breaks_iob2 else "IOB2"
 
 
-def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
-    """Returns the labels that examples need: O, then B- and I- of each type.
-
-    Both are there for each type, in the order of the types' names, so the list
-    depends on nothing but the types.
-
-    Raises:
-      UserError: If there is no entity.
-    """
-    types = sorted(
-        {tag[2:] for x in examples for tag in x.tags or () if tag != OUTSIDE}
-    )
-    if not types:
-        raise UserError(
-            "Expected entities to learn, in tags such as B-PER. Received: no "
-            "tag but O."
-        )
-    return [OUTSIDE, *(f"{x}-{name}" for name in types for x in "BI")]
-
-
-def count_unknown_types(
-    examples: Iterable[TaggingExample], labels: Sequence[str]
-) -> dict[str, int]:
-    """Returns how many entities have a type that no label has, by type.
-
-    Such entities cannot be found, and count as missed.
-    """
-    known = set(labels)
-    return dict(
-        collections.Counter(
-            tag[2:]
-            for example in examples
-            for tag in example.tags or ()
-            if tag.startswith("B-") and tag not in known
-        )
-    )
-
-
 def _with_previous(tags: Iterable[str]):
     """Yields each tag and the one before it."""
     previous = OUTSIDE
@@ -250,29 +214,27 @@ def _with_previous(tags: Iterable[str]):
 
 
 def _check_ending(path: str) -> None:
-    if (ending := tables.file_ending(path)) in _NO_COLUMNS:
+    if (ending := tables.file_ending(path)) in _TABLES:
         raise UserError(
-            f"{path} must have a word and its tag on each line, parted by "
-            f"spaces or a tab, as .conll, .tsv and .txt files. Received: a "
+            f"{path} must have a word and its tag on each line, separated by "
+            "spaces or a tab, like .conll, .tsv and .txt files. Received: a "
             f"{ending} file."
         )
 
 
 def _has_documents(path: str) -> bool:
-    """Returns whether there are -DOCSTART- lines."""
-    return any(
-        line.startswith(DOCUMENT_START)
-        for _, line in text_lines.read_lines(path)
-    )
+    """Returns True if there are -DOCSTART- lines."""
+    lines = text_files.read_lines(path)
+    return any(line.startswith(DOCUMENT_START) for _, line in lines)
 
 
 def _read_sentences(path: str, has_documents: bool) -> Iterator[_Sentence]:
-    """Yields the sentences; without documents each is one."""
+    """Yields the sentences; without documents each is its own document."""
     first = None
     has_tabs = False
     document = 0
     rows: list[_Row] = []
-    for number, line in text_lines.read_lines(path):
+    for number, line in text_files.read_lines(path):
         is_start = line.startswith(DOCUMENT_START)
         if is_start or not line.strip(" \t"):
             if rows:
@@ -286,26 +248,21 @@ def _read_sentences(path: str, has_documents: bool) -> Iterator[_Sentence]:
         fields = line.split("\t") if has_tabs else _SPACES.split(line.strip())
         row = _Row(number, fields)
         first = first or row
-        _check_width(row, first, path)
+        if len(first.fields) != len(row.fields):
+            raise UserError(
+                f"{path}, line {row.line} has {len(row.fields)} columns; "
+                f"expected {len(first.fields)}, as on line {first.line}."
+            )
         rows.append(row)
     if rows:
         yield _Sentence(document, rows)
 
 
-def _check_width(row: _Row, first: _Row, path: str) -> None:
-    """Raises if a line has other columns than the file's first one."""
-    if len(first.fields) != len(row.fields):
-        raise UserError(
-            f"{path}, line {row.line} has {len(row.fields)} columns; expected "
-            f"{len(first.fields)}, as on line {first.line}."
-        )
-
-
 def _require_sentence(sentences: Sequence[_Sentence], path: str) -> None:
     if not sentences:
         raise UserError(
-            f"{path} has no sentence: expected a word and its tag on each line,"
-            " and an empty line after each sentence."
+            f"{path} has no sentence. Expected a word and its tag on each line "
+            "and an empty line after each sentence."
         )
 
 
@@ -320,7 +277,7 @@ def _take_header(sentences: list[_Sentence]) -> list[str]:
 
 
 def _lacks_tags(word_column, tag_column, sentences, header) -> bool:
-    """Returns whether there is no column of tags beside that of the words."""
+    """Returns True if there is no tag column besides the word column."""
     if isinstance(tag_column, str):
         return tag_column not in header
     width = len(sentences[0].rows[0].fields)
@@ -340,7 +297,7 @@ def _find_column(column, sentences, header, path) -> int:
     width = len(sentences[0].rows[0].fields)
     if not -width <= column < width:
         raise UserError(
-            f"{path} has no column {column}: its lines have {width} columns, "
+            f"{path} has no column {column}; its lines have {width} columns, "
             f"numbered from 0 to {width - 1}."
         )
     return column % width
@@ -349,7 +306,7 @@ def _find_column(column, sentences, header, path) -> int:
 def _to_example(
     sentence: _Sentence, word_column: int, tag_column: int | None, path: str
 ) -> TaggingExample:
-    """Returns a sentence with its tags as they are in the file."""
+    """Returns a sentence with its tags as in the file."""
     words, tags = [], []
     for line, fields in sentence.rows:
         word = fields[word_column]
@@ -373,3 +330,119 @@ def _to_example(
         sentence.document,
         sentence.rows[0].line,
     )
+
+
+def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
+    """Yields the sentences of a file to predict; tags are not read.
+
+    The ending of the file (before .gz) determines its format:
+
+    - .csv, .jsonl, .json: a table with a column "text" of raw texts or, in
+      .jsonl and .json, "words" of lists of words; one example per row.
+    - .tsv: a table if its first line has a column "text", does not end with a
+      tag, and "text" is not `word_column`; else columns.
+    - .txt: raw text, one example per line. It is columns if a line begins with
+      -DOCSTART-, or if all lines up to the first empty one have the same
+      number of fields, at least two, and end with a tag. So a file of untagged
+      columns needs another ending.
+    - .conll and all others: columns, one example per sentence.
+
+    Args:
+      path: The file.
+      word_column: The column of the words in a file of columns.
+
+    Raises:
+      UserError: If the file is invalid for its ending.
+    """
+    ending = tables.file_ending(path)
+    if (
+        ending in _TABLES
+        or (ending == ".tsv" and _is_table(path, word_column))
+        or (ending == ".txt" and not _has_columns(path))
+    ):
+        yield from _read_table(path)
+    else:
+        yield from read_untagged(path, word_column)
+
+
+def parse_row(row: Any) -> TaggingExample:
+    """Converts a Python value to an example.
+
+    Args:
+      row: A raw text; a list of words; or a mapping with one of these under
+        "text" or "words".
+
+    Raises:
+      UserError: If it is none of these.
+    """
+    value = row
+    if isinstance(row, dict):
+        keys = [key for key in (WORDS, TEXT) if key in row]
+        value = row[keys[0]] if len(keys) == 1 else None
+        if keys == [WORDS] and isinstance(value, str):
+            raise UserError(
+                f'Expected a list under "{WORDS}", which only .jsonl and .json '
+                f'files can hold, or a raw text under "{TEXT}". Received: '
+                f"{value[:80]!r}."
+            )
+    if isinstance(value, str):
+        return from_text(value)
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(word, str) and word.strip() for word in value
+    ):
+        return TaggingExample(tuple(value))
+    raise UserError(
+        "Expected a text, a list of non-empty words, or an object with one of "
+        f'these as "{TEXT}" or "{WORDS}". Received: {str(row)[:80]!r}.'
+    )
+
+
+def from_text(text: str) -> TaggingExample:
+    """Splits a raw text into words with offsets."""
+    words = words_lib.split_words(text)
+    return TaggingExample(
+        tuple(word.text for word in words),
+        offsets=tuple((word.start, word.end) for word in words),
+    )
+
+
+def _read_table(path: str) -> Iterator[TaggingExample]:
+    table = tables.read_table(path)
+    keys = [key for key in (WORDS, TEXT) if key in table.columns]
+    if len(keys) != 1:
+        raise UserError(
+            f'{path} must have a column "{TEXT}" with texts or "{WORDS}" with '
+            f"lists of words. Received: {', '.join(table.columns)}."
+        )
+    for row in table.rows:
+        try:
+            yield parse_row({keys[0]: row.values.get(keys[0])})
+        except UserError as error:
+            raise UserError(f"{path}, line {row.line}: {error}") from error
+
+
+def _is_table(path: str, word_column: int | str) -> bool:
+    """Returns True if a .tsv is a table of raw texts; see `read_inputs`."""
+    for _, line in text_files.read_lines(path):
+        fields = [field.strip() for field in line.split("\t")]
+        return TEXT in fields and word_column != TEXT and not is_tag(fields[-1])
+    return False
+
+
+def _has_columns(path: str) -> bool:
+    """Returns True if a .txt file has columns; see `read_inputs`."""
+    widths = set()
+    for _, line in itertools.islice(
+        text_files.read_lines(path), _NUM_PEEKED_LINES
+    ):
+        if line.startswith(DOCUMENT_START):
+            return True
+        fields = line.split()
+        if not fields:
+            if widths:
+                break
+            continue
+        widths.add(len(fields))
+        if len(fields) < 2 or not is_tag(fields[-1]):
+            return False
+    return len(widths) == 1

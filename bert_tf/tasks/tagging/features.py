@@ -1,7 +1,7 @@
-"""From tagged sentences to the model's inputs, and from its outputs to tags.
+"""Tagging features: windows of tokens with labels, and decoding of tags.
 
-A word is tokenized by itself, and its first piece stands for it (section 5.3
-of the paper): that one has the label, the others none.
+Each word is tokenized independently, and its first token represents it
+(section 5.3 of the paper): this token has the label, the others have none.
 
 Shapes:
   W: number of words of all examples.
@@ -10,8 +10,10 @@ Shapes:
   T: length of a batch.
 """
 
+import collections
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Literal
@@ -19,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.tasks import padded_rows
+from bert_tf.tasks import packed_rows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.tasks.tagging.examples import TaggingExample
@@ -28,29 +30,30 @@ from bert_tf.text.tokenizer import BertTokenizer
 LABEL_IDS = "label_ids"
 LABEL_WEIGHTS = "label_weights"
 
-# The tokenizer is fast for many texts at a time, and this bounds memory.
+# The tokenizer is fast for many texts at once; this bounds memory.
 _WORDS_PER_CALL = 16384
 _NONE = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFeatures:
-    """Windows of pieces, [CLS] ... [SEP], of unequal lengths.
+    """Windows [CLS] tokens [SEP] of unequal lengths, without padding.
 
     Attributes:
-      input_ids: <int32>[sum of lengths], one window after the other.
+      input_ids: <int32>[sum of lengths], the windows concatenated.
       label_ids: <int32>[sum of lengths], -1 where there is no label; None
         without labels.
-      row_splits: <int64>[N + 1], where in them the windows begin and end.
+      row_splits: <int64>[N + 1], the bounds of the windows.
       word_rows: <int32>[W], the window in which a word has the most context,
         -1 if it is in none.
-      word_positions: <int32>[W], where in that window its first piece is.
-      example_splits: <int64>[number of examples + 1], where in the words the
-        examples begin and end.
+      word_positions: <int32>[W], the word's first token in this window.
+      example_splits: <int64>[number of examples + 1], the bounds of the
+        examples' words.
       pad_id: The id of [PAD].
-      num_words_without_piece: How many words are nothing but characters that
-        the tokenizer drops, as control characters. They are tagged O.
-      num_truncated_words: How many words no window reaches. They are tagged O.
+      num_words_without_token: The number of words that consist of characters
+        that the tokenizer drops, as control characters. They are tagged O.
+      num_truncated_words: The number of words behind the last window. They are
+        tagged O.
     """
 
     input_ids: np.ndarray
@@ -60,7 +63,7 @@ class TaggingFeatures:
     word_positions: np.ndarray
     example_splits: np.ndarray
     pad_id: int
-    num_words_without_piece: int
+    num_words_without_token: int
     num_truncated_words: int
 
     def __len__(self) -> int:
@@ -68,25 +71,25 @@ class TaggingFeatures:
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], pieces of each window with [CLS] and [SEP]."""
+        """<int64>[N], tokens of each window with [CLS] and [SEP]."""
         return np.diff(self.row_splits)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the model's inputs, and the labels, for some windows.
 
         Args:
-          indices: <int64>[B], which windows.
-          length: T, at least that of the longest of them.
+          indices: <int64>[B], the windows.
+          length: T, at least the length of the longest window.
 
         Returns:
-          `input_ids`, `input_mask` and `segment_ids` <int32>[B, T], and, where
-          there are labels, `label_ids` <int32>[B, T] and `label_weights`
-          <float32>[B, T], which are 0 where there is none.
+          `input_ids`, `input_mask` and `segment_ids` <int32>[B, T] and, with
+          labels, `label_ids` <int32>[B, T] and `label_weights` <float32>[B, T],
+          which are 0 at tokens without a label.
 
         Raises:
-          ValueError: If one of the windows is longer.
+          ValueError: If a window is longer than `length`.
         """
-        rows = padded_rows.choose(self.row_splits, indices, length)
+        rows = packed_rows.choose_rows(self.row_splits, indices, length)
         batch = rows.inputs(self.input_ids, self.pad_id)
         if self.label_ids is not None:
             labels = rows.place(self.label_ids, _NONE)
@@ -97,9 +100,9 @@ class TaggingFeatures:
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The pieces of all words: word w has `pieces[splits[w]:splits[w + 1]]`."""
+    """The tokens of all words: word w has `ids[splits[w]:splits[w + 1]]`."""
 
-    pieces: np.ndarray
+    ids: np.ndarray
     splits: np.ndarray
 
 
@@ -111,27 +114,27 @@ def convert_examples_to_features(
     context: Literal["document", "sentence"] = "document",
     doc_stride: int | None = 128,
 ) -> TaggingFeatures:
-    """Tokenizes words and puts them into windows.
+    """Tokenizes words and cuts them into windows.
 
-    The windows go over the whole document, or over each sentence by itself.
-    Each begins with a whole word. A word that is in several is labelled, and
-    later read, in the one where it has the most context, which is the rule of
-    _check_is_max_context (run_squad.py:383-417 of the original).
+    Windows cover a whole document, or each sentence separately, and begin with
+    a whole word. A word in several windows is labeled and predicted in the
+    window where it has the most context, by the rule of _check_is_max_context
+    (run_squad.py:383-417 of the original).
 
     Args:
-      examples: The sentences, those of a document after each other.
+      examples: The sentences; those of a document are consecutive.
       tokenizer: The tokenizer.
-      max_seq_length: The most pieces of a window, with [CLS] and [SEP].
-      labels: The names of the labels in the order of their ids; None leaves
-        the examples' tags unread. A tag that is none of them has no label.
-      context: What a window may reach over.
-      doc_stride: How many pieces further each window begins, at most; None
-        for one window only, so that words behind it are lost.
+      max_seq_length: The maximum number of tokens in a window, with [CLS] and
+        [SEP].
+      labels: The names of the labels in the order of their ids; None ignores
+        the examples' tags. Other tags have no label.
+      context: The unit that a window may span.
+      doc_stride: The maximum distance between the starts of windows, in
+        tokens; None for a single window, which drops the words behind it.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a piece, `doc_stride`
-        would leave pieces out, or `labels` are asked for where there are no
-        tags.
+      UserError: If `max_seq_length` leaves no room for a token, `doc_stride`
+        skips tokens, or there are `labels` but no tags.
     """
     room = max_seq_length - 2
     _check_lengths(max_seq_length, doc_stride)
@@ -142,7 +145,7 @@ def convert_examples_to_features(
     example_splits = _splits([len(example.words) for example in examples])
     spans: list[tuple[int, int]] = []
     for first, end in _units(examples, example_splits, context):
-        # Their number and their first pieces; a word may have no piece.
+        # The words with tokens, and their first tokens.
         numbers = first + np.flatnonzero(lengths[first:end])
         if not numbers.size:
             continue
@@ -153,13 +156,13 @@ def convert_examples_to_features(
         word_rows[numbers] = np.where(rows < 0, rows, rows + len(spans))
         word_positions[numbers] = starts - begins + 1
         spans.extend(unit_spans)
-    ids, row_splits = _gather_windows(words.pieces, spans, tokenizer)
+    ids, row_splits = _gather_windows(words.ids, spans, tokenizer)
     label_ids = None
-    found = word_rows != _NONE
+    is_covered = word_rows != _NONE
     if labels is not None:
         label_ids = np.full(len(ids), _NONE, np.int32)
-        places = row_splits[word_rows[found]] + word_positions[found]
-        label_ids[places] = _convert_tags(examples, labels)[found]
+        places = row_splits[word_rows[is_covered]] + word_positions[is_covered]
+        label_ids[places] = _convert_tags(examples, labels)[is_covered]
     return TaggingFeatures(
         ids,
         label_ids,
@@ -169,7 +172,7 @@ def convert_examples_to_features(
         example_splits,
         tokenizer.vocabulary.pad_id,
         int(np.sum(lengths == 0)),
-        int(np.sum(~found & (lengths > 0))),
+        int(np.sum(~is_covered & (lengths > 0))),
     )
 
 
@@ -178,12 +181,12 @@ def decode_tags(
     predictions: Sequence[np.ndarray],
     labels: Sequence[str],
 ) -> list[tuple[str, ...]]:
-    """Returns the predicted tags of each example, one for each word.
+    """Returns the predicted tags of each example, one per word.
 
     Args:
-      features: What was predicted for.
-      predictions: N arrays <int>[at least the window's length], the ids of the
-        labels predicted for each position of each window.
+      features: The features.
+      predictions: N arrays <int>[at least the window's length], the predicted
+        label ids at each position of each window.
       labels: The names of the labels.
     """
     tags = []
@@ -202,6 +205,44 @@ def decode_tags(
     ]
 
 
+def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
+    """Returns the labels of examples: O, then B- and I- of each type.
+
+    Each type has both labels, and types are sorted by name, so the list
+    depends only on the types.
+
+    Raises:
+      UserError: If there is no entity.
+    """
+    types = sorted(
+        {tag[2:] for x in examples for tag in x.tags or () if tag != OUTSIDE}
+    )
+    if not types:
+        raise UserError(
+            "Expected entities to learn, in tags such as B-PER. Received: no "
+            "tag but O."
+        )
+    return [OUTSIDE, *(f"{x}-{name}" for name in types for x in "BI")]
+
+
+def count_unknown_types(
+    examples: Iterable[TaggingExample], labels: Sequence[str]
+) -> dict[str, int]:
+    """Counts the entities whose type has no label, by type.
+
+    They cannot be predicted and count as missed.
+    """
+    known = set(labels)
+    return dict(
+        collections.Counter(
+            tag[2:]
+            for example in examples
+            for tag in example.tags or ()
+            if tag.startswith("B-") and tag not in known
+        )
+    )
+
+
 def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:
     if max_seq_length < 3:
         raise UserError(
@@ -209,8 +250,8 @@ def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:
         )
     if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
         raise UserError(
-            "`doc_stride` must lie between 1 and `max_seq_length` - 2, or "
-            f"pieces between windows are lost. Received: {doc_stride} with "
+            "`doc_stride` must be between 1 and `max_seq_length` - 2 so that "
+            f"no tokens are skipped. Received: {doc_stride} with "
             f"max_seq_length={max_seq_length}."
         )
 
@@ -222,21 +263,21 @@ def _splits(lengths: Sequence[int]) -> np.ndarray:
 def _tokenize(
     examples: Sequence[TaggingExample], tokenizer: BertTokenizer
 ) -> _Words:
-    """Tokenizes each word by itself, and each once."""
+    """Tokenizes each distinct word once."""
     numbers: dict[str, int] = {}
     order = [
         numbers.setdefault(word, len(numbers))
         for example in examples
         for word in example.words
     ]
-    known = list(numbers)
-    pieces = []
-    for start in range(0, len(known), _WORDS_PER_CALL):
-        ids = tokenizer.tokenize(known[start : start + _WORDS_PER_CALL])
+    distinct = list(numbers)
+    word_ids = []
+    for start in range(0, len(distinct), _WORDS_PER_CALL):
+        ids = tokenizer.tokenize(distinct[start : start + _WORDS_PER_CALL])
         values = ids.flat_values.numpy()
         splits = ids.row_splits.numpy().tolist()
-        pieces.extend(values[a:b] for a, b in itertools.pairwise(splits))
-    ordered = [pieces[number] for number in order]
+        word_ids.extend(values[a:b] for a, b in itertools.pairwise(splits))
+    ordered = [word_ids[number] for number in order]
     return _Words(
         np.concatenate([np.zeros([0], np.int32), *ordered]),
         _splits([len(x) for x in ordered]),
@@ -244,16 +285,16 @@ def _tokenize(
 
 
 def _units(examples, example_splits, context) -> Iterator[tuple[int, int]]:
-    """Yields the words, from first to end, that may share a window."""
+    """Yields the ranges of words, first and end, that may share a window."""
     if context == "sentence":
         yield from itertools.pairwise(example_splits.tolist())
         return
 
-    def document_of(number):
+    def document_key(number):
         document = examples[number].document
         return (document, number if document == ALONE else ALONE)
 
-    documents = itertools.groupby(range(len(examples)), key=document_of)
+    documents = itertools.groupby(range(len(examples)), key=document_key)
     for _, group in documents:
         members = list(group)
         yield (
@@ -265,13 +306,13 @@ def _units(examples, example_splits, context) -> Iterator[tuple[int, int]]:
 def _windows(
     starts: np.ndarray, end: int, room: int, stride: int | None
 ) -> list[tuple[int, int]]:
-    """Returns where windows over a unit's pieces begin and end.
+    """Returns the bounds of windows over a unit's tokens.
 
     Args:
-      starts: <int64>[words], where the first piece of each word is.
-      end: Where the unit ends.
-      room: The most pieces of a window.
-      stride: The most pieces between two beginnings, or None for one window.
+      starts: <int64>[words], the first token of each word.
+      end: The end of the unit.
+      room: The maximum number of tokens in a window.
+      stride: The maximum distance between starts, or None for one window.
     """
     spans = []
     word = 0
@@ -281,7 +322,7 @@ def _windows(
         if stride is None or spans[-1][1] == end:
             break
         following = np.searchsorted(starts, begin + stride, side="right") - 1
-        # One word may have more pieces than the stride.
+        # A word may have more tokens than the stride.
         word = max(int(following), word + 1)
     return spans
 
@@ -289,7 +330,7 @@ def _windows(
 def _most_context(
     starts: np.ndarray, spans: Sequence[tuple[int, int]]
 ) -> np.ndarray:
-    """Returns <int64>[words], each word's best window, or -1."""
+    """Returns the window with the most context for each word, or -1."""
     best = np.full(len(starts), -1.0)
     rows = np.full(len(starts), _NONE)
     for row, (begin, end) in enumerate(spans):
@@ -303,16 +344,16 @@ def _most_context(
 
 
 def _gather_windows(
-    pieces: np.ndarray,
+    token_ids: np.ndarray,
     spans: Sequence[tuple[int, int]],
     tokenizer: BertTokenizer,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [CLS] ... [SEP] of each window, and where each begins."""
+    """Returns [CLS] tokens [SEP] of all windows, and the windows' bounds."""
     first = np.array([tokenizer.vocabulary.cls_id], np.int32)
     last = np.array([tokenizer.vocabulary.sep_id], np.int32)
     parts = [np.zeros([0], np.int32)]
     for begin, end in spans:
-        parts += [first, pieces[begin:end], last]
+        parts += [first, token_ids[begin:end], last]
     lengths = [end - begin + 2 for begin, end in spans]
     return np.concatenate(parts), _splits(lengths)
 

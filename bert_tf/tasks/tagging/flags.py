@@ -1,4 +1,4 @@
-"""From the flags of run/finetune_tagger.py to the task they mean."""
+"""Builds the tagging task from flags."""
 
 import itertools
 import os
@@ -14,9 +14,10 @@ from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.flags.tagger import require_tagger_columns
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.task import TaggingTask
 
-# What files in --data_dir may be called.
+# The possible names of files in --data_dir, without ending.
 _STEMS = {
     task_lib.TRAIN: ("train",),
     task_lib.DEV: ("dev", "valid", "validation", "devel"),
@@ -33,17 +34,16 @@ _ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
 def build_task(
     config: TaggerConfig, stored_task: Mapping[str, Any] | None
 ) -> TaggingTask:
-    """Returns the task that the flags mean.
+    """Returns the task of the flags.
 
     Args:
       config: The flags.
-      stored_task: When nothing is trained, what task.json of the model says;
-        its labels, head and approach count, and its columns, context and
-        stride where the flags do not say them.
+      stored_task: Without training, the contents of the model's task.json; its
+        labels, head and approach are used, and its columns, context and stride
+        are the defaults.
 
     Raises:
-      UserError: If a file is missing or not what it should be, or the model
-        is no tagger.
+      UserError: If a file is missing or invalid, or the model is not a tagger.
     """
     files = _files(config)
     reading = _reading(config, stored_task or {})
@@ -57,14 +57,14 @@ def build_task(
         data = tagging_examples.read_examples(
             files[task_lib.TRAIN], reading["word_column"], reading["tag_column"]
         )
-        labels = tagging_examples.collect_labels(data.examples)
-        _warn_of_context(config, data, files[task_lib.TRAIN])
+        labels = tagging_features.collect_labels(data.examples)
+        _warn_without_documents(config, data, files[task_lib.TRAIN])
     else:
         labels = stored_task.get("labels")
         if stored_task.get("kind") != TaggingTask.kind or not labels:
             raise UserError(
-                "Without --do_train a tagger is needed that says what its tags "
-                "are called. Received: a model of kind="
+                "Without --do_train the model must be a tagger with the names "
+                "of its tags. Received: a model of kind="
                 f"{stored_task.get('kind')!r} with labels={labels!r}."
             )
         form = {name: stored_task[name] for name in form if name in stored_task}
@@ -83,22 +83,22 @@ def build_task(
 
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns columns, context and stride: the flags', else the model's."""
-    given = {
+    """Returns columns, context and stride, from the flags or the model."""
+    flags = {
         "word_column": config.parse_column("word_column"),
         "tag_column": config.parse_column("tag_column"),
         "context": config.context,
         "doc_stride": config.doc_stride,
     }
     reading = {}
-    for name, flag in given.items():
+    for name, flag in flags.items():
         candidates = (flag, stored.get(name), getattr(TaggingTask, name))
         reading[name] = next((x for x in candidates if x is not None), None)
     require_tagger_columns(reading["word_column"], reading["tag_column"])
     return reading
 
 
-def _warn_of_context(
+def _warn_without_documents(
     config: TaggerConfig, data: tagging_examples.TaggingData, path: str
 ) -> None:
     if config.context == "document" and not data.has_documents:
@@ -110,12 +110,12 @@ def _warn_of_context(
 
 
 def _files(config: TaggerConfig) -> dict[str, str]:
-    """Returns split to file, of the splits that are asked for."""
-    files = {}
-    for kind in config.asked_kinds():
-        given = getattr(config, f"{kind}_file")
-        files[kind] = given or find_file(config.data_dir, kind)
-    return files
+    """Returns the files of the requested splits, by split."""
+    return {
+        kind: getattr(config, f"{kind}_file")
+        or find_file(config.data_dir, kind)
+        for kind in config.requested_splits()
+    }
 
 
 def find_file(folder: str, kind: str) -> str:
@@ -135,12 +135,12 @@ def find_file(folder: str, kind: str) -> str:
         for name in names
         for packed in ("", ".gz")
     ]
-    found = [path for path in paths if tf.io.gfile.exists(path)]
-    if len(found) != 1:
+    existing = [path for path in paths if tf.io.gfile.exists(path)]
+    if len(existing) != 1:
         raise UserError(
             f"--data_dir must have one file of the {kind} set, for instance "
-            f"{names[0]}, {names[1]} or {names[2]}. Received: "
-            f"{', '.join(found) or 'none of them'} in {folder}; or name it "
-            f"with --{kind}_file."
+            f"{names[0]}, {names[1]} or {names[2]}, or name it with "
+            f"--{kind}_file. Received: "
+            f"{', '.join(existing) or 'none of them'} in {folder}."
         )
-    return found[0]
+    return existing[0]

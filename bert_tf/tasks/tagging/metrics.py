@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of entities, as conlleval and seqeval count them."""
+"""Entity-level precision, recall and F1, as in conlleval and seqeval."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from seqeval.metrics import sequence_labeling
 
 
 class Entity(NamedTuple):
-    """An entity of a sentence: its type, its first word and the last one's."""
+    """An entity of a sentence: its type, its first word and its last word."""
 
     type: str
     start: int
@@ -19,13 +19,12 @@ class Entity(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EntityScore:
-    """How entities were found; all of them, or those of one type.
+    """Entity counts and scores, of all entities or of one type.
 
     Attributes:
-      num_references: Entities that there are.
-      num_predictions: Entities that were predicted.
-      num_correct: Predictions with type, first and last word as they should
-        be.
+      num_references: The number of reference entities.
+      num_predictions: The number of predicted entities.
+      num_correct: Predictions with the correct type, first and last word.
     """
 
     num_references: int
@@ -34,17 +33,17 @@ class EntityScore:
 
     @property
     def precision(self) -> float:
-        """Part of the predictions that is correct, 0 if there are none."""
+        """The share of predictions that are correct, 0 if there are none."""
         return self.num_correct / max(self.num_predictions, 1)
 
     @property
     def recall(self) -> float:
-        """Part of the entities that was found, 0 if there are none."""
+        """The share of references that are predicted, 0 if there are none."""
         return self.num_correct / max(self.num_references, 1)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """The harmonic mean of precision and recall."""
         total = self.num_predictions + self.num_references
         return 2 * self.num_correct / max(total, 1)
 
@@ -55,9 +54,9 @@ class TaggingScore:
 
     Attributes:
       overall: All entities together (micro average).
-      by_type: Type to its score, in the order of their names; types that are
-        only predicted are there too.
-      accuracy: Part of the words with the right tag.
+      by_type: Type to its score, sorted by name, including types that are only
+        predicted.
+      accuracy: The share of words with the correct tag.
     """
 
     overall: EntityScore
@@ -65,24 +64,24 @@ class TaggingScore:
     accuracy: float
 
     def rows(self) -> list[tuple[str, EntityScore]]:
-        """Returns the rows of a table: each type, and "overall" at the end."""
+        """Returns the rows of a table: each type, then "overall"."""
         return [*self.by_type.items(), ("overall", self.overall)]
 
 
 def find_entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
-    """Returns the entities that a sentence's tags make, in their order.
+    """Returns the entities in a sentence's tags, in order.
 
     Args:
       tags: IOB tags.
-      strict: Whether an entity must begin with B-. Else, as for conlleval, an
-        I- that follows no tag of its type begins one too.
+      strict: Whether an entity must begin with B-. Otherwise, as in conlleval,
+        an I- that follows no tag of its type begins one too.
     """
     if not strict:
-        found = sequence_labeling.get_entities(list(tags))
-        return [Entity(kind, start, end) for kind, start, end in found]
-    (found,) = scheme.Entities([list(tags)], scheme.IOB2).entities
-    # Ends of seqeval's strict entities are exclusive.
-    return [Entity(x.tag, x.start, x.end - 1) for x in found]
+        entities = sequence_labeling.get_entities(list(tags))
+        return [Entity(kind, start, end) for kind, start, end in entities]
+    (entities,) = scheme.Entities([list(tags)], scheme.IOB2).entities
+    # The ends of seqeval's strict entities are exclusive.
+    return [Entity(x.tag, x.start, x.end - 1) for x in entities]
 
 
 def score(
@@ -93,33 +92,33 @@ def score(
     """Scores predicted tags.
 
     Args:
-      references: The tags of each sentence as they should be.
-      predictions: The predicted ones.
+      references: The correct tags of each sentence.
+      predictions: The predicted tags of each sentence.
       strict: As for `find_entities`.
 
     Raises:
-      ValueError: If a sentence has another number of predictions.
+      ValueError: If a sentence has more or fewer predictions than references.
     """
     counts = {
         name: collections.Counter()
         for name in ("references", "predictions", "correct")
     }
-    num_words = num_right = 0
-    for number, (wanted, received) in enumerate(
+    num_words = num_correct = 0
+    for number, (expected, actual) in enumerate(
         zip(references, predictions, strict=True)
     ):
-        if len(wanted) != len(received):
+        if len(expected) != len(actual):
             raise ValueError(
-                f"Expected {len(wanted)} tags for sentence {number}. Received: "
-                f"{len(received)}."
+                f"Expected {len(expected)} tags for sentence {number}. "
+                f"Received: {len(actual)}."
             )
-        num_words += len(wanted)
-        num_right += sum(map(str.__eq__, wanted, received))
-        there = set(find_entities(wanted, strict))
-        found = set(find_entities(received, strict))
-        counts["references"].update(x.type for x in there)
-        counts["predictions"].update(x.type for x in found)
-        counts["correct"].update(x.type for x in there & found)
+        num_words += len(expected)
+        num_correct += sum(map(str.__eq__, expected, actual))
+        reference = set(find_entities(expected, strict))
+        predicted = set(find_entities(actual, strict))
+        counts["references"].update(x.type for x in reference)
+        counts["predictions"].update(x.type for x in predicted)
+        counts["correct"].update(x.type for x in reference & predicted)
     types = sorted(set(counts["references"]) | set(counts["predictions"]))
     return TaggingScore(
         EntityScore(*(counter.total() for counter in counts.values())),
@@ -127,5 +126,5 @@ def score(
             name: EntityScore(*(counter[name] for counter in counts.values()))
             for name in types
         },
-        num_right / max(num_words, 1),
+        num_correct / max(num_words, 1),
     )

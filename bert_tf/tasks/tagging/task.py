@@ -1,8 +1,7 @@
-"""Names of entities, and whatever else has a tag for each word.
+"""The tagging task: a tag for each word, as in named entity recognition.
 
-Section 5.3 of the paper: each word's first piece is classified, without a CRF,
-in a window with as much of its document as there is room for; fine-tuned, or
-feature-based.
+Section 5.3 of the paper: each word's first token is classified, without a CRF,
+in a window with as much of its document as fits; fine-tuned or feature-based.
 
 Shapes:
   N: rows of features, which are windows.
@@ -31,7 +30,6 @@ from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
-from bert_tf.tasks.tagging import inputs as tagging_inputs
 from bert_tf.tasks.tagging import metrics as tagging_metrics
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import TaggingExample
@@ -41,7 +39,7 @@ from bert_tf.tasks.tagging.features import TaggingFeatures
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
-# Stands for a label where logits are not finite.
+# Replaces a label where logits are not finite.
 _BROKEN = -1
 
 Prediction = tuple[str, ...]
@@ -49,23 +47,22 @@ Prediction = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingTask(task.Task):
-    """A tag for each word of a sentence.
+    """Predicts a tag for each word of a sentence.
 
-    A prediction is the tags of an example, in IOB2 where those of the training
-    data were IOB.
+    A prediction is a tuple with an example's tags, in IOB2.
 
     Attributes:
       labels: The tags in the order of their ids.
-      word_column: Which column of a file has the words, see
+      word_column: The column of the words in a file, see
         `tagging_examples.read_examples`.
-      tag_column: The same for the tags.
-      context: What a window may reach over: "document" or "sentence".
-      doc_stride: How many pieces further each window begins; 0 for one window
-        only; None for half of `max_seq_length`.
+      tag_column: The column of the tags.
+      context: The unit that a window may span: "document" or "sentence".
+      doc_stride: The distance between the starts of windows, in tokens; 0 for
+        a single window; None for half of `max_seq_length`.
       head: "linear" or "bilstm".
       approach: "fine_tuning" or "feature_based".
-      layer_combination: Of "feature_based": what is taken of the encoder.
-      lstm_size: Units a direction of BiLSTMs; None for the model's default.
+      layer_combination: For "feature_based", the encoder layers that are used.
+      lstm_size: Units per direction of BiLSTMs; None for the model's default.
       head_dropout_prob: Dropout before the classification layer.
     """
 
@@ -84,11 +81,11 @@ class TaggingTask(task.Task):
 
     @property
     def metric(self) -> str:
-        """F1 of entities."""
+        """The F1 of entities."""
         return "f1"
 
     def read(self, split: str) -> Sequence[TaggingExample]:
-        """Reads the sentences of a split; those of a test set may lack tags."""
+        """Reads the sentences of a split; a test set may lack tags."""
         path = self.files[split]
         data = tagging_examples.read_examples(
             path,
@@ -98,19 +95,19 @@ class TaggingTask(task.Task):
         )
         if data.num_changed_tags:
             logging.info(
-                "%s: its tags are %s; %d of them are others in IOB2, which "
-                "is what is learnt.",
+                "%s: its tags are %s and are converted to IOB2, which changes "
+                "%d of them.",
                 path,
                 data.scheme,
                 data.num_changed_tags,
             )
-        unknown = tagging_examples.count_unknown_types(
+        unknown = tagging_features.count_unknown_types(
             data.examples, self.labels
         )
         if unknown:
             logging.warning(
-                "%s: %d entities have types that the model has no label for; "
-                "they count as missed: %s.",
+                "%s: %d entities have types without a label in the model and "
+                "count as missed: %s.",
                 path,
                 sum(unknown.values()),
                 ", ".join(f"{name} ({n})" for name, n in unknown.items()),
@@ -120,9 +117,9 @@ class TaggingTask(task.Task):
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int
     ) -> int:
-        """Returns how many windows hold `batch_size` sentences.
+        """Returns the number of windows that hold `batch_size` sentences.
 
-        So a run has as many steps with documents as with single sentences.
+        So training takes as many steps with documents as with sentences.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -132,24 +129,24 @@ class TaggingTask(task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> TaggingFeatures:
-        """Makes windows over documents or sentences; says which words lack."""
+        """Converts sentences to windows; logs the words that are dropped."""
         features = tagging_features.convert_examples_to_features(
             examples,
             tokenizer,
             self.max_seq_length,
-            self.labels if self.is_labelled(examples) else None,
+            self.labels if self.is_labeled(examples) else None,
             self.context,
             self.stride,
         )
-        for count, why in (
+        for count, reason in (
             (
                 features.num_truncated_words,
                 f"are behind --max_seq_length={self.max_seq_length}; a "
-                "--doc_stride above 0 would make windows of them",
+                "--doc_stride above 0 would add windows for them",
             ),
             (
-                features.num_words_without_piece,
-                "are nothing but characters that the tokenizer drops",
+                features.num_words_without_token,
+                "have only characters that the tokenizer drops",
             ),
         ):
             if count:
@@ -157,20 +154,20 @@ class TaggingTask(task.Task):
                     "%d of %d words %s. They are tagged O.",
                     count,
                     features.example_splits[-1],
-                    why,
+                    reason,
                 )
         return features
 
     @property
     def stride(self) -> int | None:
-        """How many pieces further each window begins; None for one window."""
+        """The distance between windows in tokens; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
         # A model may read less than it was trained for.
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns labels, head and approach."""
+        """Returns the labels, the head and the approach."""
         return {
             "labels": self.labels,
             "head": self.head,
@@ -189,7 +186,7 @@ class TaggingTask(task.Task):
         )
 
     def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[B, T], 1 for the pieces that have a label."""
+        """Returns <float32>[B, T], 1 for the tokens that have a label."""
         return batch[LABEL_WEIGHTS]
 
     def soft_targets(
@@ -200,13 +197,13 @@ class TaggingTask(task.Task):
         return (task.SoftTargets(outputs["logits"], "choice"),)
 
     def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[B, T], 1 for the pieces that stand for a word."""
+        """Returns <float32>[B, T], 1 for the first token of each word."""
         return batch[LABEL_WEIGHTS]
 
     def featurize_unlabeled(
         self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
     ) -> TaggingFeatures:
-        """Makes windows whose weights say which pieces stand for a word."""
+        """Converts sentences to windows with weights for each word's token."""
         any_tag = self.labels[0]
         return self.featurize(
             [
@@ -216,7 +213,9 @@ class TaggingTask(task.Task):
             tokenizer,
         )
 
-    def outputs(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def select_outputs(
+        self, outputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         """Returns the ids of the best labels, <int32>[B, T]."""
         logits = outputs["logits"]
         is_finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
@@ -235,19 +234,19 @@ class TaggingTask(task.Task):
         Raises:
           NotFiniteError: If the model computes numbers that are not finite.
         """
-        del examples, tokenizer  # The features know what belongs to whom.
+        del examples, tokenizer  # The features have all that is needed.
         ids = outputs.get(_TAG_IDS, ())
         if any((row == _BROKEN).any() for row in ids):
             raise NotFiniteError(task.NOT_FINITE)
         return tagging_features.decode_tags(features, ids, self.labels)
 
-    def describe(
+    def prediction_to_json(
         self, example: TaggingExample, prediction: Prediction
     ) -> dict[str, Any]:
-        """Returns words, tags, and where in the raw text the words are.
+        """Returns words, tags, and the words' offsets in the raw text.
 
-        `offsets` are [start, end] in characters, end exclusive; None where
-        there is no raw text, as with words in columns.
+        `offsets` are [start, end] in characters, end exclusive; None without
+        raw text, as for words in columns.
         """
         offsets = example.offsets
         return {
@@ -256,8 +255,8 @@ class TaggingTask(task.Task):
             "offsets": None if offsets is None else [list(x) for x in offsets],
         }
 
-    def is_labelled(self, examples: Sequence[TaggingExample]) -> bool:
-        """Returns whether the examples have tags."""
+    def is_labeled(self, examples: Sequence[TaggingExample]) -> bool:
+        """Returns True if the examples have tags."""
         return bool(examples) and examples[0].tags is not None
 
     def score(
@@ -288,14 +287,15 @@ class TaggingTask(task.Task):
     ) -> None:
         r"""Writes predictions in columns, and the scores of each type.
 
-        <split>_predictions.conll has word, right tag if there is one, and
-        predicted tag between tabs, which conlleval reads with -d '\t'.
+        <split>_predictions.conll has the word, the correct tag if there is
+        one, and the predicted tag, separated by tabs. conlleval reads it with
+        -d '\t'.
         """
         files.write_text(
             os.path.join(output_dir, f"{split}_predictions.conll"),
             _to_columns(examples, predictions),
         )
-        if not self.is_labelled(examples):
+        if not self.is_labeled(examples):
             return
         prefix = "" if split == task.DEV else f"{split}_"
         path = os.path.join(output_dir, f"{prefix}entity_scores")
@@ -307,25 +307,25 @@ class TaggingTask(task.Task):
         )
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
-        """Yields the sentences of a file; see `tagging_inputs`."""
-        yield from tagging_inputs.read_inputs(path, self.word_column)
+        """Yields the sentences of a file; see `tagging_examples`."""
+        yield from tagging_examples.read_inputs(path, self.word_column)
 
     def must_share_chunk(
         self, first: TaggingExample, second: TaggingExample
     ) -> bool:
-        """Returns whether two sentences are context of each other."""
+        """Returns True if two sentences are in the same document."""
         return (
             self.context == "document"
             and first.document != ALONE
             and first.document == second.document
         )
 
-    def parse(self, row: Any) -> TaggingExample:
-        """Returns the sentence of a text, of words, or of an object."""
-        return tagging_inputs.parse(row)
+    def example_from_row(self, row: Any) -> TaggingExample:
+        """Converts a text, a list of words, or an object to a sentence."""
+        return tagging_examples.parse_row(row)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what task.json keeps."""
+        """Returns the contents of task.json."""
         names = (
             "name",
             "max_seq_length",
@@ -345,10 +345,10 @@ class TaggingTask(task.Task):
     def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
         """Returns the task of a model directory."""
         names = {field.name for field in dataclasses.fields(cls)}
-        known = {name: values[name] for name in names if name in values}
+        stored = {name: values[name] for name in names if name in values}
         return cls(
             **{"name": "custom"}
-            | known
+            | stored
             | {"labels": tuple(values["labels"]), "files": {}}
         )
 

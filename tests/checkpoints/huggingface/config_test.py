@@ -34,11 +34,11 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (["BertModel", "BertForMaskedLM"],), ([["BertModel"]],), ("BertModel",)
     )
-    def test_what_is_not_one_class(self, names):
+    def test_architectures_must_name_one_class(self, names):
         self.write_all(architectures=names)
         self.assert_refused("`architectures` must name one of")
 
-    def test_old_configs_name_neither(self):
+    def test_old_configs_without_model_type_and_class(self):
         self.write_all(
             "BertForPreTraining", architectures="absent", model_type="absent"
         )
@@ -79,7 +79,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ("tanh", "tanh", "tanh"),
         ("linear", "linear", "linear"),
     )
-    def test_activations_are_translated_and_said(self, theirs, ours, back):
+    def test_activations_are_translated_with_a_note(self, theirs, ours, back):
         self.write_all(hidden_act=theirs)
         stored = self.read()
         self.assertEqual(stored.config.hidden_act, ours)
@@ -89,11 +89,12 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         is_gelu = ours.startswith("gelu")
         form = "exact" if ours == "gelu_erf" else "tanh"
-        for said in (stored.report.notes, sentences):
+        for notes in (stored.report.notes, sentences):
             self.assertEqual(
-                is_gelu, f'"{theirs}"' in str(said) or f'"{back}"' in str(said)
+                is_gelu,
+                f'"{theirs}"' in str(notes) or f'"{back}"' in str(notes),
             )
-            self.assertEqual(is_gelu, form in str(said))
+            self.assertEqual(is_gelu, form in str(notes))
 
     @parameterized.parameters("silu", "gelu_10", "quick_gelu", None, 3)
     def test_other_activations_are_refused(self, name):
@@ -110,11 +111,11 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ("quantization_config", {"quant_method": "bitsandbytes"}),
         ("auto_map", {"AutoModel": "modeling_x.XModel"}),
     )
-    def test_what_computes_something_else_is_refused(self, key, value):
+    def test_settings_that_change_the_computation_are_refused(self, key, value):
         self.write_all(**{key: value})
         self.assert_refused(f"something else than BERT: {key}=")
 
-    def test_what_is_off_is_not_refused_and_other_keys_are_listed(self):
+    def test_inactive_settings_pass_and_other_keys_are_listed(self):
         self.write_all(
             position_embedding_type="absolute",
             is_decoder=False,
@@ -161,7 +162,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_refused("`problem_type` must be one of")
 
-    def test_labels_nobody_named(self):
+    def test_default_labels(self):
         self.write_all("BertForTokenClassification")
         self.assertEqual(
             self.read().task["labels"], ["LABEL_0", "LABEL_1", "LABEL_2"]
@@ -184,7 +185,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         (["a", "b", "c"], "must be the numbers from 0 on"),
         ({}, "must be the numbers from 0 on"),
     )
-    def test_labels_that_do_not_fit(self, names, message):
+    def test_wrong_labels_are_refused(self, names, message):
         self.write_all("BertForSequenceClassification", id2label=names)
         self.assert_refused(message)
 

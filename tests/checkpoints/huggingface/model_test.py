@@ -38,7 +38,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(huggingface.recognizes("/nowhere"))
 
     def _shard(self, suffix="safetensors"):
-        """Splits the weights over two files; returns the index."""
+        """Splits the weights into two files; returns the index."""
         self.write_all()
         self.remove("model.safetensors")
         values = case.make_values()
@@ -88,7 +88,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ('{"weight_map": {"a": "../b.safetensors"}}',),
         ('{"weight_map": {"a": 3}}',),
     )
-    def test_an_index_that_is_none(self, contents):
+    def test_an_index_without_a_weight_map(self, contents):
         self._shard()
         self.write("model.safetensors.index.json", contents)
         self.assert_refused("must hold `weight_map`")
@@ -103,14 +103,14 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "pytorch_model.bin", "pytorch_model.bin.index.json"
     )
-    def test_pytorch_files_take_pytorch(self, name):
+    def test_pytorch_files_need_pytorch(self, name):
         self.write_all()
         self.remove("model.safetensors")
         self.write(name, {"weight_map": {"a": "pytorch_model-1.bin"}})
         self.write("pytorch_model-1.bin", b"")
         self.assertTrue(huggingface.recognizes(self.path))
         with mock.patch.dict(sys.modules, {"torch": None}):
-            self.assert_refused("takes PyTorch, which is not installed; `pip")
+            self.assert_refused("needs PyTorch, which is not installed; `pip")
 
     def test_no_weights(self):
         self.write_all()
@@ -154,7 +154,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         stored = self.read()
         return dataclasses.replace(stored, **changes)
 
-    def test_heads_without_a_place_are_said(self):
+    def test_sentences_name_heads_that_are_not_carried(self):
         stored = self._stored(task={"kind": "masked_lm", "max_seq_length": 6})
         path, sentences = self.written(stored)
         written = safetensors.numpy.load_file(
@@ -169,7 +169,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn("no place for max_seq_length of the task", text)
 
-    def test_the_optimizers_state_is_said_to_stay(self):
+    def test_sentence_on_the_optimizer_state(self):
         state = {"global_step": np.int64(7)}
         stored = self._stored(optimizer_state=Tensors.from_arrays(state))
         _, sentences = self.written(stored)
@@ -208,17 +208,17 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
                 )
         self.assertEqual(
             [(x["id"], x["content"]) for x in values["added_tokens"]],
-            list(enumerate(case.PIECES[:5])),
+            list(enumerate(case.TOKENS[:5])),
         )
         self.assertEqual(case.read_json(path, "config.json")["pad_token_id"], 0)
 
     @parameterized.parameters(
-        ("left_to_right", "reads in both directions"),
+        ("left_to_right", "is bidirectional"),
         ("labels", "as many different names as the classifier has rows, 3"),
         ("pooler", "lacks bert/pooler, which Hugging Face's BertForSequence"),
         ("vocabulary", "has 18 lines, but `vocab_size`"),
     )
-    def test_what_does_not_fit_is_refused_before_writing(self, fault, message):
+    def test_refuses_before_writing(self, fault, message):
         stored = self._stored("BertForSequenceClassification")
         changes = {
             "left_to_right": {
@@ -228,7 +228,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             "pooler": {
                 "weights": stored.weights.select(lambda n: "pooler" not in n)
             },
-            "vocabulary": {"vocabulary": Vocabulary(case.PIECES[:-1])},
+            "vocabulary": {"vocabulary": Vocabulary(case.TOKENS[:-1])},
         }[fault]
         stored = dataclasses.replace(stored, **changes)
         path = self.create_tempdir().full_path
@@ -237,7 +237,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(path))
 
     def test_holds_one_tensor_at_a_time(self):
-        """Reads of the source come between writes, not before them."""
+        """Source tensors are read between writes, not before them."""
         stored = self._stored()
         reads = []
 

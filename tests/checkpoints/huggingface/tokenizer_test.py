@@ -28,12 +28,12 @@ class TokenizerTest(
             "strip_accents": ours_accents,
             "preserve_special_tokens": False,
             "normalization": "original",
-            "vocabulary_hash": Vocabulary(case.PIECES).hash,
+            "vocabulary_hash": Vocabulary(case.TOKENS).hash,
         }
         stored = self.read()
         self.assertEqual(stored.tokenizer_settings, expected)
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
-        # And the same from what is written, with and without each file.
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
+        # Round trip, also without one of the files.
         self.path, _ = self.written(stored)
         self.assertEqual(self.read().tokenizer_settings, expected)
         self.remove("tokenizer_config.json")
@@ -42,16 +42,16 @@ class TokenizerTest(
         self.assertEqual(self.read().tokenizer_settings, expected)
 
     def test_tokenizer_json_alone(self):
-        """As version 5 of transformers saves it."""
+        """Version 5 of transformers saves only this file."""
         self.write_all()
         self.remove("vocab.txt")
         self.remove("tokenizer_config.json")
         self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
         stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
         self.assertFalse(stored.tokenizer_settings["lower_case"])
 
-    def test_of_two_files_that_differ_hugging_faces_choice_counts(self):
+    def test_tokenizer_config_wins_over_tokenizer_json(self):
         self.write_all()
         self.write("tokenizer.json", case.make_tokenizer_json(lowercase=False))
         stored = self.read()
@@ -65,12 +65,12 @@ class TokenizerTest(
         self.assertFalse(self.read().tokenizer_settings["lower_case"])
 
     @parameterized.parameters(
-        (case.PIECES, True), ([*case.PIECES[:-1], "Paris"], False)
+        (case.TOKENS, True), ([*case.TOKENS[:-1], "Paris"], False)
     )
-    def test_nobody_says_whether_text_is_lower_cased(self, pieces, expected):
+    def test_lower_case_is_derived_from_the_vocabulary(self, tokens, expected):
         self.write_all()
         self.remove("tokenizer_config.json")
-        self.write("vocab.txt", "\n".join(pieces))
+        self.write("vocab.txt", "\n".join(tokens))
         stored = self.read()
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
         self.assertIn("does not say whether", str(stored.report.notes))
@@ -78,8 +78,8 @@ class TokenizerTest(
     @parameterized.parameters("added", "decoder", "tokenizer", "alone")
     def test_added_tokens_follow_the_vocabulary(self, where):
         self.write_all()
-        pieces, (first, second) = case.PIECES[:-2], case.PIECES[-2:]
-        self.write("vocab.txt", "\n".join(pieces) + "\n")
+        tokens, (first, second) = case.TOKENS[:-2], case.TOKENS[-2:]
+        self.write("vocab.txt", "\n".join(tokens) + "\n")
         added = ((17, first), (18, second))
         special = ((0, "[PAD]"), *added)
         if where == "added":
@@ -92,12 +92,12 @@ class TokenizerTest(
             )
         else:
             self.write(
-                "tokenizer.json", case.make_tokenizer_json(pieces, special)
+                "tokenizer.json", case.make_tokenizer_json(tokens, special)
             )
         if where == "alone":
             self.remove("vocab.txt")
         stored = self.read()
-        self.assertEqual(stored.vocabulary.tokens, tuple(case.PIECES))
+        self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
         self.assertRegex(
             str(stored.report.notes), "Added tokens follow .*: b, c; here"
         )
@@ -112,7 +112,7 @@ class TokenizerTest(
         self.write("added_tokens.json", added)
         self.assert_refused(message)
 
-    def test_two_added_tokens_of_one_id(self):
+    def test_two_added_tokens_with_one_id(self):
         self.write_all()
         self.write("added_tokens.json", {"x": 19})
         self.write(
@@ -120,10 +120,10 @@ class TokenizerTest(
         )
         self.assert_refused("have the id 19: 'x' and 'y'")
 
-    def test_vocabularies_that_differ(self):
+    def test_different_vocabularies_are_refused(self):
         self.write_all()
         self.write(
-            "tokenizer.json", case.make_tokenizer_json([*case.PIECES[:-1], "d"])
+            "tokenizer.json", case.make_tokenizer_json([*case.TOKENS[:-1], "d"])
         )
         self.assert_refused("different vocabularies, first at id 18")
 
@@ -137,12 +137,14 @@ class TokenizerTest(
 
     def test_a_padded_table(self):
         self.write_all()
-        self.write("vocab.txt", "\n".join(case.PIECES[:-2]))
-        self.assert_refused("17 pieces.*19 rows.*add 2 lines such as .padding0")
+        self.write("vocab.txt", "\n".join(case.TOKENS[:-2]))
+        self.assert_refused(
+            "17 wordpieces.*19 rows.*add 2 lines such as .padding0"
+        )
 
     def test_a_vocabulary_that_is_too_long(self):
         self.write_all()
-        self.write("vocab.txt", "\n".join([*case.PIECES, "d"]))
+        self.write("vocab.txt", "\n".join([*case.TOKENS, "d"]))
         self.assert_refused("has 20 lines, but `vocab_size`")
 
     @parameterized.parameters(
@@ -188,7 +190,7 @@ class TokenizerTest(
         self.assert_refused(message)
 
     @parameterized.parameters("normalizer", "model", "pre_tokenizer")
-    def test_parts_that_lack_in_tokenizer_json(self, part):
+    def test_missing_parts_of_tokenizer_json(self, part):
         self.write_all()
         for value in (None, [3]):
             self.write(
@@ -199,7 +201,7 @@ class TokenizerTest(
     @parameterized.parameters(
         "tokenizer_config.json", "special_tokens_map.json"
     )
-    def test_special_tokens_must_be_berts(self, file):
+    def test_other_special_tokens_are_refused(self, file):
         self.write_all()
         spelled = {key: {"content": x} for key, x in case.SPECIAL.items()}
         self.write(file, spelled)

@@ -14,7 +14,7 @@ from tests.support import tiny_layers
 
 
 class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
-    def test_orders_numbers_as_tensorflow_does(self):
+    def test_kernels_are_transposed(self):
         theirs = case.make_values("BertForPreTraining")
         self.write_all("BertForPreTraining")
         stored = self.read()
@@ -45,10 +45,10 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.report.absent_heads, ())
 
     @parameterized.parameters(*case.CLASSES)
-    def test_every_kind_comes_out_as_it_went_in(self, kind, name, heads):
+    def test_every_kind_round_trips(self, kind, name, heads):
         del heads
         values = case.make_values(name)
-        # As transformers saves it: no prefix where there is no head.
+        # As in transformers, models without a head have no prefix.
         values = case.bare(values) if name == "BertModel" else values
         labels = {str(i): label for i, label in enumerate(case.LABELS)}
         has_labels = kind in ("classification", "tagging")
@@ -92,7 +92,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         for key, value in expected.items():
             self.assertAllEqual(stored.weights[key], value, key)
 
-    def test_buffers_and_copies_hold_nothing_new(self):
+    def test_buffers_and_copies_are_expected(self):
         values = case.make_values("BertForMaskedLM")
         copies = {
             "bert.embeddings.position_ids": np.arange(7)[np.newaxis],
@@ -118,7 +118,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(weights["bert/embeddings/word_embeddings"], table)
 
     @parameterized.parameters("weight", "bias")
-    def test_a_decoder_of_its_own_is_refused(self, suffix):
+    def test_an_untied_decoder_is_refused(self, suffix):
         values = case.make_values("BertForMaskedLM")
         shape = (19, 8) if suffix == "weight" else (19,)
         name = f"cls.predictions.decoder.{suffix}"
@@ -129,7 +129,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("float16", "F16"), ("bfloat16", "BF16"), ("float64", "F64")
     )
-    def test_other_precisions_become_float32(self, dtype, said):
+    def test_other_precisions_become_float32(self, dtype, name):
         dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
         values = {
             name: x.astype(dtype) for name, x in case.make_values().items()
@@ -140,7 +140,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.weights[name].dtype, np.float32)
         theirs = values["bert.encoder.layer.0.output.dense.weight"]
         self.assertAllEqual(stored.weights[name], theirs.astype("float32").T)
-        self.assertIn(f"type {said}, which become float32", str(stored.report))
+        self.assertIn(f"type {name}, which become float32", str(stored.report))
 
     def test_quantized_weights_are_refused(self):
         name = "bert.pooler.dense.weight"
@@ -156,11 +156,11 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         values["bert.pooler.dense.bias"] = np.ones(9, np.float32)
         self.write_all("BertForPreTraining", values)
         self.assert_refused(
-            r"lacks cls.predictions.transform.dense.bias; it has besides "
+            r"lacks cls.predictions.transform.dense.bias; it also has "
             r"lm_head.weight; it has in another shape bert.pooler.dense.bias"
         )
 
-    def test_allowed_weights_begin_anew(self):
+    def test_allowed_missing_weights_get_initial_values(self):
         values = case.make_values("BertForPreTraining")
         del values["cls.predictions.transform.dense.bias"]
         values["lm_head.weight"] = np.ones((2, 2), np.float32)
@@ -219,8 +219,8 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.task["kind"], "encoder")
         self.assertEqual(stored.report.absent_heads, ("cls/predictions",))
 
-    def test_more_than_the_class_has_is_kept(self):
-        """The class of the original's checkpoints names one of their heads."""
+    def test_heads_beyond_the_class_are_kept(self):
+        """The original's checkpoints have more heads than their class."""
         self.write_all(
             "BertForMaskedLM", case.make_values("BertForPreTraining")
         )
@@ -232,7 +232,9 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ("BertForTokenClassification", "tagging"),
         ("BertForQuestionAnswering", "question_answering"),
     )
-    def test_a_fine_tuned_model_is_what_its_class_says(self, name, kind):
+    def test_the_class_determines_the_kind_of_a_fine_tuned_model(
+        self, name, kind
+    ):
         more = case.make_values("BertForPreTraining") | case.make_values(
             "BertForQuestionAnswering"
         )

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.keras_hub.model and activation_change."""
+"""Tests for bert_tf.checkpoints.keras_hub.model."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints.keras_hub import activation_change
 from bert_tf.checkpoints.keras_hub import model as keras_hub
 from bert_tf.checkpoints.keras_hub import preset as keras_hub_preset
 from bert_tf.checkpoints.tensors import Tensors
@@ -26,7 +25,7 @@ from tests.support.shared_data import golden
 
 
 class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
-    def test_gives_our_outputs(self):
+    def test_outputs_match_ours(self):
         stored = case.make_stored("cls/predictions", "cls/seq_relationship")
         inputs, theirs = case.make_inputs()
         backbone = keras_hub.build_backbone(stored)
@@ -37,7 +36,7 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             inputs["input_mask"],
         )
 
-    def test_gives_the_originals_outputs(self):
+    def test_outputs_match_the_originals(self):
         prefix = golden("model/bert_model.ckpt.index").removesuffix(".index")
         backbone = keras_hub.build_backbone(tf1_model.read_model(prefix))
         expected = np.load(golden("model/forward.npz"))
@@ -77,7 +76,7 @@ class BackboneTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             "--allow_activation_change",
         ),
     )
-    def test_what_theirs_cannot_be(self, changes, message):
+    def test_unsupported_configs_are_refused(self, changes, message):
         stored = case.make_stored(
             config=BertConfig(**vars(case.CONFIG) | changes)
         )
@@ -92,7 +91,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_from_preset_finds_everything(self):
         stored = case.make_stored()
         sentences = self.write(stored)
-        # A preset refers to nothing outside.
+        # A preset does not refer to other files.
         moved = self.create_tempdir().full_path + "/moved"
         shutil.move(self.directory, moved)
         inputs, theirs = case.make_inputs()
@@ -111,9 +110,9 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         text = " ".join(sentences)
         self.assertIn("tanh form of GELU", text)
-        self.assertIn("no-break spaces do not part words", text)
-        # A classifier of it begins with its encoder, and packs no more pieces
-        # than that has positions.
+        self.assertIn("no-break spaces do not separate words", text)
+        # A classifier on the preset has its encoder and packs no more tokens
+        # than the encoder has positions.
         classifier = their_library.models.BertTextClassifier.from_preset(
             moved, num_classes=2
         )
@@ -127,7 +126,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             stored.weights["bert/pooler/dense/kernel"],
         )
 
-    def test_is_undone_by_reading(self):
+    def test_reading_restores_the_model(self):
         stored = case.make_stored()
         self.write(stored)
         received = keras_hub.read_model(self.directory)
@@ -228,19 +227,19 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_same_model(received, stored)
 
     @parameterized.parameters(
-        ("cls/predictions", "masked-LM head stays behind"),
-        ("cls/seq_relationship", "next-sentence head stays behind"),
-        ("cls/squad", "question answering head stays behind"),
-        ("cls/tagging", "tagging head stays behind"),
-        ("cls/multiple_choice", "multiple-choice head stays behind"),
+        ("cls/predictions", "masked-LM head is not carried"),
+        ("cls/seq_relationship", "next-sentence head is not carried"),
+        ("cls/squad", "question answering head is not carried"),
+        ("cls/tagging", "tagging head is not carried"),
+        ("cls/multiple_choice", "multiple-choice head is not carried"),
     )
-    def test_a_head_that_stays_behind_is_named(self, head, sentence):
+    def test_sentence_on_a_head_that_is_not_carried(self, head, sentence):
         with mock.patch.object(keras_hub, "_build_backbone"):
             self.assertIn(
                 sentence, " ".join(self.write(case.make_stored(head)))
             )
 
-    def test_what_else_stays_behind_is_said(self):
+    def test_sentences_on_settings_that_are_not_carried(self):
         config = tiny_layers.replace(
             vocab_size=len(case.VOCABULARY), initializer_range=0.03
         )
@@ -250,12 +249,12 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         with mock.patch.object(keras_hub, "_build_backbone"):
             text = " ".join(self.write(stored))
-        self.assertIn("hidden_dropout_prob, 0.2, also takes", text)
+        self.assertIn("hidden_dropout_prob, 0.2, also replaces", text)
         self.assertIn("attention_probs_dropout_prob, 0.3.", text)
         self.assertIn("initializer_range, 0.03, is not kept", text)
-        self.assertIn("optimizer's state stays behind", text)
+        self.assertIn("optimizer's state is not carried", text)
 
-    def test_pieces_of_white_space(self):
+    def test_wordpieces_of_white_space(self):
         # KerasHub strips them, so two of them would be one.
         config = tiny_layers.replace(vocab_size=17)
         one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
@@ -271,7 +270,7 @@ class WriteTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         stored = case.make_stored_with(
             config=tiny_layers.replace(vocab_size=18), vocabulary=two
         )
-        with self.assertRaisesRegex(UserError, "would hold a piece twice"):
+        with self.assertRaisesRegex(UserError, "would hold a wordpiece"):
             self.write(stored)
 
 
@@ -280,18 +279,18 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         config = BertConfig(**vars(case.CONFIG) | {"hidden_act": "gelu_erf"})
         return case.make_stored(config=config, **options)
 
-    def test_says_how_far_outputs_move(self):
+    def test_reports_the_change_of_outputs(self):
         stored = self._exact()
         sentences = self.write(stored, allow_activation_change=True)
         found = re.search(
             r"at most ([^ ]+) \(sequence_output\) and ([^ ]+) \(pooled_output",
             " ".join(sentences),
         )
-        # Sentence by sentence, without padding, both in our own model.
+        # Both in our own model, one sentence at a time without padding.
         tanh = case.make_stored()
         tokenizer = stored.build_tokenizer()
         sequence, pooled = [], []
-        for sentence in activation_change.SENTENCES:
+        for sentence in keras_hub.SENTENCES:
             ids = tokenizer.tokenize(sentence).numpy()[: 7 - 2]
             ids = np.array(
                 [[case.VOCABULARY.cls_id, *ids, case.VOCABULARY.sep_id]]
@@ -306,10 +305,10 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         for received, expected in zip(
             found.groups(), (max(sequence), max(pooled)), strict=True
         ):
-            # Two digits are printed.
+            # The report prints two digits.
             self.assertAllClose(float(received), expected, rtol=0.06, atol=1e-6)
 
-    def test_what_is_written_has_the_tanh_form(self):
+    def test_written_model_has_the_tanh_form(self):
         stored = self._exact(with_vocabulary=False)
         sentences = self.write(stored, allow_activation_change=True)
         self.assertIn("differ by at most", " ".join(sentences))
@@ -324,9 +323,7 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(received.config, case.CONFIG)
 
     def test_ids_without_a_vocabulary(self):
-        inputs = activation_change.build_inputs(
-            self._exact(with_vocabulary=False)
-        )
+        inputs = keras_hub.build_inputs(self._exact(with_vocabulary=False))
         self.assertEqual(inputs["input_ids"].shape, (10, 7))
         self.assertEqual(set(inputs["input_ids"].flat), set(range(16)))
         lengths = inputs["input_mask"].sum(axis=1)
@@ -335,7 +332,7 @@ class ActivationTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_padding_does_not_count(self):
         exact = np.zeros((1, 2, 1)), np.float32([[1.0]])
         other = np.float32([[[0.25], [9.0]]]), np.float32([[0.5]])
-        sentence = activation_change.describe_difference(
+        sentence = keras_hub.describe_difference(
             exact, other, {"input_mask": np.array([[1, 0]])}
         )
         self.assertIn("0.25 (sequence_output) and 0.5 (pooled", sentence)

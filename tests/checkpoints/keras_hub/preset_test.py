@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.keras_hub.preset and keras_weights."""
+"""Tests for bert_tf.checkpoints.keras_hub: preset and weights."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(received.task["kind"], "encoder")
         self.assertLen(received.report.loaded, len(backbone.weights))
-        # Four kernels and three biases of attention a layer.
+        # Four kernels and three biases of attention per layer.
         self.assertLen(received.report.reshaped, 21)
         self.assertIn("tanh form", received.report.notes[0])
         self.assertIn("no tokenizer", " ".join(received.report.notes))
@@ -79,7 +79,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             kernel, backbone.get_layer("pooled_dense").kernel.numpy()
         )
 
-    def test_names_of_before_keras_3(self):
+    def test_names_from_before_keras_3(self):
         backbone = self.their_backbone()
         backbone.save_to_preset(self.directory)
         with h5py.File(self.path("model.weights.h5"), "a") as file:
@@ -140,7 +140,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(settings["strip_accents"])
         notes = " ".join(received.report.notes)
         self.assertIn("keeps accents", notes)
-        self.assertIn("no names of classes", notes)
+        self.assertIn("no label names", notes)
 
     def test_a_trained_classifier(self):
         classifier = their_library.models.BertTextClassifier(
@@ -163,13 +163,13 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn("optimizer/vars/9", received.report.expected)
         self.assertIn("softmax of the logits", received.report.notes[-1])
 
-    def test_their_masked_lm_head_is_left(self):
+    def test_their_masked_lm_head_is_ignored(self):
         their_library.models.BertMaskedLM(self.their_backbone()).save_to_preset(
             self.directory
         )
         received = keras_hub.read_model(self.directory)
         self.assertEqual(received.task, {"kind": "encoder"})
-        self.assertIn("masked-LM head is left", received.report.notes[-1])
+        self.assertIn("masked-LM head is ignored", received.report.notes[-1])
 
     def test_their_embedder_is_an_encoder(self):
         their_library.models.BertTextEmbedder(
@@ -179,7 +179,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(received.task, {"kind": "encoder"})
         self.assertIn("BertTextEmbedder", received.report.notes[-1])
 
-    def test_vocabulary_put_beside(self):
+    def test_vocabulary_added_by_the_user(self):
         self.their_backbone().save_to_preset(self.directory)
         case.VOCABULARY.write(self.path("vocab.txt"))
         received = keras_hub.read_model(self.directory)
@@ -194,7 +194,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
             received = keras_hub.read_model(self.directory)
             self.assert_same_model(received, case.make_stored())
 
-    def test_values_are_read_when_asked_for(self):
+    def test_values_are_read_on_access(self):
         self.write()
         received = keras_hub.read_model(self.directory)
         os.remove(self.path("model.weights.h5"))
@@ -260,10 +260,10 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         self._assert_refused("preset of DistilBertBackbone; only .* a Bert")
 
     @parameterized.parameters(
-        ({"num_layers": 1}, "has besides layers?|transformer_layer_1/"),
+        ({"num_layers": 1}, "also has layers?|transformer_layer_1/"),
         ({"num_layers": 3}, "lacks transformer_layer_2/"),
         ({"hidden_dim": 10}, "another shape .*embeddings .16, 8"),
-        ({"num_heads": 4}, r"query/kernel \(8, 2, 4\) \(its config wants"),
+        ({"num_heads": 4}, r"query/kernel \(8, 2, 4\) \(expected"),
         ({"max_sequence_length": 8}, "another shape position_embedding"),
         ({"num_segments": 2}, "another shape segment_embedding"),
         ({"vocabulary_size": 17}, "16 lines, but `vocab_size`"),
@@ -304,7 +304,7 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         (lambda x: x[:-1],),
         (lambda x: b"",),
         (lambda x: b"not HDF5 at all" * 99,),
-        # The tables of groups, not the numbers.
+        # Damages the tables of groups, not the numbers.
         (lambda x: x.replace(b"SNOD", b"XXXX"),),
         (lambda x: x.replace(b"TREE", b"XXXX"),),
         (lambda x: x.replace(b"HEAP", b"XXXX"),),
@@ -340,10 +340,10 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         received = keras_hub.read_model(self.directory, re.compile("^logits"))
         self.assertEqual(received.task["kind"], "encoder")
 
-    def test_more_weights_than_it_should_have(self):
+    def test_additional_weights_are_refused(self):
         with h5py.File(self.path("model.weights.h5"), "a") as file:
             file["layers/dense/vars/2"] = np.ones(2, np.float32)
-        self._assert_refused("has besides layers/dense/vars/2")
+        self._assert_refused("also has layers/dense/vars/2")
         received = keras_hub.read_model(self.directory, re.compile("vars/2"))
         self.assertEqual(received.report.unused, ("layers/dense/vars/2",))
 
@@ -362,15 +362,15 @@ class BadInputTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
                 np.float32,
                 external=[(self.path("config.json"), 0, 32)],
             )
-        self._assert_refused("vars/1 lies in another file")
+        self._assert_refused("vars/1 is in another file")
 
     @parameterized.parameters("../model.weights.h5", "/etc/hostname", 3, ([2],))
-    def test_shards_elsewhere(self, name):
+    def test_shards_outside_the_preset_are_refused(self, name):
         os.remove(self.path("model.weights.h5"))
         files.write_json(
             self.path("model.weights.json"), {"weight_map": {"/a": [name]}}
         )
-        self._assert_refused("must name files that lie beside it. Received: ")
+        self._assert_refused("must name files in its own directory")
 
     def test_missing_shard(self):
         backbone = self.their_backbone()

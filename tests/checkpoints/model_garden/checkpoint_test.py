@@ -72,7 +72,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         names = object_checkpoint.variable_names(self.prefix)
         self.assertLen(names, len(_VALUES))
 
-    def test_objects_that_know_each_other(self):
+    def test_objects_in_a_cycle(self):
         root, child = tf.Module(), tf.Module()
         root.child, child.parent = child, root
         child.value = tf.Variable(4.0)

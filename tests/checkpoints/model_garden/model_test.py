@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import assign
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.model_garden import model as model_garden
@@ -87,7 +87,7 @@ def _erf(config=_CONFIG):
     return dataclasses.replace(config, hidden_act="gelu_erf")
 
 
-# What is written here and read by the Model Garden.
+# Directories that are written here and read by the Model Garden.
 _EXPORTS = {
     "read_encoder": _stored(*_ENCODER),
     "read_pretrainer": _stored(*_PRETRAINING),
@@ -101,13 +101,13 @@ _EXPORTS = {
 
 
 def _compute(stored):
-    """Returns the outputs of a model of ours."""
+    """Returns the outputs of our model."""
     model = bert_model.BertForPretraining(stored.config)
     weights = stored.weights
     pretraining = weights.select(
         lambda name: weight_map.part_of(name) in _PRETRAINING
     )
-    assign.load_into(model, pretraining)
+    model_weights.load_into(model, pretraining)
     outputs = dict(model(_inputs()))
     for head, features in (
         ("", "pooled_output"),
@@ -179,10 +179,10 @@ class OfficialTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*_EXPORTS)
     def test_the_model_garden_reads_what_was_written(self, name):
-        # Whether all was matched is checked over there.
+        # The maker process checks that all objects were matched.
         self._assert_same_outputs(name, _EXPORTS[name])
 
-    def test_says_which_pooler_is_left(self):
+    def test_note_on_the_unused_pooler(self):
         path = os.path.join(self.directory, "made_pretrainer")
         report = model_garden.read_model(path).report
         self.assertContainsSubset(
@@ -196,13 +196,13 @@ class OfficialTest(tf.test.TestCase, parameterized.TestCase):
             report.expected,
         )
         notes = " ".join(report.notes)
-        self.assertIn("The pooler is that of the head", notes)
+        self.assertIn("The pooler is taken from the head", notes)
         self.assertIn("optimizer", notes)
 
-    def test_refuses_a_head_it_does_not_know(self):
+    def test_refuses_an_unknown_head(self):
         path = os.path.join(self.directory, "made_pretrainer_with_other_head")
         head = r"model/classification_heads/0/out_proj/bias"
-        with self.assertRaisesRegex(UserError, f"has besides .*{head}"):
+        with self.assertRaisesRegex(UserError, f"also has .*{head}"):
             model_garden.read_model(path)
         stored = model_garden.read_model(path, re.compile("other|heads/0"))
         self.assertLen(stored.report.unused, 4)
@@ -258,30 +258,30 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         queries = [x for x in back.report.reshaped if "/query/" in x]
         self.assertLen(queries, 2 * _CONFIG.num_hidden_layers)
 
-    # === What is said ===
+    # === Notes and sentences ===
 
-    def test_says_how_it_was_read(self):
+    def test_notes_on_reading(self):
         self._write()
         notes = model_garden.read_model(self.directory).report.notes
         for part in (
             "tanh approximation",
             "by its vocabulary it does.",
-            "The pooler is that of the head",
+            "The pooler is taken from the head",
             "masked-LM head",
         ):
             self.assertIn(part, " ".join(notes))
 
-    def test_says_what_to_build(self):
+    def test_sentences_on_the_model_to_build(self):
         self.assertStartsWith(
             self._write()[0],
             "Build BertPretrainerV2 with mlm_activation="
             'tf_utils.get_activation("gelu")',
         )
 
-    def test_says_how_to_build_an_exact_gelu(self):
-        said = " ".join(self._write(_EXPORTS["read_erf"]))
-        self.assertIn('encoder with inner_activation="gelu"', said)
-        self.assertIn('mlm_activation="gelu"', said)
+    def test_sentence_on_the_exact_gelu(self):
+        message = " ".join(self._write(_EXPORTS["read_erf"]))
+        self.assertIn('encoder with inner_activation="gelu"', message)
+        self.assertIn('mlm_activation="gelu"', message)
         notes = model_garden.read_model(self.directory).report.notes
         self.assertNotIn("tanh", " ".join(notes))
 
@@ -313,10 +313,12 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
             "lower_case=False",
         ),
     )
-    def test_says_what_is_not_carried(self, parts, changes, said):
+    def test_sentences_on_settings_that_are_not_carried(
+        self, parts, changes, message
+    ):
         sentences = self._write(_stored(*parts, **changes))
         self.assertLen(sentences, 1)
-        self.assertIn(said, sentences[0])
+        self.assertIn(message, sentences[0])
 
     def test_an_encoder_without_a_pooler_comes_back(self):
         self._write(_stored("bert", "cls/predictions"))
@@ -324,15 +326,15 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.task["kind"], "masked_lm")
         self.assertIn("bert/pooler", stored.report.absent_heads)
 
-    # === What is refused ===
+    # === Errors ===
 
     @parameterized.parameters(
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
         ({"left_to_right": True}, "left_to_right=True"),
     )
-    def test_refuses_what_the_model_garden_does_not_have(self, changes, said):
+    def test_refuses_unsupported_configs(self, changes, message):
         config = dataclasses.replace(_CONFIG, **changes)
-        with self.assertRaisesRegex(UserError, said):
+        with self.assertRaisesRegex(UserError, message):
             self._write(_stored(*_ENCODER, config=config))
         self.assertEmpty(os.listdir(self.directory))
 
@@ -355,10 +357,10 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
         ({"layers": 7}, "Unknown keys in .*bert_config.json: layers"),
     )
-    def test_refuses_a_config_of_another_model(self, changes, said):
+    def test_refuses_a_config_of_another_model(self, changes, message):
         self._write()
         self._rewrite_config(**changes)
-        with self.assertRaisesRegex(UserError, said) as caught:
+        with self.assertRaisesRegex(UserError, message) as caught:
             model_garden.read_model(self.directory)
         self.assertNotIn("\n", str(caught.exception))
 
@@ -432,7 +434,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
             for name in weights:
                 weights[name]
 
-    def test_refuses_checkpoints_of_other_things(self):
+    def test_refuses_other_checkpoints(self):
         module = tf.Module()
         module.x = tf.Variable([1.0, 2.0])
         tf.train.Checkpoint(model=module).write(self.prefix)
@@ -444,7 +446,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_checkpoints_of_tensorflow_1(self):
         tf1_checkpoint.write(self.prefix, {"x": np.float32([1.0, 2.0])})
         self.assertFalse(model_garden.recognizes(self.directory))
-        with self.assertRaisesRegex(UserError, "TensorFlow 1's kind"):
+        with self.assertRaisesRegex(UserError, "name-based checkpoint of"):
             model_garden.read_model(self.directory)
 
     @parameterized.parameters("", "nowhere", "vocab.txt")

@@ -77,7 +77,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         tf1_checkpoint.write("here", _TENSORS)
         self._assert_equal(tf1_checkpoint.read("here"), _TENSORS)
 
-    # === Which checkpoint a directory means ===
+    # === Finding the checkpoint in a directory ===
 
     def test_only_checkpoint_of_a_directory(self):
         self._write("bert_model.ckpt")
@@ -101,7 +101,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         b"",
         b"\xff\xfe\x00",
     )
-    def test_state_file_that_helps_nobody_is_passed_over(self, contents):
+    def test_useless_state_file_is_ignored(self, contents):
         self._write("model.ckpt-9")
         with open(os.path.join(self.directory, "checkpoint"), "wb") as file:
             file.write(contents)
@@ -116,7 +116,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
 
     # === Checkpoints that cannot be read ===
 
-    def test_missing(self):
+    def test_missing_checkpoint(self):
         with self.assertRaisesRegex(UserError, "no checkpoint in the dir"):
             tf1_checkpoint.read(self.directory)
         with self.assertRaisesRegex(UserError, "there is no .*nope.index"):
@@ -154,12 +154,12 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         module = tf.Module()
         module.x = tf.Variable(1.0)
         prefix = tf.train.Checkpoint(m=module).write(self.directory + "/tf2")
-        with self.assertRaisesRegex(UserError, "TensorFlow 2's kind"):
+        with self.assertRaisesRegex(UserError, "object-based checkpoint of"):
             tf1_checkpoint.read(prefix)
 
-    # === Writing whole or not at all ===
+    # === Atomic writing ===
 
-    def test_failure_leaves_nothing_and_the_earlier_one_intact(self):
+    def test_failure_keeps_the_earlier_checkpoint(self):
         self._write()
         before = sorted(os.listdir(self.directory))
         full = tf.errors.ResourceExhaustedError(None, None, "disk is full")
@@ -194,7 +194,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         self._write(tensors=_OTHERS)
         self._assert_equal(tf1_checkpoint.read(self.directory), _OTHERS)
 
-    def test_moved_checkpoint_is_still_one(self):
+    def test_moved_checkpoint_is_read(self):
         self._write()
         target = os.path.join(self.create_tempdir().full_path, "moved")
         shutil.move(self.directory, target)

@@ -1,4 +1,4 @@
-"""The original's own checkpoints, in and out again."""
+"""Round trips of the original's own checkpoints."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
         return target
 
     def _assert_same_checkpoint(self, directory, name, num_tensors):
-        """Compares with TensorFlow's own reader, then the files."""
+        """Compares tensors, with TensorFlow's own reader, and files."""
         prefix = os.path.join(directory, "bert_model.ckpt")
         written = tf.train.load_checkpoint(prefix)
         original = tf.train.load_checkpoint(os.path.join(self.source, name))
@@ -81,7 +81,7 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
             self._assert_beside(written)
 
     def _assert_beside(self, directory):
-        """Compares what lies beside the checkpoint."""
+        """Compares the files beside the checkpoint."""
         self.assertCountEqual(
             os.listdir(directory),
             [
@@ -110,7 +110,7 @@ class GoldenRoundTripTest(tf.test.TestCase, parameterized.TestCase):
         name = "bert/pooler/dense/kernel/adam_v"
         self.assertAllEqual(state[name], original.get_tensor(name))
 
-    def test_what_tensorflow_1_leaves_beside_a_checkpoint(self):
+    def test_other_files_of_tensorflow_1_are_ignored(self):
         for name in ("bert_config.json", "vocab.txt"):
             shutil.copy(os.path.join(self.source, name), self.folder)
         for step in (12, 25):

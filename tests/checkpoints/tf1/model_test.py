@@ -21,13 +21,13 @@ from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_layers
 
-_TOKENS = (*SPECIAL_TOKENS, *(f"piece{n}" for n in range(13)), "##s")
+_TOKENS = (*SPECIAL_TOKENS, *(f"token{n}" for n in range(13)), "##s")
 _DATA = "bert_model.ckpt.data-00000-of-00001"
 _INDEX = "bert_model.ckpt.index"
 
 
 def _arrays(*heads):
-    """Returns weights that differ everywhere, of encoder, pooler and heads."""
+    """Returns distinct weights for encoder, pooler and heads."""
     parts = ("bert", "bert/pooler", *heads)
     return {
         row.name: tiny_layers.normal(
@@ -95,7 +95,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         ("tagging", ("cls/tagging",)),
         ("multiple_choice", ("cls/multiple_choice",)),
     )
-    def test_written_models_are_read_as_they_were(self, kind, heads):
+    def test_round_trip(self, kind, heads):
         arrays = _arrays(*heads)
         state = _slots(arrays) | {"global_step": np.int64(3_000_000_000)}
         tf1_model.write_model(self.folder, _stored(arrays, state))
@@ -149,14 +149,14 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         found.weights["bert/pooler/dense/bias"]
         self.assertEqual(read, ["bert/pooler/dense/bias"])
 
-    # === What the original would read in another way ===
+    # === Settings that the original reads differently ===
 
     @parameterized.parameters(
         ({"hidden_act": "gelu_erf"}, 'hidden_act "gelu_erf"'),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-05, .* with 1e-12"),
         ({"left_to_right": True}, "left_to_right True, .* with False"),
     )
-    def test_configs_that_the_original_does_not_know(self, changes, message):
+    def test_sentences_on_unsupported_configs(self, changes, message):
         config = tiny_layers.replace(**changes)
         sentences = tf1_model.write_model(
             self.folder, _stored(_arrays(), config=config)
@@ -185,7 +185,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
                 ],
             )
 
-    def test_says_what_is_not_carried(self):
+    def test_sentences_on_settings_that_are_not_carried(self):
         vocabulary = Vocabulary(_TOKENS)
         stored = _stored(
             _arrays("cls/tagging"),
@@ -204,11 +204,11 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             sentences,
             [
-                "A TF1 checkpoint does not keep how text is read: give "
+                "A TF1 checkpoint does not keep the tokenizer's settings: give "
                 "--do_lower_case=False to the original.",
                 "The model strips accents; the original strips them if and "
                 "only if it lower-cases.",
-                "The original has no head cls/tagging; it passes over these "
+                "The original has no head cls/tagging; it ignores these "
                 "weights.",
                 "A TF1 checkpoint does not keep the names of the 5 labels.",
                 "A TF1 checkpoint has no place for context, max_seq_length of "
@@ -220,21 +220,21 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         stored = _stored(_arrays(), vocabulary=None, tokenizer_settings=None)
         sentences = tf1_model.write_model(self.folder, stored)
         self.assertEqual(
-            sentences, ["The vocabulary is not known: no vocab.txt."]
+            sentences, ["The vocabulary is unknown: no vocab.txt."]
         )
         found = tf1_model.read_model(self.folder)
         self.assertIsNone(found.vocabulary)
         self.assertIsNone(found.tokenizer_settings)
 
     @parameterized.parameters(("cat", True), ("Cat", False))
-    def test_lower_case_is_derived_and_said(self, token, expected):
+    def test_lower_case_is_derived_with_a_note(self, token, expected):
         self._write(tokens=(*_TOKENS[:-1], token))
         found = tf1_model.read_model(self.folder)
         self.assertIs(found.tokenizer_settings["lower_case"], expected)
         verb = "it does." if expected else "it does not."
         self.assertRegex(found.report.notes[0], verb)
 
-    # === What is one and what is not ===
+    # === Recognizing checkpoints ===
 
     def test_recognizes_a_prefix_and_its_files(self):
         self._write()
@@ -249,7 +249,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(tf1_model.recognizes("nowhere"))
         self.assertFalse(tf1_model.recognizes("what://ever"))
 
-    def test_object_based_checkpoints_are_others(self):
+    def test_object_based_checkpoints_are_not_recognized(self):
         self._write()
         for name in (_INDEX, _DATA):
             os.remove(self._file(name))
@@ -259,7 +259,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         tf.train.Checkpoint(m=module).write(self._file("bert_model.ckpt"))
         self.assertFalse(tf1_model.recognizes(self.folder))
         self.assertFalse(tf1_model.recognizes(self._file("bert_model.ckpt")))
-        self._assert_refused("of TensorFlow 2's kind")
+        self._assert_refused("object-based checkpoint of")
 
     # === Bad input ===
 
@@ -275,7 +275,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         os.makedirs(self._file("bert_config.json"))
         self._assert_refused("needs the bert_config.json")
 
-    def test_a_path_that_tensorflow_takes_for_a_pattern(self):
+    def test_a_path_that_tensorflow_reads_as_a_pattern(self):
         folder = self._file("a[1]")
         os.makedirs(folder)
         tf1_model.write_model(folder, _stored(_arrays()))
@@ -301,7 +301,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"num_hidden_layers": 3}, "lacks bert/encoder/layer_2/"),
-        ({"num_hidden_layers": 1}, "has besides bert/encoder/layer_1/"),
+        ({"num_hidden_layers": 1}, "also has bert/encoder/layer_1/"),
         ({"intermediate_size": 24}, "intermediate/dense/bias"),
         ({"hidden_size": 16}, r"embeddings \(19, 8\)"),
         ({"type_vocab_size": 2}, "token_type_embeddings"),
@@ -313,16 +313,14 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (np.full([8], "x"), "string"), (np.arange(8), "int64")
     )
-    def test_weights_that_are_no_numbers(self, values, dtype):
+    def test_weights_must_be_floats(self, values, dtype):
         self._write(_arrays() | {"bert/pooler/dense/bias": values})
         self._assert_refused(
             f"expected floating point.*bert/pooler/dense/bias is {dtype}"
         )
 
     @parameterized.parameters(np.float16, np.float64)
-    def test_weights_of_other_types_become_float32_and_that_is_said(
-        self, dtype
-    ):
+    def test_weights_of_other_types_become_float32_with_a_note(self, dtype):
         arrays = _arrays()
         name = "bert/pooler/dense/bias"
         arrays[name] = arrays[name].astype(dtype)
@@ -343,7 +341,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         arrays["cls/predictions/extra/kernel"] = lost
         self._write(arrays | _slots(arrays))
         self._assert_refused(
-            "lacks cls/predictions/transform/dense/bias; it has besides "
+            "lacks cls/predictions/transform/dense/bias; it also has "
             "cls/predictions/extra/kernel"
         )
         found = tf1_model.read_model(
@@ -373,7 +371,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         ({"bert/pooler/dense/bias/adam_m": None}, "bias/adam_m is missing"),
         ({"global_step": np.zeros(2, np.int64)}, r"global_step has the shape"),
     )
-    def test_slots_that_do_not_belong(self, changes, message):
+    def test_slots_of_no_weight(self, changes, message):
         arrays = _arrays()
         tensors = arrays | _slots(arrays) | changes
         self._write({n: x for n, x in tensors.items() if x is not None})
@@ -392,7 +390,7 @@ class Tf1ModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(formats.detect(self.folder), "tf1")
         self._assert_refused("bert_model.ckpt is damaged or incomplete")
 
-    def test_values_that_are_damaged_are_found_when_they_are_read(self):
+    def test_damaged_values_are_found_on_access(self):
         arrays = _arrays()
         self._write(arrays)
         with open(self._file(_DATA), "r+b") as file:

@@ -1,4 +1,4 @@
-"""Tests for the modules bert_tf.data.beam_*.
+"""Tests for bert_tf.data.generators.beam and bert_tf.data.beam_vocabulary.
 
 Apache Beam is in an environment of its own; what is compared with its results
 is made here, without it.
@@ -31,7 +31,7 @@ from bert_tf.flags.data import LearnVocabularyConfig
 from tests.support import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
-_PROGRAM = str(_ROOT / "tests" / "data" / "beam_program.py")
+_PROGRAM = str(_ROOT / "tests" / "support" / "beam_program.py")
 _TWO_PROCESSES = {
     "runner": "DirectRunner",
     "beam_options": "--direct_running_mode=multi_processing "
@@ -113,7 +113,7 @@ class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
         (pretraining_data.create, CreatePretrainingDataConfig),
         (vocabulary_building.run, LearnVocabularyConfig),
     )
-    def test_says_how_to_get_it(self, run, config_cls):
+    def test_error_explains_installation(self, run, config_cls):
         folder = self.create_tempdir().full_path
         flags = {"input_file": "x", "output_file": f"{folder}/out/x"}
         if config_cls is CreatePretrainingDataConfig:
@@ -131,7 +131,7 @@ class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
         ({"beam_options": "--x"}, "--beam_options has no effect without"),
         ({"runner": "DirectRunner", "generator": "original"}, "--runner has"),
     )
-    def test_refuses_what_would_have_no_effect(self, flags, message):
+    def test_rejects_flags_without_effect(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             CreatePretrainingDataConfig(
                 input_file="x", output_file="x", vocab_file="x", **flags
@@ -186,7 +186,7 @@ class BeamTest(tf.test.TestCase):
             # Not assertEqual, whose message would be the contents.
             self.assertTrue(contents == beams[name], name)
 
-    def test_processes_make_the_records_of_the_local_generator(self):
+    def test_processes_write_the_records_of_the_local_generator(self):
         self.create_here("out/x.tfrecord")
         config = CreatePretrainingDataConfig(
             output_file="out/x.tfrecord", **_DATA
@@ -198,7 +198,7 @@ class BeamTest(tf.test.TestCase):
         )
         self.assert_same_files("out")
 
-    def test_a_job_server_makes_them_too(self):
+    def test_a_job_server_writes_the_same_records(self):
         """Beam's own one stands in for that of Flink, which is asked alike."""
         self.create_here("out/x.tfrecord")
         with socket.create_server(("localhost", 0)) as free:
@@ -243,7 +243,7 @@ class BeamTest(tf.test.TestCase):
         )
         self.assert_same_files("out")
 
-    def test_other_disks_errors_and_a_run_that_goes_on_without_beam(self):
+    def test_other_disks_errors_and_a_run_resumed_without_beam(self):
         self.create_here("out/x.tfrecord")
         output = self.run_beam(_PROGRAM).splitlines()[-1]
         found = json.loads(output)

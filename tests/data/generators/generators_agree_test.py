@@ -66,8 +66,8 @@ def statistics(records, mask_id):
         "A where B follows": first[
             records["next_sentence_labels"][:, 0] == 0
         ].mean(),
-        "predicted pieces": predicted.sum(axis=1).mean(),
-        "place of predicted pieces": share_of_room.mean(),
+        "predicted tokens": predicted.sum(axis=1).mean(),
+        "place of predicted tokens": share_of_room.mean(),
         "[MASK] share": np.mean(seen == mask_id),
         "kept share": np.mean(seen == true),
         "random share": np.mean((seen != mask_id) & (seen != true)),

@@ -133,7 +133,7 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(set(targets), set(range(2, 21)))
         self.assertNear(np.mean(targets), 11, 4 * 5.5 / np.sqrt(300))
 
-    def test_short_passes_are_as_frequent_as_asked(self):
+    def test_share_of_short_passes(self):
         documents = [[20]] * 4000
         _, plan = self.plan(
             documents, 22, short_seq_prob=0.3, next_sentence_pairs=False
@@ -172,7 +172,7 @@ class InstancePlannerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TruncatedLengthsTest(tf.test.TestCase):
-    def test_equals_taking_piece_by_piece(self):
+    def test_equals_taking_token_by_token(self):
         a, b = (grid.ravel() for grid in np.mgrid[1:40, 0:40])
         for room in range(2, 25):
             kept = instances_lib.truncated_lengths(a, b, room)

@@ -61,12 +61,12 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(actual, [4, 8])
 
 
-class ChoosePiecesTest(tf.test.TestCase):
-    def test_chooses_as_many_candidates_as_wanted(self):
+class ChooseTokensTest(tf.test.TestCase):
+    def test_chooses_the_requested_number(self):
         rng = np.random.default_rng(1)
         candidates = rng.random((400, 37)) < 0.6
         wanted = rng.integers(0, 30, 400)
-        chosen = masks.choose_pieces(candidates, wanted, rng)
+        chosen = masks.choose_tokens(candidates, wanted, rng)
         self.assertFalse((chosen & ~candidates).any())
         self.assertAllEqual(
             chosen.sum(axis=1), np.minimum(wanted, candidates.sum(axis=1))
@@ -75,7 +75,7 @@ class ChoosePiecesTest(tf.test.TestCase):
     def test_all_subsets_are_equally_likely(self):
         rows = 60000
         candidates = np.tile([False, True, True, True, False, True], (rows, 1))
-        chosen = masks.choose_pieces(
+        chosen = masks.choose_tokens(
             candidates, np.full(rows, 2), np.random.default_rng(2)
         )
         counts = collections.Counter(map(tuple, np.argwhere(chosen)[:, 1:]))
@@ -104,7 +104,7 @@ class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_has_the_distribution_of_the_original(self):
-        # Words of 1, 3, 2, 1 and 1 pieces; the last is in the other segment.
+        # Words of 1, 3, 2, 1 and 1 tokens; the last is in the other segment.
         words = [(1,), (2, 3, 4), (5, 6), (7,), (9,)]
         starts = [None, 1, 1, 0, 0, 1, 0, 1, None, 1, None]
         segments = [0] * 9 + [1] * 2
@@ -121,13 +121,13 @@ class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
             tuple(np.flatnonzero(row).tolist()) for row in chosen
         )
         self.assertEqual(set(actual), set(expected))
-        for pieces, count in expected.items():
+        for tokens, count in expected.items():
             share = count / 120
             error = np.sqrt(rows * share * (1 - share))
-            self.assertNear(actual[pieces], rows * share, 4 * error)
+            self.assertNear(actual[tokens], rows * share, 4 * error)
 
     def test_continuation_joins_the_word_before_the_separator(self):
-        # Truncation can leave B with a "##" piece in front; the first piece of
+        # Truncation can leave B with a "##" token in front; the first token of
         # all is a word whatever it is.
         chosen = self.choose([None, 0, 1, None, 0, None], [0] * 6, 2, rows=500)
         found = {tuple(np.flatnonzero(row).tolist()) for row in chosen}
@@ -168,7 +168,7 @@ class ChooseWordsTest(tf.test.TestCase, parameterized.TestCase):
         neighbours = sum(count for (a, b), count in found.items() if b == a + 1)
         expected = 0.0
         for first in (1, 2, 3, 4, 6, 7, 8, 9):
-            # A run of two has p = 1/3 where there is a word to go on with.
+            # A run of two has p = 1/3 where another word follows.
             run = 0 if first in (4, 9) else 1 / 3
             beside = sum(
                 abs(other - first) == 1 for other in (1, 2, 3, 4, 6, 7, 8, 9)
@@ -192,22 +192,22 @@ class NgramLengthsTest(tf.test.TestCase):
         self.assertAllEqual(ones, [1] * 7)
 
 
-class ReplacePiecesTest(tf.test.TestCase):
-    def replace(self, pieces, mask, same, random):
-        return masks.replace_pieces(
-            pieces,
+class ReplaceTokensTest(tf.test.TestCase):
+    def replace(self, tokens, mask, same, random):
+        return masks.replace_tokens(
+            tokens,
             options(mask_rate=mask, same_rate=same, random_rate=random),
             np.random.default_rng(6),
         )
 
     def test_rates_of_one(self):
-        pieces = np.arange(200, 400)
-        self.assertAllEqual(self.replace(pieces, 1, 0, 0), [_MASK] * 200)
-        self.assertAllEqual(self.replace(pieces, 0, 1, 0), pieces)
+        tokens = np.arange(200, 400)
+        self.assertAllEqual(self.replace(tokens, 1, 0, 0), [_MASK] * 200)
+        self.assertAllEqual(self.replace(tokens, 0, 1, 0), tokens)
         # Rates may add up to a little less than 1.
-        self.assertAllEqual(self.replace(pieces, 0, 1 - 1e-7, 0), pieces)
+        self.assertAllEqual(self.replace(tokens, 0, 1 - 1e-7, 0), tokens)
 
-    def test_random_pieces_come_from_the_whole_vocabulary(self):
+    def test_random_tokens_come_from_the_whole_vocabulary(self):
         replaced = self.replace(np.full(50000, 7), 0, 0, 1)
         counts = np.bincount(replaced, minlength=_VOCAB_SIZE)
         self.assertLen(counts, _VOCAB_SIZE)
@@ -237,7 +237,7 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
         {"whole_words": True, "max_ngram": 1},
         {"whole_words": True, "max_ngram": 3},
     )
-    def test_masks_what_it_says(self, **changes):
+    def test_features_match_the_masks(self, **changes):
         batch = random_batch(np.random.default_rng(8))
         before = batch[0].copy()
         masked = self.mask(
@@ -266,7 +266,7 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
             np.sum(after == _MASK), masked["masked_lm_weights"].sum()
         )
 
-    def test_left_to_right_predicts_each_piece_from_those_before(self):
+    def test_left_to_right_predicts_each_next_token(self):
         ids = np.array([[101, 11, 12, 102, 13, 102, 0]])
         segments = np.array([[0, 0, 0, 0, 1, 1, 0]])
         candidates = np.isin(ids, [11, 12, 13])
@@ -278,7 +278,7 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(masked["masked_lm_ids"], [[11, 12, 13, 0, 0]])
         self.assertAllEqual(masked["masked_lm_weights"], [[1, 1, 1, 0, 0]])
 
-    def test_left_to_right_takes_as_many_as_there_is_room_for(self):
+    def test_left_to_right_predicts_up_to_the_limit(self):
         rows = 20000
         ids = np.tile([101, 11, 12, 13, 14, 15, 16, 17, 102], (rows, 1))
         candidates = (ids != 101) & (ids != 102)

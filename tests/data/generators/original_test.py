@@ -101,7 +101,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
     def _write_text(self, text: str, name: str = "text.txt") -> str:
         return self.create_tempfile(name, text).full_path
 
-    def test_document_goes_on_in_the_next_file(self):
+    def test_document_continues_in_the_next_file(self):
         first = self._write_text("the cat sat\n\na mat\n", "1.txt")
         second = self._write_text("the dog ran\n\n\nthe mat\n", "2.txt")
         tokenizer = _make_tokenizer()
@@ -131,7 +131,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertEqual([len(document) for document in documents], [2, 2])
 
-    def test_lines_without_pieces_are_left_out(self):
+    def test_lines_without_tokens_are_left_out(self):
         # U+00AD, the soft hyphen, is no white space but vanishes.
         text = self._write_text("\u00ad\n\nthe cat\n\u00ad\nsat\n\n\u00ad\n")
 
@@ -141,7 +141,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertEqual([len(document) for document in documents], [2])
 
-    def test_corpus_without_pieces_is_refused(self):
+    def test_corpus_without_tokens_is_rejected(self):
         text = self._write_text("\u00ad\n\n\u00ad\n")
 
         with self.assertRaisesRegex(UserError, "corpus is empty.*text.txt"):
@@ -190,7 +190,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             separators = np.flatnonzero(ids == vocabulary.sep_id)
             self.assertEqual(separators[-1], length - 1)
             self.assertAllEqual(ids[length:], np.zeros(max_seq_length - length))
-            # Segment 1 begins after the first [SEP] and has pieces.
+            # Segment 1 begins after the first [SEP] and has tokens.
             segment_start = np.argmax(made["segment_ids"][row])
             self.assertIn(segment_start - 1, separators)
             self.assertLess(segment_start, length - 1)
@@ -207,7 +207,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(kept_a, a[kept_a[0] : kept_a[0] + 5])
         self.assertEqual(kept_b, b[kept_b[0] - 20 : kept_b[0] - 16])
 
-    def test_truncation_draws_the_end_anew_for_each_piece(self):
+    def test_truncation_draws_an_end_for_each_token(self):
         starts = {
             tuple(
                 original_generator.truncate_pair(
@@ -217,7 +217,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             for seed in range(40)
         }
 
-        # Two pieces go: both in front, both behind, or one each.
+        # Two tokens are dropped: both first, both last, or one each.
         self.assertEqual(
             starts,
             {tuple(range(2, 9)), tuple(range(1, 8)), tuple(range(7))},

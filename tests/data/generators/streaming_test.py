@@ -17,8 +17,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.data import tokenize_corpus
-from bert_tf.data.generators import parts as record_parts
 from bert_tf.data.generators import streaming as streaming_generator
+from bert_tf.data.generators import streaming_worker
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.errors import UserError
@@ -162,7 +162,7 @@ class ResultTest(StreamingGeneratorTestCase):
             random_next += int(records["next_sentence_labels"].sum())
         self.assertEqual(counts.num_instances, total)
         self.assertEqual(counts.num_random_next, random_next)
-        # A random piece may be [MASK] too.
+        # A random token may be [MASK] too.
         self.assertNear(counts.num_masked, masked, 5)
         self.assertNear(counts.num_masked / counts.num_predicted, 0.8, 0.03)
         self.assertGreater(counts.num_truncated, 0)
@@ -187,7 +187,7 @@ class ResultTest(StreamingGeneratorTestCase):
         self.assertTrue((actual <= expected).all())
         self.assertGreater(actual.sum(), 0.8 * expected.sum())
 
-    def test_sentences_are_split_unless_told_otherwise(self):
+    def test_sentences_are_split_by_default(self):
         split = self.generate("a")
         unsplit = self.generate("b", split_sentences=False)
         self.assertEqual(split.num_documents, unsplit.num_documents)
@@ -232,8 +232,8 @@ class ResultTest(StreamingGeneratorTestCase):
         self.assertAllEqual(
             following[weights], records["masked_lm_ids"][weights]
         )
-        pieces = (ids > 3).sum(axis=1)
-        self.assertAllEqual(weights.sum(axis=1), pieces)
+        tokens = (ids > 3).sum(axis=1)
+        self.assertAllEqual(weights.sum(axis=1), tokens)
 
     @parameterized.parameters(
         {"do_whole_word_mask": True},
@@ -241,7 +241,7 @@ class ResultTest(StreamingGeneratorTestCase):
         {"mask_rate": 0.9, "same_rate": 0.0},
         {"max_ngram": 2},
     )
-    def test_masking_flags_are_refused_where_nothing_is_masked(self, **flags):
+    def test_masking_flags_are_rejected_without_masking(self, **flags):
         with self.assertRaisesRegex(
             UserError, "no effect with --left_to_right"
         ):
@@ -276,24 +276,24 @@ class ResultTest(StreamingGeneratorTestCase):
             runs[len(runs)] = np.mean(
                 masked[:, 1:] & masked[:, :-1] & ~continues[restored[:, 1:]]
             )
-        # Neighbouring words.
+        # Adjacent words.
         self.assertGreater(runs[1], 1.5 * runs[0])
 
-    def test_too_little_text_for_so_many_files(self):
+    def test_too_little_text_for_the_number_of_files(self):
         path = self.write("little.txt", "Ab cd ef.\n\nGh ij.\n")
         with self.assertRaisesRegex(
-            UserError, "2 documents times --dupe_factor=3; ask for at most 6"
+            UserError, "2 documents times --dupe_factor=3; write at most 6"
         ):
             self.generate(num_files=7, input_files=[path])
         result = self.generate(num_files=6, input_files=[path])
         self.assertGreater(min(f.records for f in result.files.values()), 0)
 
-    def test_text_without_a_piece(self):
+    def test_text_without_a_token(self):
         path = self.write("empty.txt", "\u200b\n\n\u0007\n")
         with self.assertRaisesRegex(UserError, "no text that the tokenizer"):
             self.generate(input_files=[path])
 
-    def test_invalid_utf8_is_the_users_to_mend(self):
+    def test_invalid_utf8_is_a_user_error(self):
         path = os.path.join(self.folder, "latin.txt")
         with open(path, "wb") as file:
             file.write(b"Ab cd.\nGh \xe9.\n")
@@ -313,7 +313,7 @@ class RestartTest(StreamingGeneratorTestCase):
         self.assertEqual(results[0], results[1])
         self.assertEqual(results[0], results[2])
 
-    def test_tokenization_goes_on(self):
+    def test_tokenization_resumes(self):
         append = TokenStoreWriter.append
         appended = []
 
@@ -342,7 +342,7 @@ class RestartTest(StreamingGeneratorTestCase):
         self.assertEqual(actual, expected)
 
     def test_only_missing_parts_and_files_are_written(self):
-        write_part = record_parts.write_part
+        write_part = streaming_worker.write_part
         written = []
 
         def write_some(plan, part):
@@ -353,7 +353,7 @@ class RestartTest(StreamingGeneratorTestCase):
 
         with (
             self.threads(),
-            mock.patch.object(record_parts, "write_part", write_some),
+            mock.patch.object(streaming_worker, "write_part", write_some),
         ):
             limit = None
             expected = contents(self.generate("whole").files)
@@ -369,7 +369,7 @@ class RestartTest(StreamingGeneratorTestCase):
         self.assertCountEqual(written, range(num_parts))
         self.assertEqual(contents(result.files), expected)
 
-    def test_a_file_that_was_deleted_is_made_again(self):
+    def test_a_deleted_file_is_written_again(self):
         with self.threads():
             paths = list(self.generate().files)
             expected = contents(paths)
@@ -377,11 +377,9 @@ class RestartTest(StreamingGeneratorTestCase):
             self.generate()
         self.assertEqual(contents(paths), expected)
 
-    def test_two_runs_at_once_are_refused(self):
+    def test_concurrent_runs_are_rejected(self):
         with streaming_generator.locked(self.folder):
-            with self.assertRaisesRegex(
-                UserError, "Another process is at work"
-            ):
+            with self.assertRaisesRegex(UserError, "Another process is using"):
                 with streaming_generator.locked(self.folder):
                     pass
 
@@ -468,8 +466,8 @@ def _resident_bytes(process):
 @pytest.mark.thorough
 class MemoryTest(tf.test.TestCase):
     def test_memory_is_bounded(self):
-        # 120 MB, of which half is one document; the original would need some
-        # 4 GB for it.
+        # 120 MB, half of it in one document; the original would need about
+        # 4 GB.
         folder = self.create_tempdir().full_path
         paragraphs = text(np.random.default_rng(2), 4000)
         lines = paragraphs.replace("\n\n", "\n")

@@ -110,7 +110,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.counts["num_instances"], 8)
         self.assertLen(found.files, 2)
 
-    def test_data_sets_that_fit_are_added_up(self):
+    def test_compatible_data_sets_are_combined(self):
         more = RecordCounts(
             num_instances=2, num_random_next=2, num_pieces=3
         ).to_dict()
@@ -139,7 +139,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         ("max_seq_length", 128),
         ("max_predictions_per_seq", 20),
     )
-    def test_data_sets_that_do_not_fit_are_refused(self, field, value):
+    def test_incompatible_data_sets_are_rejected(self, field, value):
         paths = self._write("a.tfrecord", ["a.tfrecord"])
         paths += self._write(
             "b.tfrecord", ["b.tfrecord"], fingerprint="f2", **{field: value}
@@ -156,7 +156,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
     def test_files_of_the_original_have_none(self):
         self.assertIsNone(manifest.find([self._path("theirs.tfrecord")]))
 
-    def test_files_without_manifest_beside_others_are_told(self):
+    def test_warns_about_files_without_manifest(self):
         paths = self._write("a.tfrecord", ["a.tfrecord"])
 
         with self.assertLogs(level="WARNING") as logs:
@@ -165,7 +165,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("1 of 2 record files have no manifest", logs.output[0])
         self.assertEqual(list(found.files), paths)
 
-    def test_shard_of_an_earlier_data_set_is_refused(self):
+    def test_shard_of_an_earlier_data_set_is_rejected(self):
         self._write("wiki", ["wiki-00000-of-00001"])
 
         with self.assertRaisesRegex(
@@ -175,17 +175,17 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("no_json", "{", "is not valid JSON"),
-        ("foreign", '{"name": "a web page"}', "is not the manifest of"),
-        ("list", "[1]", "is not the manifest of"),
+        ("foreign", '{"name": "a web page"}', "is not a manifest of"),
+        ("list", "[1]", "is not a manifest of"),
     )
-    def test_damaged_manifest_is_refused(self, text, message):
+    def test_damaged_manifest_is_rejected(self, text, message):
         with open(self._path("x.tfrecord.manifest.json"), "w") as file:
             file.write(text)
 
         with self.assertRaisesRegex(UserError, f"x.tfrecord.*{message}"):
             manifest.find([self._path("x.tfrecord")])
 
-    def test_manifest_with_missing_and_unknown_keys_is_refused(self):
+    def test_manifest_with_missing_and_unknown_keys_is_rejected(self):
         self._write("x.tfrecord", ["x.tfrecord"])
         path = self._path("x.tfrecord.manifest.json")
         with open(path) as file:
@@ -198,7 +198,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "unknown: colour, seed"):
             manifest.find([self._path("x.tfrecord")])
 
-    def test_other_vocabulary_is_refused_naming_both(self):
+    def test_error_for_another_vocabulary_has_both_hashes(self):
         (path,) = self._write("x.tfrecord", ["x.tfrecord"])
         found = manifest.find([path])
 

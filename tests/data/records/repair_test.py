@@ -87,7 +87,7 @@ class RecordRepairTestCase(tf.test.TestCase, parameterized.TestCase):
 
 
 class RepairTest(RecordRepairTestCase):
-    def test_a_whole_file_is_used_as_it_is(self):
+    def test_an_intact_file_is_not_copied(self):
         path, count = record_repair.repair(
             self.path, self.described, _SIZES, self.copies, Budget(1)
         )
@@ -126,19 +126,19 @@ class RepairTest(RecordRepairTestCase):
         found = self.repair()
         self.assertEqual(found, self.expected(3, 4, 5, 6))
         self.assertLen(self.budget.left_out, 4)
-        # Record 3 has its length, the others nothing.
+        # Only record 3 has its length.
         self.assertEqual(
             self.left_out(),
             [(3, self.offsets[3])] + [(n, self.offsets[4]) for n in (4, 5, 6)],
         )
 
     @parameterized.parameters((7, 20), (7, 0), (11, 3), (9, 0))
-    def test_a_tail_that_is_cut_off(self, record, byte):
+    def test_a_truncated_file(self, record, byte):
         os.truncate(self.path, self.offsets[record] + byte)
         lost = range(record, _COUNT)
         self.assertEqual(self.repair(9), self.expected(*lost))
         self.assertEqual([r for r, _ in self.left_out()], list(lost))
-        # Without a count the end is where the file ends.
+        # Without a count, the end of the file is the end.
         found = self.repair(9, described=None)
         self.assertEqual(found[:record], self.expected()[:record])
         self.assertLen(found, record + (byte > 0))
@@ -169,7 +169,7 @@ class RepairTest(RecordRepairTestCase):
         self.assertRegex(reasons[1], "`segment_ids` is missing")
         self.assertRegex(reasons[2], "no tf.train.Example")
 
-    def test_one_too_many_is_named(self):
+    def test_error_names_the_record_beyond_the_budget(self):
         _flip(self.path, self.offsets[2] + 40)
         _flip(self.path, self.offsets[5] + 40)
         with self.assertRaisesRegex(
@@ -180,10 +180,10 @@ class RepairTest(RecordRepairTestCase):
             self.repair(1)
         self.repair(2)
 
-    def test_what_is_no_record_file_is_refused(self):
+    def test_rejects_a_file_without_records(self):
         with open(self.path, "w") as file:
             file.write("Not a record file, but some text.\n" * 9)
-        with self.assertRaisesRegex(UserError, "x.tfrecord is no record file"):
+        with self.assertRaisesRegex(UserError, "is not a record file"):
             self.repair(described=None)
         with self.assertRaisesRegex(UserError, "is not the file that was"):
             self.described = FileCounts(0, 20)
@@ -254,7 +254,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         )
 
     def test_damage_found_at_the_start(self):
-        # What is known of these files is in a cache, as after an earlier run.
+        # The counts of these files are in the cache of an earlier run.
         cache = os.path.join(self.folder, "counts.json")
         self.input(0, counts_file=cache)
         os.truncate(self.path, self.offsets[10] + 7)
@@ -263,7 +263,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         self.assertEqual(source.num_records, 24)
         self.assert_blank_where([11, 12, 30], self.stream(source))
 
-    def test_every_worker_knows_the_counts_and_one_writes_them(self):
+    def test_all_workers_count_and_one_writes_the_cache(self):
         cache = os.path.join(self.folder, "counts.json")
         self.input(0, counts_file=cache, keep_counts=False)
         self.assertFalse(os.path.exists(cache))
@@ -277,7 +277,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         self.assertEmpty(sources[0].budget.left_out)
         self.assertEqual(sources[0].budget.left_out, sources[1].budget.left_out)
 
-    def test_a_checkpoint_keeps_what_earlier_processes_left_out(self):
+    def test_skipped_records_of_earlier_processes_are_kept(self):
         first, second = Budget(3), Budget(3)
         first.spend("a.tfrecord", 3, 96, "cut short")
         first.spend("b.tfrecord", 3, 96, "cut short")
@@ -308,7 +308,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         with self.assertRaisesRegex(UserError, "what stands at byte"):
             self.input(0)
 
-    def test_without_a_budget_nothing_is_left_out(self):
+    def test_nothing_is_skipped_without_a_budget(self):
         source = self.input(0)
         _flip(self.path, self.offsets[4] + 40)
         with self.assertRaises(tf.errors.DataLossError) as caught:
@@ -318,7 +318,7 @@ class PretrainingInputTest(RecordRepairTestCase):
             str(source.explain(caught.exception)), "record 4, at byte"
         )
 
-    def test_another_length_is_no_damage_of_a_few_records(self):
+    def test_another_length_is_not_repaired(self):
         with self.assertRaisesRegex(
             UserError, "must have 9 values .*--max_seq_length=9"
         ):

@@ -92,7 +92,7 @@ class RecordCountsTest(tf.test.TestCase):
         self.assertEqual(counts.num_same, 5)
         self.assertEqual(counts.num_masked + counts.num_random, 0)
 
-    def test_counts_add_up_and_survive_json(self):
+    def test_counts_are_summed_and_restored_from_json(self):
         first, second = RecordCounts(), RecordCounts()
         first.add_batch(self._make_batch(), _MASK_ID, num_truncated=1)
         second.add(RecordCounts.from_dict(first.to_dict()))
@@ -130,7 +130,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(report["warnings"], [])
 
     @parameterized.parameters(16, 40, 128, 512)
-    def test_length_bars_hold_every_record(self, max_seq_length):
+    def test_length_bars_count_every_record(self, max_seq_length):
         histogram = np.arange(max_seq_length + 1)
         result = _make_result(length_histogram=histogram)
         config = _make_config(
@@ -153,7 +153,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         (61, False, True, True),
         (100, True, False, False),
     )
-    def test_warns_of_paragraphs_taken_for_sentences(
+    def test_warns_about_paragraphs_instead_of_sentences(
         self, num_random, split_sentences, next_sentence_pairs, warns
     ):
         config = _make_config(
@@ -174,7 +174,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
                 not split_sentences,
             )
 
-    def test_left_to_right_asks_for_no_replacement(self):
+    def test_left_to_right_expects_no_replacement(self):
         report = data_report.build(
             _make_config(left_to_right=True), _make_result()
         )
@@ -191,7 +191,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(files.read_json(f"{path}.report.json"), report)
         image = tf.io.decode_png(files.read_bytes(f"{path}.report.png"))
         self.assertGreater(image.shape[0], 300)
-        # Something is drawn: the picture has many colours.
+        # Something is drawn: the image has many colors.
         self.assertGreater(len(np.unique(image.numpy())), 10)
 
     def test_report_of_no_record(self):

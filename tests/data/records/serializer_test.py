@@ -58,7 +58,7 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
         ("long_records", 2, 20000, 3000, 30522),
         ("several_blocks", 1300, 16, 5, 300),
     )
-    def test_bytes_are_those_of_tensorflow(
+    def test_bytes_equal_tensorflow(
         self, num_records, max_seq_length, max_predictions_per_seq, vocab_size
     ):
         batch = make_batch(
@@ -97,7 +97,7 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
             serializer.serialize(copied),
         )
 
-    def test_negative_integer_is_refused(self):
+    def test_negative_integers_are_rejected(self):
         batch = make_batch(2)
         batch["input_ids"][1, 3] = -4
 
@@ -105,7 +105,7 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
             serializer.serialize(batch)
 
     @parameterized.parameters(1, 2, 4)
-    def test_rows_that_differ_in_number_are_refused(self, num_rows):
+    def test_different_numbers_of_rows_are_rejected(self, num_rows):
         batch = make_batch(3)
         batch["input_mask"] = make_batch(4)["input_mask"][:num_rows]
 
@@ -123,11 +123,11 @@ class ExampleSerializerTest(tf.test.TestCase, parameterized.TestCase):
         # The first record of a file that TensorFlow wrote.
         path = f"{self.create_tempdir().full_path}/one.tfrecord"
         with tf.io.TFRecordWriter(path) as writer:
-            writer.write(b"words and pieces")
+            writer.write(b"words and tokens")
         with open(path, "rb") as file:
             contents = file.read()
 
-        checksum = serializer.masked_crc32c(b"words and pieces")
+        checksum = serializer.masked_crc32c(b"words and tokens")
 
         self.assertEqual(contents[-4:], checksum.to_bytes(4, "little"))
 

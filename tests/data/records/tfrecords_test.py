@@ -30,7 +30,7 @@ class RecordWriterTest(tf.test.TestCase):
         self.assertEqual(writer.written.records, 705)
         self.assertEqual(writer.written.bytes, os.path.getsize(path))
 
-    def test_no_file_appears_before_all_are_whole(self):
+    def test_no_file_appears_before_all_are_complete(self):
         folder = self.create_tempdir().full_path
         paths = [f"{folder}/a.tfrecord", f"{folder}/b.tfrecord"]
 
@@ -78,33 +78,34 @@ class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
 
     # Two records, of 16 + 20 and of 16 + 30 bytes.
     @parameterized.parameters((82 - 1, 1, 36), (36 + 5, 1, 36), (35, 0, 0))
-    def test_file_that_is_cut_short_is_refused(self, size, record, offset):
+    def test_truncated_file_is_rejected(self, size, record, offset):
         path = self._write(20, 30)
         os.truncate(path, size)
 
         with self.assertRaisesRegex(
             UserError,
-            f"x.tfrecord is cut short: record {record}, at byte {offset},",
+            f"x.tfrecord is truncated: record {record}, at byte {offset},",
         ):
             tfrecords.count_records(path)
 
-    def test_corrupt_length_is_refused(self):
+    def test_corrupt_length_is_rejected(self):
         path = self._write(20, 30)
         with open(path, "r+b") as file:
             file.seek(36)
             file.write(b"\xff")
 
         with self.assertRaisesRegex(
-            UserError, r"x.tfrecord is no record file.*byte 36 \(record 1\)"
+            UserError,
+            r"not a record file: byte 36 \(record 1\)",
         ):
             tfrecords.count_records(path)
 
-    def test_text_is_refused(self):
+    def test_text_file_is_rejected(self):
         path = f"{self.create_tempdir().full_path}/x.txt"
         with open(path, "w") as file:
             file.write("This is text, which nobody should take for records.")
 
-        with self.assertRaisesRegex(UserError, "is no record file"):
+        with self.assertRaisesRegex(UserError, "not a record file"):
             tfrecords.count_records(path)
 
 

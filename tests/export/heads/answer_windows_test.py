@@ -27,7 +27,7 @@ def _pad(values, length):
 
 class AnswerWindowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("v1_uncased", "v2_cased")
-    def test_windows_of_the_original(self, name):
+    def test_cuts_the_windows_of_the_original(self, name):
         config, expected = squad_goldens.read_features(name)
         head = squad_goldens.build_head(config)
         rows = _pack(head, **squad_goldens.read_questions(config))
@@ -40,7 +40,7 @@ class AnswerWindowsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(rows.state["is_max_context"], is_max_context)
 
     @parameterized.product(doc_stride=(1, 3, 4, 50), max_query_length=(1, 3))
-    def test_any_lengths(self, doc_stride, max_query_length):
+    def test_cuts_texts_of_any_length(self, doc_stride, max_query_length):
         length = max_query_length + 8
         task = SquadTask(
             max_seq_length=length,

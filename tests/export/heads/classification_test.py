@@ -31,21 +31,19 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         ({"pair": True}, {}, {}, ("text", "text_pair")),
         ({"name": "mrpc"}, {}, {}, ("text", "text_pair")),
         ({"name": "sst-2"}, {}, {}, ("text",)),
-        # Models that others trained do not say it.
+        # Models of other projects do not store it.
         ({}, {"columns": None}, {}, ("text",)),
         ({}, {"columns": None}, {"pair": True}, ("text", "text_pair")),
         ({"pair": True}, {}, {"pair": False}, ("text",)),
     )
-    def test_takes_pairs_where_the_model_does(
-        self, task, stored, flags, inputs
-    ):
+    def test_takes_pairs_if_the_model_does(self, task, stored, flags, inputs):
         if "name" in task:
             task["official"] = glue_tasks.TASKS[task["name"]]
         head = self._build(tiny_exports.classification(**task), stored, **flags)
         self.assertEqual(head.inputs, inputs)
         self.assertEqual(list(head.input_specs()), list(inputs))
 
-    def test_doc_stride_is_that_of_the_model_unless_told(self):
+    def test_doc_stride_defaults_to_that_of_the_model(self):
         task = tiny_exports.classification(doc_stride=4)
         self.assertEqual(self._build(task).doc_stride, 4)
         self.assertEqual(self._build(task, doc_stride=2).doc_stride, 2)
@@ -53,7 +51,7 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(self._build().max_rows_at_once)
         self.assertIsNotNone(self._build(task).max_rows_at_once)
 
-    def test_labels_that_are_given_come_first_in_their_order(self):
+    def test_assigned_labels_come_first(self):
         head = self._build(tiny_exports.classification("multi_label"))
         logits = tf.constant(
             [
@@ -68,7 +66,7 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
             answer["labels"],
             [
                 [b"no", "ümlaut".encode(), b""],
-                # Half is enough.
+                # The threshold is inclusive.
                 [b"yes", b"", b""],
                 [b"", b"", b""],
                 [b"no", b"yes", "ümlaut".encode()],
@@ -79,7 +77,7 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertNotIn("label", answer)
 
-    def test_a_score_is_a_number_for_each_text(self):
+    def test_returns_a_score_per_text(self):
         head = self._build(tiny_exports.classification("regression"))
         self.assertEqual(head.method, "regress")
         logits = tf.constant([[0.25], [-7.5]])
@@ -88,7 +86,7 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         for values in answer.values():
             self.assertAllEqual(values, [0.25, -7.5])
 
-    def test_of_several_equal_labels_the_first_is_chosen(self):
+    def test_ties_choose_the_first_label(self):
         answer = classification.choose_label(
             tf.constant([[0.25, 0.375, 0.375]]), ("a", "b", "c")
         )

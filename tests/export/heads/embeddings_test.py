@@ -37,7 +37,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("mean", "max", "cls", "last")
-    def test_pools_over_pieces_alone(self, pooling):
+    def test_pooling_ignores_padding(self, pooling):
         changes = {}
         if pooling == "last":
             pooling, changes = "cls", {"left_to_right": True}
@@ -60,14 +60,14 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(answer["embedding"], expected, atol=1e-6)
 
     @parameterized.parameters("mean", "max", "cls")
-    def test_numbers_of_half_precision_are_answered_in_full(self, pooling):
+    def test_half_precision_returns_float32(self, pooling):
         states = tf.constant(self.states, tf.bfloat16)
         answer = _build(pooling, -1).answer(
             {"sequence_output": states}, self.rows
         )
         self.assertEqual(answer["embedding"].dtype, tf.float32)
 
-    def test_rows_of_padding_give_numbers(self):
+    def test_rows_of_padding_return_finite_numbers(self):
         rows = Rows({"input_mask": tf.zeros([3, 6], tf.int32)})
         outputs = {"sequence_output": tf.constant(self.states)}
         for pooling in ("mean", "max", "cls"):
@@ -75,12 +75,12 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertTrue(np.isfinite(answer["embedding"]).all())
 
     @parameterized.parameters((0, 1), (1, 2), (-1, 2), (-2, 1))
-    def test_the_model_ends_with_the_layer(self, layer, count):
+    def test_leaves_out_layers_above_the_chosen_one(self, layer, count):
         values = _build("mean", layer).model_values()
         self.assertEqual(values["config"]["num_hidden_layers"], count)
 
     @parameterized.parameters(2, -3)
-    def test_a_layer_that_is_not_there_is_an_error(self, layer):
+    def test_rejects_a_missing_layer(self, layer):
         with self.assertRaisesRegex(UserError, f"between -2 and 1.* {layer}"):
             _build("mean", layer)
 

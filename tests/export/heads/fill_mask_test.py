@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import formats
 from bert_tf.errors import UserError
-from bert_tf.export import computing
+from bert_tf.export import serving_module
 from bert_tf.export.heads import fill_mask as fill_mask_head
 from bert_tf.export.heads.fill_mask import FillMask
 from bert_tf.export.heads.head import Source
@@ -79,7 +79,7 @@ class FillMaskTest(tf.test.TestCase):
             self.assertFalse(any(tokens[row, len(masks) :].ravel()))
             self.assertFalse(probs[row, len(masks) :].any())
 
-    def test_a_saved_model_fills_as_python(self):
+    def test_saved_model_predicts_like_the_library(self):
         folder = self.create_tempdir().full_path
         version = tiny_exports.export(
             self.path, os.path.join(folder, "served"), top_k=_TOP_K
@@ -93,7 +93,7 @@ class FillMaskTest(tf.test.TestCase):
         self.assertGreater(len({*outputs["tokens"].numpy().ravel()}), _TOP_K)
         for text, masks in zip(_TEXTS, expected, strict=True):
             self._compare(serve(text=tf.constant([text])), [masks])
-        # Texts without [MASK] beside others, and alone.
+        # Texts without [MASK], in batches and alone.
         texts = ["cat", _TEXTS[0], ""]
         self._compare(serve(text=tf.constant(texts)), [[], expected[0], []])
         for texts in ([], [""], ["the mask", ""]):
@@ -113,7 +113,7 @@ class FillMaskTest(tf.test.TestCase):
             vocabulary[ids], outputs["tokens"].numpy().astype(str)
         )
 
-    def test_only_masks_are_predicted(self):
+    def test_predicts_only_masks(self):
         head = _build(self.path)
         rows = _pack(head, "the [MASK] sat", "[MASK][MASK] cat", "dog")
         positions = rows.inputs["masked_lm_positions"]
@@ -122,7 +122,7 @@ class FillMaskTest(tf.test.TestCase):
         outputs = model(rows.inputs)
         self.assertEqual(outputs["masked_lm_logits"].shape, [3, 2, 16])
 
-    def test_padding_is_no_mask(self):
+    def test_ignores_masks_in_padding(self):
         head = _build(self.path)
         rows = head.ids_rows(
             {
@@ -133,7 +133,7 @@ class FillMaskTest(tf.test.TestCase):
         )
         self.assertAllEqual(rows.inputs["masked_lm_positions"], [[1], [2]])
 
-    def test_masks_behind_the_longest_length_are_lost(self):
+    def test_truncates_masks_beyond_the_maximum_length(self):
         head = _build(self.path, max_seq_length=6)
         rows = _pack(head, "cat [MASK] the [MASK] on [MASK]", "dog")
         self.assertEqual(rows.inputs["input_ids"].shape, [2, 6])
@@ -157,13 +157,13 @@ class FillMaskTest(tf.test.TestCase):
                 head.rows_at_once({"masked_lm_positions": tf.zeros([2, 3])}), 1
             )
 
-    def test_parts_are_answered_as_all_at_once(self):
+    def test_parts_return_the_same_as_one_call(self):
         head = _build(self.path)
         model = load.build_model(formats.read(self.path))
         rows = _pack(head, *_TEXTS)
         expected = head.answer(model(rows.inputs), rows)
-        outputs = computing.compute(model, rows.inputs, 2, head.condense)
-        # No tensor of them has the vocabulary on an axis.
+        outputs = serving_module.compute(model, rows.inputs, 2, head.condense)
+        # No tensor has the vocabulary as an axis.
         for values in outputs.values():
             self.assertEqual(values.shape, [len(_TEXTS), 3, _TOP_K])
         received = head.answer(outputs, rows)
@@ -172,30 +172,30 @@ class FillMaskTest(tf.test.TestCase):
             received["probabilities"], expected["probabilities"], atol=1e-6
         )
 
-    def test_pieces_are_those_that_the_model_is_given(self):
+    def test_tokenize_returns_the_tokens_of_the_model(self):
         head = _build(self.path)
         texts = [*_TEXTS, "", "cat", "[MASK][MASK]"]
         ids, starts, ends = head.tokenize_with_offsets(tf.constant(texts))
         packed = _pack(_build(self.path, 40), *texts).inputs["input_ids"]
         mask_id = tiny_model.TOKENS.index("[MASK]")
         for row, text in enumerate(texts):
-            pieces = ids[row].numpy().tolist()
+            tokens = ids[row].numpy().tolist()
             self.assertEqual(
                 [x for x in packed[row].numpy().tolist() if x],
-                [2, *pieces, 3],
+                [2, *tokens, 3],
             )
             places = zip(starts[row].numpy(), ends[row].numpy(), strict=True)
             spans = [text.encode()[start:end] for start, end in places]
             is_mask = [span == b"[MASK]" for span in spans]
-            self.assertEqual(is_mask, [x == mask_id for x in pieces])
+            self.assertEqual(is_mask, [x == mask_id for x in tokens])
             self.assertEqual(sum(is_mask), text.count("[MASK]"))
-        # In bytes, also behind characters of several.
+        # In bytes, also after multi-byte characters.
         self.assertAllEqual(starts[3][-1], len(texts[3].encode()) - 6)
         self.assertAllEqual(ids[-1], [mask_id, mask_id])
         self.assertAllEqual(starts[-1], [0, 6])
         self.assertAllEqual(ends[-1], [6, 12])
 
-    def test_more_candidates_than_pieces_are_refused(self):
+    def test_rejects_more_candidates_than_tokens(self):
         with self.assertRaisesRegex(UserError, "at most .* 16. Received: 17"):
             _build(self.path, top_k=17)
 

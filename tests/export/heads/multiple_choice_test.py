@@ -51,7 +51,7 @@ class MultipleChoiceTest(tf.test.TestCase):
         cls.answer = cls.head.answer(cls.model(rows.inputs), rows)
 
     def _logits(self, text, choices):
-        """Returns what the model says of each choice, packed by hand."""
+        """Returns the model's probabilities of choices packed by hand."""
         logits = []
         for choice in choices:
             first = self.tokenizer.tokenize(text).numpy().tolist()
@@ -72,7 +72,7 @@ class MultipleChoiceTest(tf.test.TestCase):
             logits.append(float(outputs["logits"][0, 0]))
         return logits
 
-    def test_choices_that_lack_have_no_probability(self):
+    def test_missing_choices_have_no_probability(self):
         self.assertEqual(self.choices.shape, [5, 3])
         for row, (text, choices) in enumerate(_ROWS[:-1]):
             expected = special.softmax(self._logits(text, choices))
@@ -82,12 +82,12 @@ class MultipleChoiceTest(tf.test.TestCase):
             )
             self.assertEqual(self.answer["index"][row], expected.argmax())
 
-    def test_a_text_without_choices_gets_numbers(self):
+    def test_a_text_without_choices_returns_finite_numbers(self):
         self.assertAllClose(
             self.answer["probabilities"][-1], np.full([3], 1 / 3), atol=1e-6
         )
 
-    def test_classes_are_the_numbers_of_choices(self):
+    def test_classes_are_the_indices_of_choices(self):
         self.assertAllEqual(self.answer["classes"], [[b"0", b"1", b"2"]] * 5)
         self.assertAllEqual(self.answer["scores"], self.answer["probabilities"])
 

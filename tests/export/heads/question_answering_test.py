@@ -35,7 +35,7 @@ _ROWS = (
     ("dog", "東 dog  sat"),
     ("mat mat mat mat mat mat", "the \U0001f642 C\u0301ats. "),
     ("東", "cat"),
-    ("the " * 9, " \t\u200b \x00"),  # No pieces.
+    ("the " * 9, " \t\u200b \x00"),  # No tokens.
 )
 
 
@@ -53,7 +53,7 @@ def _texts(count, seed):
 
 
 def _logits(shape, seed, are_whole):
-    """Returns logits, of which some are equal if they are whole numbers."""
+    """Returns random logits, with ties if they are whole numbers."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(2, *shape), scale=2)
     logits = np.round(logits) if are_whole else logits
@@ -75,7 +75,7 @@ def _strings(rows):
 
 
 def _describe(answer):
-    """Returns the answers in the form of `SquadTask.describe`."""
+    """Returns the answers in the form of `SquadTask.prediction_to_json`."""
     columns = {name: x.numpy().tolist() for name, x in answer.items()}
     return [
         {
@@ -121,7 +121,9 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         ("v2_cased", 0.0, "v2_cased"),
         ("v2_cased", -3.0, "v2_cased.threshold-3.0"),
     )
-    def test_answers_of_the_original(self, name, threshold, expected):
+    def test_chooses_the_answers_of_the_original(
+        self, name, threshold, expected
+    ):
         config, _ = squad_goldens.read_features(name)
         head = squad_goldens.build_head(
             config, null_score_diff_threshold=threshold
@@ -156,7 +158,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         {"n_best_size": 20},
         {"version_2_with_negative": False, "doc_stride": 1},
     )
-    def test_whatever_the_logits_are_it_is_what_python_says(self, **values):
+    def test_random_logits_give_the_answers_of_the_library(self, **values):
         task = dataclasses.replace(_TASK, **values)
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
         head = QuestionAnswering(tokenizer, _LENGTH, (5, 8, _LENGTH), task)
@@ -170,12 +172,12 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             features = task.featurize(examples, tokenizer)
             outputs = {name: list(x) for name, x in logits.items()}
             predictions = task.predict(examples, features, outputs, tokenizer)
-            expected = list(map(task.describe, examples, predictions))
+            expected = list(map(task.prediction_to_json, examples, predictions))
             self._compare(_describe(head.answer(logits, rows)), expected)
             num_answers |= {one["answer"] for one in expected}
         self.assertGreater(len(num_answers), 20)
 
-    def test_one_answer_many_times(self):
+    def test_many_equal_answers(self):
         # Nearly all of the best spans have one of two texts.
         task = dataclasses.replace(_TASK, max_answer_length=2, n_best_size=3)
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
@@ -198,10 +200,10 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         )
         best = [entry.text for entry in predictions[0].nbest]
         self.assertContainsSubset({"cat", "cat cat"}, best)
-        expected = list(map(task.describe, examples, predictions))
+        expected = list(map(task.prediction_to_json, examples, predictions))
         self._compare(_describe(head.answer(logits, rows)), expected)
 
-    def test_a_saved_model_answers_as_the_model(self):
+    def test_saved_model_answers_like_the_library(self):
         folder = self.create_tempdir().full_path
         path = tiny_exports.write(folder, _TASK)
         version = tiny_exports.export(path, os.path.join(folder, "served"))
@@ -218,7 +220,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
                 [x["answer"] for x in _describe(serve(**_strings(rows)))],
                 [""] * len(rows),
             )
-        # A question without words still has a paragraph.
+        # A question without words, but with a paragraph.
         (alone,) = _describe(serve(**_strings([("", "the cat sat")])))
         (*_, beside) = _describe(
             serve(**_strings([*texts, ("", "the cat sat")]))
@@ -236,7 +238,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in logits.items():
             self.assertAllClose(values, expected[name], rtol=0, atol=1e-5)
 
-    def test_bytes_that_are_not_utf8_count_for_nothing(self):
+    def test_ignores_invalid_utf8(self):
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
         head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), _TASK)
         texts = [
@@ -251,7 +253,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(answers[0], answers[1])
         self.assertNotEqual(answers[0][0]["answer"], "")
 
-    def test_without_any_span_an_answer_of_squad_1_is_empty(self):
+    def test_squad_1_answer_without_spans_is_empty(self):
         task = dataclasses.replace(_TASK, version_2_with_negative=False)
         tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
         head = QuestionAnswering(tokenizer, _LENGTH, (_LENGTH,), task)
@@ -264,7 +266,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(answers[0], nothing | scores)
         self.assertEqual(answers[1]["answer"], "dog")
 
-    def test_flags_replace_what_the_model_was_trained_with(self):
+    def test_flags_override_the_settings_of_the_model(self):
         path = tiny_exports.write(self.create_tempdir().full_path, _TASK)
         config = SavedModelConfig(
             model_dir=path,
@@ -282,7 +284,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             {name: getattr(config, name) for name in head.flags},
         )
         self.assertEqual(head.task.null_score_diff_threshold, -0.5)
-        with self.assertRaisesRegex(UserError, "by 4 than .*=3.* Received: 6"):
+        with self.assertRaisesRegex(UserError, "at least 7.*=3.* Received: 6"):
             QuestionAnswering.build(Source(stored, config, 6, (6,)))
 
 

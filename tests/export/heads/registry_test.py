@@ -13,7 +13,7 @@ from tests.support import tiny_model
 
 
 class RegistryTest(tf.test.TestCase):
-    def test_a_model_has_the_head_it_was_trained_for(self):
+    def test_default_head_is_that_of_the_task(self):
         for kind, head in (
             ("pretraining", "fill_mask"),
             ("encoder", "embeddings"),
@@ -26,7 +26,7 @@ class RegistryTest(tf.test.TestCase):
             ):
                 registry.choose("tagging", stored)
 
-    def test_a_task_of_ones_own_has_an_encoder(self):
+    def test_custom_tasks_export_their_encoder(self):
         path = self.create_tempdir().full_path + "/model"
         stored = formats.read(tiny_model.write(path))
         stored = dataclasses.replace(
@@ -43,7 +43,7 @@ class RegistryTest(tf.test.TestCase):
         }
         self.assertEqual(kinds, set(weight_map.HEADS))
 
-    def test_heads_and_their_flags_can_be_asked_for(self):
+    def test_heads_and_their_flags_match_the_configuration(self):
         fields = {x.name: x for x in dataclasses.fields(SavedModelConfig)}
         self.assertCountEqual(
             fields["head"].metadata["choices"], ["auto", *registry.ENTRIES]

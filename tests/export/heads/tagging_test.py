@@ -25,7 +25,7 @@ _TEXTS = (
     "",
     "The matting (東), the U.S. dog sat; @cat #dog ... mats!",
     " \t\u3000\n",
-    "\u200b \u0301",  # Words without any piece.
+    "\u200b \u0301",  # Words without any token.
     "sat\u200b \u200b matting é\u0301 \U0001f642 كلب",
     "cat\x00dog [MASK] the\ufffdmat",
     " ".join(["matting"] * 3 + ["the 東 mat."] * 7),
@@ -40,7 +40,7 @@ def _write(folder, **values):
     )
     model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
     weights = tiny_model.random_weights(model)
-    # What a word is must count for more than that it is one.
+    # Makes the identity of words matter.
     for name in weights:
         if name.endswith(("/beta", "bias", "type_embeddings")):
             weights[name] *= 0.1
@@ -57,7 +57,7 @@ def _build(path, max_seq_length=12, **flags):
 
 
 def _serve(head, model):
-    """Returns what answers strings with `model` between `pack` and `answer`."""
+    """Returns a function that runs `model` between `pack` and `answer`."""
 
     @tf.function(input_signature=[head.input_specs()], autograph=False)
     def serve(strings):
@@ -119,21 +119,21 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         texts = [*_TEXTS, *_random_texts(60)]
         expected = model.predict(texts)
         self.assertEqual(_describe(serve(texts)), expected)
-        # One at a time: rows of other lengths, and none with words.
+        # One at a time: rows of other lengths, and one without words.
         for text, wanted in zip(_TEXTS[:5], expected, strict=False):
             self.assertEqual(_describe(serve([text])), [wanted])
         tags = [tag for row in expected for tag in row["tags"]]
-        # The model tells words apart, so the comparison says something.
+        # The predictions are not all the same.
         self.assertGreater(len(set(tags)), 2)
 
     @parameterized.parameters((0, 0), (3, 3), (None, 6))
-    def test_the_stride_is_written_as_a_task_has_it(self, stride, expected):
+    def test_settings_have_the_stride_of_the_task(self, stride, expected):
         path = self.create_tempdir().full_path
         values = {} if stride is None else {"doc_stride": stride}
         head = _build(_write(path, **values))
         self.assertEqual(head.settings(), {"doc_stride": expected})
 
-    def test_bilstm_in_a_saved_model(self):
+    def test_saved_model_with_bilstm(self):
         folder = self.create_tempdir().full_path
         path = _write(folder, head="bilstm", lstm_size=5)
         model = bert_tf.load_model(path, return_attention_probs=True)
@@ -158,7 +158,7 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(probs[0, :4], expected[0, :4], atol=1e-5)
         self.assertAllClose(probs[1], expected[1], atol=1e-5)
 
-    def test_other_lengths_are_those_of_a_model_that_reads_so_much(self):
+    def test_max_seq_length_overrides_that_of_the_model(self):
         folder = self.create_tempdir().full_path
         path = _write(folder)
         shorter = _write(os.path.join(folder, "s"), max_seq_length=7)
@@ -174,7 +174,7 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TaggingTextsTest(tf.test.TestCase):
-    """What is asked of one model."""
+    """Tests of one model on several texts."""
 
     @classmethod
     def setUpClass(cls):
@@ -185,11 +185,11 @@ class TaggingTextsTest(tf.test.TestCase):
         cls.head = _build(cls.path)
         cls.serve = staticmethod(_serve(cls.head, cls.model))
 
-    def test_no_text(self):
+    def test_empty_batch(self):
         answers = self.serve([])
         self.assertEqual({x.shape for x in answers.values()}, {(0, 0)})
 
-    def test_bytes_that_are_not_utf8_count_for_nothing(self):
+    def test_ignores_invalid_utf8(self):
         texts = [b"the\xff cat\xe6\x9d on", b"\xe6\x9d\xb1\x80 mat", b"\xc0"]
         decoded = [text.decode("utf-8", "ignore") for text in texts]
         self.assertEqual(
@@ -206,16 +206,16 @@ class TaggingTextsTest(tf.test.TestCase):
             _describe(self.serve(texts)), self.model.predict(texts)
         )
 
-    def test_rows_are_as_short_as_they_can_be(self):
+    def test_rows_have_the_shortest_bucket(self):
         for text, length in (("", 4), ("the cat", 4), ("the cat sat", 8)):
             rows = self.head.pack({"text": tf.constant([text])})
             self.assertEqual(rows.inputs["input_ids"].shape, [1, length])
 
-    def test_attention_is_that_of_the_beginning(self):
+    def test_attention_is_that_of_the_first_window(self):
         rows = self.head.attention_rows({"text": tf.constant(["", _TEXTS[2]])})
-        pieces = self.head.tokenizer.tokens(rows["input_ids"]).numpy()
+        tokens = self.head.tokenizer.tokens(rows["input_ids"]).numpy()
         self.assertEqual(
-            b" ".join(pieces[1]).decode(),
+            b" ".join(tokens[1]).decode(),
             "[CLS] the mat ##ting [UNK] 東 [UNK] , the [UNK] . [SEP]",
         )
         self.assertEqual(rows["input_mask"].numpy().sum(-1).tolist(), [2, 12])
@@ -228,7 +228,7 @@ class TaggingTextsTest(tf.test.TestCase):
             {"probabilities": odds / odds.sum(-1, keepdims=True)},
         )
 
-    def test_windows_that_leave_pieces_out_are_refused(self):
+    def test_rejects_windows_that_would_lose_tokens(self):
         with self.assertRaisesRegex(UserError, r"Received: 6 with .*=7\."):
             _build(self.path, 7, doc_stride=6)
 

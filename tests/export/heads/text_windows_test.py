@@ -20,7 +20,9 @@ class TextWindowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         with_pairs=[False, True], doc_stride=[1, 3, 100], length=[5, 8, 30]
     )
-    def test_cuts_as_the_library(self, with_pairs, doc_stride, length):
+    def test_cuts_the_windows_of_the_library(
+        self, with_pairs, doc_stride, length
+    ):
         rng = np.random.default_rng(doc_stride + length)
         tokens_a = _random_rows(rng, 40, 60)
         tokens_b = _random_rows(rng, 40, 30) if with_pairs else None
@@ -38,7 +40,7 @@ class TextWindowsTest(tf.test.TestCase, parameterized.TestCase):
             windows.texts, np.repeat(np.arange(40), expected.counts)
         )
 
-    def test_no_text_has_no_window(self):
+    def test_empty_batch_has_no_window(self):
         none = tf.RaggedTensor.from_row_lengths(
             tf.zeros([0], tf.int32), tf.zeros([0], tf.int64)
         )

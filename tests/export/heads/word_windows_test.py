@@ -17,7 +17,7 @@ _VOCABULARY = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
 
 
 class _Tokenizer(BertTokenizer):
-    """Tokenizes a number, written out, to as many different pieces."""
+    """Tokenizes a number n to n different tokens."""
 
     def tokenize(self, text):
         counts = [int(word) for word in text]
@@ -33,7 +33,7 @@ class WordWindowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         *itertools.product((1, 5, 13), (None, 1, 2)), (5, 5), (13, 8), (30, 15)
     )
-    def test_windows_are_those_of_the_features(self, room, stride):
+    def test_cuts_the_windows_of_the_features(self, room, stride):
         stride = stride and min(stride, room)
         cut = tf.function(
             lambda values, lengths, texts, count: (
@@ -56,23 +56,23 @@ class WordWindowsTest(tf.test.TestCase, parameterized.TestCase):
         for _ in range(10):
             examples = [_random_example(rng) for _ in range(4)]
             words = [word for example in examples for word in example.words]
-            pieces = tokenizer.tokenize(words)
+            tokens = tokenizer.tokenize(words)
             windows = cut(
-                pieces.flat_values,
-                pieces.row_lengths(),
+                tokens.flat_values,
+                tokens.row_lengths(),
                 np.repeat(range(4), [len(x.words) for x in examples]),
                 4,
             )
             features = tagging_features.convert_examples_to_features(
                 examples, tokenizer, room + 2, doc_stride=stride
             )
-            shown = windows["pieces"].to_list()
+            shown = windows["tokens"].to_list()
             expected = [
                 features.input_ids[start + 1 : end - 1].tolist()
                 for start, end in itertools.pairwise(features.row_splits)
             ]
             self.assertEqual(shown[: len(expected)], expected)
-            # Behind them an empty one for each text that has none.
+            # Followed by an empty window for each text without tokens.
             empty = [[] for x in examples if set(x.words) <= {"0"}]
             self.assertEqual(shown[len(expected) :], empty)
             self.assertAllEqual(windows["rows"], features.word_rows)

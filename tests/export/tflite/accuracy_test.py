@@ -1,4 +1,4 @@
-"""Tests for export.on_device.accuracy: files scored beside their models."""
+"""Tests for export.tflite.accuracy."""
 
 import dataclasses
 import os
@@ -12,7 +12,6 @@ from bert_tf.errors import UserError
 from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import costs
 from bert_tf.export.tflite import eval_set
-from bert_tf.export.tflite import lite_outputs
 from bert_tf.inference.lite_model import LiteModel
 from tests.support import eval_files
 
@@ -33,10 +32,10 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "classification", "question_answering", "multiple_choice", "tagging"
     )
-    def test_a_file_scores_as_its_model(self, name):
+    def test_a_file_scores_like_its_model(self, name):
         found = _score(name).accuracy
         self.assertAllClose(found.score, found.model_score)
-        # SQuAD's own evaluator has points already.
+        # SQuAD's own evaluator returns percent.
         points = 1.0 if name == "question_answering" else 100.0
         if name != "tagging":  # Which finds nothing in these rows.
             self.assertGreater(found.score, 0.0)
@@ -50,18 +49,18 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         ("free", "pair", {}),
         ("fixed", "classification", {"batch_size": 4, "max_seq_length": 10}),
     )
-    def test_a_file_of_strings_scores_as_its_model(self, name, flags):
+    def test_a_file_with_strings_scores_like_its_model(self, name, flags):
         found = _score(name, input="text", **flags).accuracy
         self.assertAllClose(found.scores, found.model_scores, atol=1e-5)
         self.assertEqual(found.agreement, 1.0)
         self.assertEqual(found.num_examples, 9)
 
-    def test_a_file_of_one_shape_is_filled_up(self):
+    def test_pads_calls_of_fixed_shapes(self):
         flags = {"batch_size": 4, "max_seq_length": 10}
         build = eval_files.prepare("classification", **flags)
         rows = eval_set.read(build)
         model = LiteModel(eval_files.make("classification", **flags))
-        computed = lite_outputs.compute(rows, model)
+        computed = accuracy.compute_outputs(rows, model)
         self.assertLen(computed["logits"], 9)
         self.assertEqual(rows.features.lengths.max(), 10)
         ours = rows.evaluate(computed)
@@ -71,7 +70,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         ("dynamic", "try --quantization=float16"),
         ("none", "the model's numbers are near"),
     )
-    def test_a_drop_is_refused(self, quantization, advice):
+    def test_rejects_a_drop(self, quantization, advice):
         report = _score("classification")
         worse = dataclasses.replace(
             report.accuracy, score=20.0, model_score=22.5, drop=2.5
@@ -88,18 +87,20 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         ):
             accuracy.require(report, 1.0)
 
-    def test_another_model_is_found_out(self):
-        # One that says the other label of each row.
+    def test_detects_another_model(self):
+        # It predicts the other label of each row.
         rows = eval_set.read(eval_files.prepare("classification"))
-        said = rows.evaluate_model(eval_files.prepare("classification").model)
+        evaluation = rows.evaluate_model(
+            eval_files.prepare("classification").model
+        )
         logits = [
             -10.0 * np.eye(3)[["no", "yes", "ümlaut"].index(d["label"])]
-            for d in said.decisions
+            for d in evaluation.decisions
         ]
         other = rows.evaluate({"logits": logits})
-        self.assertEqual(other.agreement(said), 0.0)
+        self.assertEqual(other.agreement(evaluation), 0.0)
 
-    def test_of_scores_nothing_is_decided(self):
+    def test_regression_has_no_agreement(self):
         for name in ("question_answering", "tagging", "multiple_choice"):
             with self.assertRaisesRegex(UserError, "is for classification"):
                 eval_set.read(eval_files.prepare(name, input="text"))
@@ -107,22 +108,24 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         predictions = rows.task.predict(
             rows.examples, rows.features, {"logits": np.ones([9, 1])}, None
         )
-        described = rows.task.describe(rows.examples[0], predictions[0])
+        described = rows.task.prediction_to_json(
+            rows.examples[0], predictions[0]
+        )
         decision = eval_set._without_numbers(described)
-        said = eval_set.Evaluation({}, [decision])
-        self.assertIsNone(said.agreement(said))
+        evaluation = eval_set.Evaluation({}, [decision])
+        self.assertIsNone(evaluation.agreement(evaluation))
 
-    def test_errors_may_grow_by_percents(self):
+    def test_drop_of_errors_is_in_percent(self):
         self.assertAllClose(accuracy._percent_more(1.1, 1.0), 10.0)
         self.assertEqual(accuracy._percent_more(0.0, 0.0), 0.0)
 
-    def test_what_is_not_a_number_is_refused(self):
+    def test_rejects_nan(self):
         report = _score("classification")
         nan = dataclasses.replace(report.accuracy, drop=float("nan"))
         report = dataclasses.replace(report, accuracy=nan)
         self.assertFalse(accuracy.is_good_enough(report, 100.0))
 
-    def test_calls_are_timed_with_the_median_row_and_the_longest(self):
+    def test_times_the_median_length_and_the_longest(self):
         free = eval_files.prepare("classification")
         rows = eval_set.read(free)
         median = int(np.median(rows.features.lengths))
@@ -135,7 +138,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(accuracy._lengths(fixed, rows), (10,))
 
-    def test_without_rows_there_is_no_score(self):
+    def test_without_an_evaluation_set_there_is_no_score(self):
         self.assertIsNone(
             _score(
                 "classification",
@@ -152,7 +155,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         ("question_answering", "[1]", ".json", "must be an object with 'data'"),
         ("fill_mask", "text\tlabel\na\tno\n", ".tsv", "fine-tuned for a task"),
     )
-    def test_rows_of_another_task_are_refused(self, name, text, end, message):
+    def test_rejects_rows_of_another_task(self, name, text, end, message):
         path = os.path.join(self.create_tempdir().full_path, f"dev{end}")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -164,10 +167,10 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
 class AsOfModelTest(tf.test.TestCase):
     def _assert_same(self, name, logits, answer):
         task = eval_set.task_of(eval_files.prepare(name), "--eval_file")
-        found = lite_outputs._as_of_model(task, answer)["logits"]
+        found = accuracy._as_of_model(task, answer)["logits"]
         self.assertAllClose(found, logits)
 
-    def test_logits_come_back_from_probabilities(self):
+    def test_recovers_logits_from_probabilities(self):
         logits = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
         self._assert_same(
             "classification", logits, {"probabilities": np.exp(logits)}
@@ -178,13 +181,64 @@ class AsOfModelTest(tf.test.TestCase):
         )
         self._assert_same("regression", [[2.0]], {"score": np.array([2.0])})
 
-    def test_certainty_is_finite(self):
+    def test_logits_of_certain_labels_are_finite(self):
         for name in ("classification", "multi_label"):
             task = eval_set.task_of(eval_files.prepare(name), "--eval_file")
-            found = lite_outputs._as_of_model(
+            found = accuracy._as_of_model(
                 task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
             )
             self.assertAllInRange(found["logits"], -1e3, 1e3)
+
+
+if __name__ == "__main__":
+    tf.test.main()
+
+
+def _measure(name, expected, actual, **others):
+    return accuracy.measure_agreement(
+        [{name: np.array(one)} | others for one in expected],
+        [{name: np.array(one)} | others for one in actual],
+    )
+
+
+class AgreementTest(tf.test.TestCase):
+    def test_agreement_is_over_all_calls(self):
+        found = _measure(
+            "probabilities",
+            [[[0.9, 0.1], [0.4, 0.6]], [[0.7, 0.3]], [[0.2, 0.8]]],
+            [[[0.6, 0.4], [0.5, 0.4]], [[0.9, 0.1]], [[0.1, 0.9]]],
+        )
+        self.assertEqual(found, {"agreement of probabilities": 0.75})
+
+    def test_positions_are_chosen_from_each_row(self):
+        found = _measure("start_logits", [[[1, 5, 2]]], [[[1, 2, 5]]])
+        self.assertEqual(found, {"agreement of start_logits": 0.0})
+
+    def test_independent_labels_are_counted_separately(self):
+        found = accuracy.measure_agreement(
+            [{"probabilities": np.array([[0.9, 0.6, 0.1, 0.2]])}],
+            [{"probabilities": np.array([[0.6, 0.4, 0.3, 0.3]])}],
+            is_multi_label=True,
+        )
+        self.assertEqual(found, {"agreement of probabilities": 0.75})
+
+    def test_only_first_candidates_count(self):
+        # Two rows with up to two masks and two candidates each.
+        expected = [[[[4, 5], [6, 7]], [[8, 9], [-1, -1]]]]
+        actual = [[[[4, 6], [7, 6]], [[8, 9], [-1, -1]]]]
+        found = _measure(
+            "token_ids", expected, actual, probabilities=np.ones([2, 2, 2])
+        )
+        self.assertEqual(found, {"agreement of token_ids": 0.75})
+
+    def test_embeddings_have_a_lowest_cosine(self):
+        found = _measure(
+            "embedding", [[[1.0, 0.0], [0.0, 2.0]]], [[[3.0, 0.0], [2.0, 2.0]]]
+        )
+        self.assertAllClose(found, {"least cosine": 0.5**0.5})
+
+    def test_scores_have_no_agreement(self):
+        self.assertEqual(_measure("score", [[1.0]], [[2.0]]), {})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.build."""
+"""Tests for export.tflite.build."""
 
 import types
 
@@ -23,7 +23,7 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_seq_length": 8}, "None and 8"),
         ({"input": "text"}, "None and None"),
     )
-    def test_recurrent_heads_have_no_form_of_free_shapes(self, flags, given):
+    def test_rejects_recurrent_heads_with_free_shapes(self, flags, given):
         recurrent = types.SimpleNamespace(lstms=["one"])
         with self.assertRaisesRegex(
             UserError, f"Received: {given} for the model in output/recurrent"
@@ -32,7 +32,7 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
         self._require(recurrent, batch_size=1, max_seq_length=8)
         self._require(recurrent, batch_size=1, input="text")
 
-    def test_other_heads_have_one(self):
+    def test_accepts_other_heads_with_free_shapes(self):
         self._require(types.SimpleNamespace(lstms=[]))
         self._require(types.SimpleNamespace())  # Of a bare encoder.
 

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.samples: rows by which int8 sets its scales."""
+"""Tests for export.tflite.calibration_data."""
 
 import os
 
@@ -11,7 +11,7 @@ from bert_tf.export.tflite import eval_set
 from tests.support import eval_files
 
 
-class SamplesTest(tf.test.TestCase, parameterized.TestCase):
+class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
     def _write(self, text, ending=".tsv"):
         path = os.path.join(self.create_tempdir().full_path, f"rows{ending}")
         with open(path, "w", encoding="utf-8") as file:
@@ -38,7 +38,7 @@ class SamplesTest(tf.test.TestCase, parameterized.TestCase):
                 sorted(inputs), ["input_ids", "input_mask", "segment_ids"]
             )
 
-    def test_rows_of_one_shape(self):
+    def test_batches_of_a_fixed_shape(self):
         path = eval_files.write("classification")
         build = self._build(
             "classification", path, batch_size=4, max_seq_length=11
@@ -46,7 +46,7 @@ class SamplesTest(tf.test.TestCase, parameterized.TestCase):
         found = list(calibration_data.read(build)())
         self.assertEqual([x["input_ids"].shape for x in found], [(4, 11)] * 3)
 
-    def test_rows_are_from_all_over_the_file(self):
+    def test_samples_rows_evenly(self):
         rows = ["the " * (1 + i // 100) for i in range(900)]
         path = self._write("\n".join(rows) + "\n", ".txt")
         found = list(calibration_data.read(self._build("fill_mask", path))())
@@ -63,14 +63,14 @@ class SamplesTest(tf.test.TestCase, parameterized.TestCase):
         ("question_answering", "text\nthe cat\n", "no column 'question'"),
         ("multiple_choice", "text\nthe cat\n", "no column"),
     )
-    def test_what_is_empty_or_of_another_task_is_refused(
+    def test_rejects_files_that_are_empty_or_of_another_task(
         self, name, text, message
     ):
         build = self._build(name, self._write(text), eval_file=None)
         with self.assertRaisesRegex(UserError, message):
             calibration_data.read(build)
 
-    def test_a_file_that_is_not_there_is_refused(self):
+    def test_rejects_a_missing_file(self):
         build = self._build("pair", "/nowhere.tsv", eval_file=None)
         with self.assertRaisesRegex(UserError, "--representative_file.*not th"):
             calibration_data.read(build)

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.client_texts."""
+"""Tests for export.tflite.client_texts."""
 
 import types
 
@@ -14,7 +14,7 @@ from tests.support import client_models
 
 
 def _build(head="classification", pair=False, reads="ids", **settings):
-    """Returns as much of a `Build` as is read."""
+    """Returns the parts of a `Build` that are read."""
     tokenizer = BertTokenizer(client_models.VOCABULARY, **settings)
     return types.SimpleNamespace(
         name=head,
@@ -24,7 +24,7 @@ def _build(head="classification", pair=False, reads="ids", **settings):
 
 
 class ClientTextsTest(tf.test.TestCase, parameterized.TestCase):
-    def test_counts_texts_of_which_other_pieces_are_read(self):
+    def test_counts_texts_that_are_tokenized_differently(self):
         uncased = BertTokenizer(client_models.VOCABULARY)
         texts = ["The FILM!", "Café", "cafe", "a\u00a0b", "中文", "É", ""]
         self.assertEqual(client_texts.count_changed(uncased, texts), 3)
@@ -35,25 +35,25 @@ class ClientTextsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(client_texts.count_changed(theirs, texts), 0)
 
-    def test_says_how_many_examples_are_concerned(self):
+    def test_counts_affected_examples(self):
         examples = [
             InputExample("1", "The film"),
             InputExample("2", "the", "Café"),
             InputExample("3", "É"),
         ]
-        said = client_texts.note(_build(), examples)
-        self.assertRegex(said, "ASCII alone.* concerns 2 of the 3 .*ascii_l")
+        note = client_texts.note(_build(), examples)
+        self.assertRegex(note, "only ASCII.* affects 2 of the 3 .*ascii_l")
         of_squad = [
             SquadExample("1", "who?", ("É", "the"), (0, 2)),
             SquadExample("2", "was?", ("the",), (0,)),
         ]
-        said = client_texts.note(_build("question_answering"), of_squad)
-        self.assertIn("concerns 1 of the 2 examples of --eval_file.", said)
+        note = client_texts.note(_build("question_answering"), of_squad)
+        self.assertIn("affects 1 of the 2 examples of --eval_file.", note)
         self.assertNotIn("examples", client_texts.note(_build()))
 
-    def test_says_more_of_cased_models(self):
-        said = client_texts.note(_build(lower_case=False))
-        self.assertRegex(said, "lower-case all ASCII.*as it stands")
+    def test_note_for_cased_models(self):
+        note = client_texts.note(_build(lower_case=False))
+        self.assertRegex(note, "lower-case all ASCII.*cased")
 
     @parameterized.parameters(
         {"normalization": ASCII_LOWER},
@@ -61,7 +61,7 @@ class ClientTextsTest(tf.test.TestCase, parameterized.TestCase):
         {"pair": True},
         {"head": "tagging"},
     )
-    def test_says_nothing_where_nothing_differs(self, **values):
+    def test_no_note_without_differences(self, **values):
         self.assertIsNone(client_texts.note(_build(**values)))
 
 

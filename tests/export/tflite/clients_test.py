@@ -1,4 +1,4 @@
-"""Clients of phones and browsers open .tflite files as they are."""
+"""MediaPipe, the Task Library and old runtimes run .tflite files."""
 
 import os
 
@@ -19,7 +19,7 @@ from tests.support.client_models import ASCII_TEXTS
 
 
 def _classify(program, packages, cases):
-    """Returns case to the scores of each text."""
+    """Returns the scores of each text by case."""
     requests = [
         {
             "ask": "classify",
@@ -28,14 +28,14 @@ def _classify(program, packages, cases):
         }
         for case in cases
     ]
-    answers = client_files.ask(program, packages, requests)
+    answers = client_files.send(program, packages, requests)
     return dict(zip(cases, answers, strict=True))
 
 
 @pytest.mark.environment
 class RulesTest(tf.test.TestCase):
-    def test_texts_tell_rules_apart(self):
-        """Shows that it matters by which rule the other tests compute."""
+    def test_texts_distinguish_normalizations(self):
+        """Checks that the normalization changes the scores of other tests."""
         ours = client_files.compute("fixed")
         path = client_files.models()[ORIGINAL]
         differs = np.abs(
@@ -93,11 +93,11 @@ class MetadataTest(tf.test.TestCase):
             "path": client_files.path_of("fixed"),
             "texts": [],
         }
-        (cls.found,) = client_files.ask(
+        (cls.found,) = client_files.send(
             "task_library_program.py", client_files.TASK_LIBRARY, [request]
         )
 
-    def test_is_read_as_written(self):
+    def test_reads_all_metadata(self):
         values = self.found["json"]
         self.assertEqual(values["name"], "fixed")
         self.assertRegex(
@@ -136,7 +136,7 @@ class EmbedderTest(tf.test.TestCase):
         )
         texts = client_files.texts("fixed")
         request = {"ask": "embed", "path": path, "texts": texts}
-        (given,) = client_files.ask(
+        (actual,) = client_files.send(
             "mediapipe_program.py", client_files.MEDIAPIPE, [request]
         )
         stored = model_directory.read_model(model_dir)
@@ -150,8 +150,10 @@ class EmbedderTest(tf.test.TestCase):
         encoder = bert_tf.load_model(model_dir, "encoder")
         states = encoder(packed)["sequence_output"].numpy()
         mask = packed["input_mask"].numpy()[..., np.newaxis]
-        wanted = (states * mask).sum(1) / mask.sum(1)
-        self.assertAllClose(given, wanted, rtol=0, atol=client_files.TOLERANCE)
+        expected = (states * mask).sum(1) / mask.sum(1)
+        self.assertAllClose(
+            actual, expected, rtol=0, atol=client_files.TOLERANCE
+        )
 
 
 @pytest.mark.environment
@@ -173,27 +175,27 @@ class OldRuntimeTest(tf.test.TestCase, parameterized.TestCase):
             {"path": client_files.path_of(case), "rows": [rows]}
             for case in client_files.NEW_CASES
         ]
-        answers = client_files.ask(
+        answers = client_files.send(
             "tflite_runtime_program.py", client_files.OLD_RUNTIME, requests
         )
         cls.answers = dict(zip(client_files.NEW_CASES, answers, strict=True))
 
     @parameterized.parameters(*client_files.OLD_CASES)
-    def test_says_what_litert_says(self, case):
+    def test_outputs_equal_those_of_litert(self, case):
         with open(client_files.path_of(case), "rb") as file:
-            wanted = LiteModel(file.read()).run(self.rows)
-        (given,) = self.answers[case]
-        self.assertEqual(given.keys(), wanted.keys())
-        for name, values in wanted.items():
+            expected = LiteModel(file.read()).run(self.rows)
+        (actual,) = self.answers[case]
+        self.assertEqual(actual.keys(), expected.keys())
+        for name, values in expected.items():
             self.assertAllClose(
-                given[name],
+                actual[name],
                 values,
                 rtol=0,
                 atol=1e-3 if case == "old int8" else client_files.TOLERANCE,
             )
 
-    def test_refuses_what_is_not_for_it(self):
-        # Else nobody needs --compatibility.
+    def test_rejects_files_without_compatibility(self):
+        # Otherwise --compatibility would be useless.
         self.assertIn("FULLY_CONNECTED", self.answers["int8"])
 
 

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.ladder: files of one model, side by side."""
+"""Tests for export.tflite.compare_quantizations."""
 
 import dataclasses
 import json
@@ -34,12 +34,12 @@ def _report(quantization, score, **values):
     return dataclasses.replace(report, **values)
 
 
-class LadderTest(tf.test.TestCase):
+class CompareQuantizationsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.path = os.path.join(self.create_tempdir().full_path, "a.b.tflite")
 
-    def test_names_have_the_quantization_before_the_ending(self):
+    def test_paths_have_the_quantization_before_the_suffix(self):
         self.assertEqual(
             compare_quantizations.path_of("x/a.b.tflite", "dynamic"),
             "x/a.b.dynamic.tflite",
@@ -48,7 +48,7 @@ class LadderTest(tf.test.TestCase):
             compare_quantizations.path_of("x.y/a", "none"), "x.y/a.none"
         )
 
-    def test_a_table_of_all_files(self):
+    def test_writes_a_table_of_all_files(self):
         text = compare_quantizations.write(
             self.path,
             [_report("none", 91.25), _report("full_int8", 62.5)],
@@ -57,8 +57,8 @@ class LadderTest(tf.test.TestCase):
         lines = text.splitlines()
         self.assertRegex(
             lines[0],
-            r"^quantization +MB +accuracy +drop +agreement, % +ms, 128 pieces,"
-            r" 1 thread +ms, 128 pieces, 2 threads +memory, MB$",
+            r"^quantization +MB +accuracy +drop +agreement, % +ms, 128 tokens,"
+            r" 1 thread +ms, 128 tokens, 2 threads +memory, MB$",
         )
         self.assertRegex(lines[1], r"^model +91\.25$")
         self.assertRegex(
@@ -78,14 +78,14 @@ class LadderTest(tf.test.TestCase):
         with open(f"{stem}.ladder.png", "rb") as file:
             self.assertStartsWith(file.read(), b"\x89PNG")
 
-    def test_what_is_not_known_has_no_column(self):
+    def test_missing_measurements_have_no_column(self):
         reports = [_report("none", 1.0, accuracy=None, peak_memory=None)]
         text = compare_quantizations.write(self.path, reports)
         self.assertNotIn("memory", text)
         self.assertNotIn("accuracy", text)
         self.assertLen(text.splitlines(), 2)
 
-    def test_of_scores_nothing_is_agreed_on(self):
+    def test_regression_has_no_agreement(self):
         report = _report("none", 1.0)
         accuracy = dataclasses.replace(report.accuracy, agreement=None)
         text = compare_quantizations.table(

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.costs: latencies and memory."""
+"""Tests for export.tflite.costs."""
 
 from unittest import mock
 
@@ -11,7 +11,7 @@ from tests.support import eval_files
 
 
 class CostsTest(tf.test.TestCase):
-    def test_each_file_has_each_setting(self):
+    def test_times_each_file_with_each_setting(self):
         content = eval_files.make("classification")
         with mock.patch.object(costs, "_ROUNDS", 2):
             found = costs.measure_latencies(
@@ -26,7 +26,7 @@ class CostsTest(tf.test.TestCase):
                 self.assertBetween(one.milliseconds, 1e-3, 1e3)
         self.assertEqual(
             [one.setting for one in found["none"]][1:3],
-            ["9 pieces, 1 thread", "4 pieces, 2 threads"],
+            ["9 tokens, 1 thread", "4 tokens, 2 threads"],
         )
 
     def test_requests_have_the_shape_of_the_file(self):
@@ -39,7 +39,7 @@ class CostsTest(tf.test.TestCase):
         self.assertAllEqual(inputs["input_mask"], np.ones([1, 4, 5]))
         self.assertIn("probabilities", choices.run(inputs))
 
-    def test_requests_of_strings_have_the_shape_of_the_file(self):
+    def test_requests_with_strings_have_the_shape_of_the_file(self):
         for name, shape in (
             ("classification", (1,)),
             ("multiple_choice", (1, 4)),
@@ -50,7 +50,7 @@ class CostsTest(tf.test.TestCase):
                 self.assertIn(value.shape, (shape, (1,)))
             self.assertIn(shape, [value.shape for value in inputs.values()])
 
-    def test_memory_is_that_of_another_process(self):
+    def test_memory_is_that_of_a_separate_process(self):
         content = eval_files.make("classification")
         ballast = np.ones(2**24)  # 128 MiB here are none there.
         found = costs.measure_peak_memory(content, 8)

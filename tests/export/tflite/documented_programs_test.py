@@ -1,4 +1,4 @@
-"""The programs of docs/on_device.md in Python and JavaScript run."""
+"""Runs the Python and JavaScript programs of docs/on_device.md."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _LENGTH = 128
 
 
 def _program(language, line):
-    """Returns the one program of the page that has a line."""
+    """Returns the program of the page that contains a line."""
     pattern = rf"(?ms)^```{language}\n(.*?)^```$"
     found = re.findall(pattern, _PAGE.read_text(encoding="utf-8"))
     (program,) = [one for one in found if line in one.splitlines()]
@@ -36,10 +36,10 @@ def _javascript():
     return _program("javascript", 'import { readFileSync } from "node:fs";')
 
 
-def _scores(said):
-    """Returns label to score of what a program has printed."""
+def _scores(printed):
+    """Parses the labels and scores that a program printed."""
     scores = {}
-    for line in said.splitlines():
+    for line in printed.splitlines():
         label, _, score = line.rpartition(" ")
         if label in client_models.LABELS:
             scores[label] = float(score)
@@ -69,12 +69,14 @@ class DocumentedProgramsTest(tf.test.TestCase):
         pathlib.Path(path).write_text(text, encoding="utf-8")
         return path
 
-    def _assert_scores(self, said):
-        (wanted,) = client_files.probabilities(self.model_dir, [_TEXT], _LENGTH)
-        scores = _scores(said)
+    def _assert_scores(self, printed):
+        (expected,) = client_files.probabilities(
+            self.model_dir, [_TEXT], _LENGTH
+        )
+        scores = _scores(printed)
         self.assertAllClose(
             [scores[label] for label in client_models.LABELS],
-            wanted,
+            expected,
             rtol=0,
             atol=client_files.TOLERANCE,
         )
@@ -83,14 +85,14 @@ class DocumentedProgramsTest(tf.test.TestCase):
         program = _program(
             "python", "from ai_edge_litert.interpreter import Interpreter"
         )
-        # Those of a large vocabulary.
+        # Ids of a large vocabulary.
         program, count = re.subn(
             r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
         )
         self.assertEqual(count, 1)
         path = self._write("a.py", program + "print(probabilities.tolist())\n")
-        said = environments.run(sys.executable, path, **self.options)
-        (probabilities,) = json.loads(said.splitlines()[-1])
+        printed = environments.run(sys.executable, path, **self.options)
+        (probabilities,) = json.loads(printed.splitlines()[-1])
         self.assertLen(probabilities, len(client_models.LABELS))
         self.assertAlmostEqual(sum(probabilities), 1, places=5)
 
@@ -124,7 +126,9 @@ class DocumentedProgramsTest(tf.test.TestCase):
         )
         *answers, _ = self._run_node().split("next text")
         self.assertLen(answers, len(texts))
-        client_files.check(self, "fixed", [_scores(said) for said in answers])
+        client_files.check(
+            self, "fixed", [_scores(printed) for printed in answers]
+        )
 
     def _run_node(self):
         python = environments.make("node", *_NODE)

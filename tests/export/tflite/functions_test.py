@@ -1,4 +1,4 @@
-"""Tests for export.on_device.text_function: .tflite files that take strings."""
+"""Tests for export.tflite.functions: .tflite files that take strings."""
 
 import contextlib
 import io
@@ -18,10 +18,9 @@ from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import tflite_file
 from bert_tf.export.tflite import usage
 from bert_tf.inference.lite_model import LiteModel
-from bert_tf.text import dense_packing
 from bert_tf.text import packing
-from bert_tf.text.lite_tokenizer import LiteTokenizer
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.tokenizer import LiteTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_builds
 from tests.support import tiny_exports
@@ -37,7 +36,7 @@ _TEXTS = (
 )
 _PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
 _FILE = "topics_text.tflite"
-# Heads that answer strings as the SavedModel does.
+# Heads whose answers are those of the SavedModel.
 _AS_SAVED = (
     "classification",
     "pair",
@@ -46,7 +45,7 @@ _AS_SAVED = (
     "next_sentence",
     "embeddings",
 )
-# Those whose conversion differs; the others are for `make test-slow`.
+# Heads whose conversions differ; the others run in `make test-slow`.
 _SOME = ("pair", "multi_label")
 
 
@@ -60,29 +59,29 @@ def _make(name, **flags):
 
 
 def _run(program):
-    """Returns what a program prints."""
+    """Returns the output of a program."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(program, {})
     return printed.getvalue()
 
 
 def _run_what_is_printed(test, built):
-    """Runs the program that users are shown; returns what it prints."""
+    """Runs the printed program; returns its output."""
     path = test.create_tempfile(content=built.content, mode="wb").full_path
     return _run(usage.python_snippet(built.build, path))
 
 
 class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_SOME)
-    def test_says_what_the_saved_model_says(self, name):
-        self._test_says_what_the_saved_model_says(name)
+    def test_outputs_equal_the_saved_model(self, name):
+        self._test_outputs_equal_the_saved_model(name)
 
     @parameterized.parameters(*[x for x in _AS_SAVED if x not in _SOME])
     @pytest.mark.slow
-    def test_others_say_what_the_saved_model_says(self, name):
-        self._test_says_what_the_saved_model_says(name)
+    def test_outputs_of_other_heads_equal_the_saved_model(self, name):
+        self._test_outputs_equal_the_saved_model(name)
 
-    def _test_says_what_the_saved_model_says(self, name):
+    def _test_outputs_equal_the_saved_model(self, name):
         built = _make(name)
         build = builds.prepare(tiny_builds.config(name))
         custom = tflite_file.custom_operators(built.content)
@@ -98,12 +97,12 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
                 {x: tf.constant(column) for x, column in strings.items()}
             )
             outputs = build.model(rows.inputs, training=False)
-            wanted = serving_module.for_predict(
+            expected = serving_module.for_predict(
                 build.head, build.head.answer(outputs, rows)
             )
             answer = model.run(strings)
-            self.assertEqual(set(answer), set(wanted))
-            for key, values in wanted.items():
+            self.assertEqual(set(answer), set(expected))
+            for key, values in expected.items():
                 if values.dtype == tf.string:
                     self.assertAllEqual(answer[key], values)
                 else:
@@ -121,7 +120,7 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
         printed = _run(program.replace(_FILE, path))
         self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
 
-    def test_texts_that_differ_in_number_fail(self):
+    def test_different_numbers_of_texts_fail(self):
         built = _make("pair")
         self.assertIn("label [b'", _run_what_is_printed(self, built))
         model = LiteModel(built.content, text_operators=True)
@@ -140,17 +139,17 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
         for _, shape in model.inputs.values():
             self.assertEqual(shape, (1,))
 
-    def test_what_has_no_form_is_refused(self):
-        with self.assertRaisesRegex(UserError, "finds .MASK.*--input=ids"):
+    def test_rejects_unsupported_heads_and_quantizations(self):
+        with self.assertRaisesRegex(UserError, "find .MASK.*--input=ids"):
             _make("fill_mask")
         with self.assertRaisesRegex(UserError, "full_int8 .* --input=ids"):
             _make("pair", quantization="full_int8", representative_file="a.tsv")
 
 
-class PiecesTest(tf.test.TestCase, parameterized.TestCase):
-    """Heads that point into texts say of each piece where it is."""
+class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
+    """Heads that point into texts return the offsets of each token."""
 
-    def test_tags_of_pieces(self):
+    def test_tags_of_tokens(self):
         built = _make("tagging")
         model = LiteModel(built.content, text_operators=True)
         text = "The cafe\u0301s, cat \u6771 " + "dog " * 9
@@ -166,7 +165,7 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(spans[-1], (-1, -1))
         self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
 
-    def test_scores_of_pieces(self):
+    def test_logits_of_tokens(self):
         built = _make("question_answering")
         model = LiteModel(built.content, text_operators=True)
         context = "\u00a0The cats sat " + "on " * 9
@@ -179,7 +178,7 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             set(answer), {"start_logits", "end_logits", "starts", "ends"}
         )
-        # [CLS], four pieces of the question, [SEP].
+        # [CLS], four tokens of the question, [SEP].
         nowhere = [-1] * 6
         self.assertAllEqual(
             answer["starts"],
@@ -207,26 +206,26 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
         }
         rows = build.head.pack({x: tf.constant(v) for x, v in strings.items()})
         outputs = build.model(rows.inputs, training=False)
-        wanted = build.head.answer(outputs, rows)
+        expected = build.head.answer(outputs, rows)
         answer = model.run(strings)
-        self.assertAllEqual(answer["index"], wanted["index"])
+        self.assertAllEqual(answer["index"], expected["index"])
         self.assertIn("index [", _run_what_is_printed(self, built))
         self.assertAllClose(
-            answer["probabilities"], wanted["probabilities"], 1e-4, 1e-4
+            answer["probabilities"], expected["probabilities"], 1e-4, 1e-4
         )
 
 
 class RowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(5, 11, 12)
-    def test_rows_are_those_of_ids(self, length):
-        """All pairs of lengths, of which the longer is cut first."""
+    def test_packs_pairs_like_the_library(self, length):
+        """Packs pairs of all lengths, truncating the longer text first."""
         vocabulary = Vocabulary(tiny_model.TOKENS)
         tokenizer = BertTokenizer(vocabulary)
         lite = LiteTokenizer(tokenizer)
 
         def pack(text, text_pair):
             tokens = [lite.tokenize(x) for x in (text, text_pair)]
-            return dense_packing.pack(*tokens, (length,), vocabulary)
+            return packing.pack_to_bucket(*tokens, (length,), vocabulary)
 
         spec = tf.TensorSpec([None], tf.string)
         content = conversion.convert(
@@ -244,12 +243,12 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
         packed = LiteModel(content, text_operators=True).run(
             dict(zip(("text", "text_pair"), columns, strict=True))
         )
-        wanted = packing.pack(
+        expected = packing.pack(
             *[tokenizer.tokenize(column) for column in columns],
             length,
             vocabulary,
         )
-        for name, values in wanted.items():
+        for name, values in expected.items():
             self.assertAllEqual(packed[name], values)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the gate that files pass before they appear, one or all of them."""
+"""Tests of --max_drop, the accuracy gate for published files."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _converted = {}
 
 
 def _convert_once(function, specs, quantization, *args, **kwargs):
-    """Converts what is the same in all tests."""
+    """Converts each model only once for all tests."""
     if quantization not in _converted:
         _converted[quantization] = _convert(
             function, specs, quantization, *args, **kwargs
@@ -39,7 +39,7 @@ class GateTest(tf.test.TestCase):
         )
 
     def _run(self, **flags):
-        """Runs the exporter; returns what it says."""
+        """Runs the exporter; returns its output."""
         config = eval_files.config(
             "classification",
             output_file=os.path.join(self.folder, "tiny.tflite"),
@@ -52,16 +52,16 @@ class GateTest(tf.test.TestCase):
         return "".join(call.args[0] for call in write.call_args_list)
 
     def _perfect_model(self):
-        """The model is right about all rows, as its files are not."""
+        """Labels the rows with the predictions of the model."""
         perfect = eval_set.Evaluation({"accuracy": 1.0}, [None] * 9)
         return mock.patch.object(
             eval_set.EvalSet, "evaluate_model", lambda *_: perfect
         )
 
     @pytest.mark.slow
-    def test_all_files_and_a_table(self):
+    def test_writes_all_files_and_a_table(self):
         rows = eval_files.write("classification")
-        said = self._run(
+        printed = self._run(
             quantization="all", representative_file=rows, max_drop=100.0
         )
         names = ("none", "float16", "dynamic", "full_int8")
@@ -82,9 +82,9 @@ class GateTest(tf.test.TestCase):
         self.assertNotIn("representative", report["command"])
         self.assertIn("accuracy", json.dumps(report))
         for name in ("model", *names):
-            self.assertRegex(said, rf"(?m)^{name} ")
+            self.assertRegex(printed, rf"(?m)^{name} ")
 
-    def test_a_file_that_loses_too_much_does_not_appear(self):
+    def test_a_file_that_loses_too_much_is_not_written(self):
         with self._perfect_model():
             with self.assertRaisesRegex(
                 UserError, "at most --max_drop=1 points below the model's"
@@ -93,20 +93,20 @@ class GateTest(tf.test.TestCase):
             self.assertEmpty(os.listdir(self.folder))
 
     @pytest.mark.slow
-    def test_if_some_do_the_others_appear(self):
+    def test_writes_the_files_that_pass(self):
         def is_good_enough(report, _):
             return report.quantization != "float16"
 
         with mock.patch.object(accuracy, "is_good_enough", is_good_enough):
-            said = self._run(quantization="all")
-        self.assertRegex(said, r"(?m)^float16 \(refused\) ")
+            printed = self._run(quantization="all")
+        self.assertRegex(printed, r"(?m)^float16 \(refused\) ")
         self.assertCountEqual(
             [x for x in os.listdir(self.folder) if x.endswith(".tflite")],
             ["tiny.none.tflite", "tiny.dynamic.tflite"],
         )
 
     @pytest.mark.slow
-    def test_if_all_do_only_the_comparison_appears(self):
+    def test_writes_only_the_comparison_if_all_fail(self):
         with self._perfect_model():
             with self.assertRaisesRegex(UserError, "At least one file must be"):
                 self._run(quantization="all")

@@ -1,4 +1,4 @@
-"""Tests of the .tflite files of every head, by several runtimes."""
+"""Tests of the .tflite files of every head in several runtimes."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export import serving_module
-from bert_tf.export.tflite import ids_function
+from bert_tf.export.tflite import functions
 from bert_tf.export.tflite import tflite_file
 from bert_tf.inference.lite_model import LiteModel
 from tests.support import every_head
@@ -15,7 +15,7 @@ from tests.support import tiny_builds
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _LENGTH = every_head.MAX_SEQ_LENGTH
-# Those that need something else of TensorFlow Lite than others.
+# Heads that need different operators of TensorFlow Lite.
 _DIFFERENT = (
     "classification",
     "question_answering",
@@ -29,7 +29,7 @@ _ROUNDED = ("float16", "dynamic")
 
 
 def _expect(built, rows):
-    """Returns what the SavedModel of ids computes, by name."""
+    """Returns the outputs of the ids-only SavedModel, by name."""
     outputs = serving_module.answer_ids_in_numbers(
         built.build.head,
         built.build.model,
@@ -38,7 +38,7 @@ def _expect(built, rows):
     return {
         name: x.numpy()
         for name, x in outputs.items()
-        if name not in ids_function.LEFT_OUT
+        if name not in functions.OMITTED_FOR_IDS
     }
 
 
@@ -48,11 +48,11 @@ def _run_with_tensorflow(content, rows):
 
 
 class HeadsTest(tf.test.TestCase, parameterized.TestCase):
-    def _assert_same(self, given, wanted, tolerance):
-        self.assertEqual(set(given), set(wanted))
-        for name, values in wanted.items():
-            self.assertEqual(given[name].dtype, values.dtype)
-            self.assertAllClose(given[name], values, tolerance, tolerance)
+    def _assert_same(self, actual, expected, tolerance):
+        self.assertEqual(set(actual), set(expected))
+        for name, values in expected.items():
+            self.assertEqual(actual[name].dtype, values.dtype)
+            self.assertAllClose(actual[name], values, tolerance, tolerance)
 
     @parameterized.parameters(*_DIFFERENT)
     def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
@@ -72,10 +72,10 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(set(shape), {-1})
         for batch, length in ((1, 5), (4, _LENGTH), (3, 7), (1, 5)):
             rows = rows_of_ids.make(built, batch, length)
-            wanted = _expect(built, rows)
-            self._assert_same(model.run(rows), wanted, 1e-4)
+            expected = _expect(built, rows)
+            self._assert_same(model.run(rows), expected, 1e-4)
         self._assert_same(
-            _run_with_tensorflow(built.content, rows), wanted, 1e-4
+            _run_with_tensorflow(built.content, rows), expected, 1e-4
         )
         self.assertEmpty(tflite_file.custom_operators(built.content))
 
@@ -87,7 +87,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         is_mask = rows["input_ids"] == mask_id
         self.assertTrue(is_mask.any())
         without = rows | {"input_ids": np.where(is_mask, 5, rows["input_ids"])}
-        # One after the other, as tensors change their sizes.
+        # In sequence, as tensors change their sizes.
         for one in (rows, without, rows):
             self._assert_same(model.run(one), _expect(built, one), 1e-4)
 
@@ -105,14 +105,14 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         for _, (first, *_, last) in model.inputs.values():
             self.assertEqual((first, last), (1, 8))
         rows = rows_of_ids.make(built, 1, 8)
-        wanted = _expect(built, rows)
+        expected = _expect(built, rows)
         answer = model.run(rows)
         if quantization == "dynamic":
             self.assertIsNone(built.verification.tolerance)
-            self.assertEqual(set(answer), set(wanted))
+            self.assertEqual(set(answer), set(expected))
             return
         self._assert_same(
-            answer, wanted, 1e-4 if quantization == "none" else 5e-3
+            answer, expected, 1e-4 if quantization == "none" else 5e-3
         )
 
     @parameterized.product(
@@ -128,14 +128,14 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         built = tiny_builds.make(name, quantization=quantization)
         self.assertEmpty(tflite_file.custom_operators(built.content))
         rows = rows_of_ids.make(built, 3, 7)
-        wanted = _expect(built, rows)
+        expected = _expect(built, rows)
         for answer in (
             LiteModel(built.content).run(rows),
             _run_with_tensorflow(built.content, rows),
         ):
             if quantization == "float16":
-                self._assert_same(answer, wanted, 5e-3)
-            self.assertEqual(set(answer), set(wanted))
+                self._assert_same(answer, expected, 5e-3)
+            self.assertEqual(set(answer), set(expected))
 
 
 if __name__ == "__main__":

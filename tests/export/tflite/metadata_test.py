@@ -1,4 +1,4 @@
-"""Tests for export.on_device.metadata; its readers are in clients_test.py."""
+"""Tests for export.tflite.metadata; clients_test.py runs its readers."""
 
 import hashlib
 import io
@@ -20,7 +20,7 @@ _NAMES = ("input_ids", "input_mask", "segment_ids")
 
 
 def _convert(outputs=("probabilities",), width=4):
-    """Returns a file that sums up its inputs, times other weights each."""
+    """Returns a file that sums its inputs with different weights."""
     weights = tf.Variable(np.arange(1, 3 * width * 32 + 1, dtype=np.float32))
 
     def function(**inputs):
@@ -47,7 +47,7 @@ def _add(content, **values):
 
 
 class _Table:
-    """A table of a flatbuffer, whose fields are asked for by number."""
+    """A table of a flatbuffer with fields by number."""
 
     def __init__(self, buffer, position):
         self._table = flatbuffers.table.Table(buffer, position)
@@ -110,7 +110,7 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
         cls.content = _convert()
         cls.added = _add(cls.content)
 
-    def test_names_tensors_as_clients_look_for_them(self):
+    def test_names_tensors_as_clients_expect(self):
         root = _read(self.added)
         self.assertEqual(root.string(0), "topics")
         self.assertEqual(root.string(1), "Says what a text is about.")
@@ -149,7 +149,7 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEmpty(graph.tables(3)[0].tables(6))
 
-    def test_files_lie_behind_it_uncompressed(self):
+    def test_appends_uncompressed_files(self):
         with zipfile.ZipFile(io.BytesIO(self.added)) as archive:
             self.assertIsNone(archive.testzip())
             self.assertEqual(archive.namelist(), ["vocab.txt", "labels.txt"])
@@ -164,21 +164,21 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
                 [*client_models.LABELS, ""],
             )
 
-    def test_without_labels_there_is_no_file_of_them(self):
+    def test_without_labels_there_is_no_labels_file(self):
         added = _add(self.content, labels=())
         with zipfile.ZipFile(io.BytesIO(added)) as archive:
             self.assertEqual(archive.namelist(), ["vocab.txt"])
         (graph,) = _read(added).tables(3)
         self.assertEmpty(graph.tables(3)[0].tables(6))
 
-    def test_computes_what_it_did(self):
+    def test_outputs_do_not_change(self):
         rows = _rows()
         self.assertAllEqual(
             LiteModel(self.added).run(rows)["probabilities"],
             LiteModel(self.content).run(rows)["probabilities"],
         )
 
-    def test_weights_lie_where_kernels_want_them(self):
+    def test_weights_are_aligned(self):
         model = schema.Model.GetRootAs(self.added, 0)
         large = [
             model.Buffers(i).DataAsNumpy()
@@ -190,7 +190,7 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
         for data in large:
             self.assertEqual((data.ctypes.data - start) % 16, 0)
 
-    def test_same_arguments_give_the_same_bytes(self):
+    def test_is_deterministic(self):
         self.assertEqual(_add(self.content), self.added)
         self.assertNotEqual(_read(_add(_convert(width=4)[:])).string(2)[:7], "")
 
@@ -201,7 +201,7 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
             "must not be empty.* Received: 'a', 'b', '', 'd'",
         ),
     )
-    def test_labels_must_fit(self, labels, message):
+    def test_rejects_labels_that_do_not_fit(self, labels, message):
         with self.assertRaisesRegex(UserError, message):
             _add(self.content, labels=labels)
 
@@ -210,9 +210,9 @@ class MetadataTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "the output probabilities.*sco"):
             _add(content)
 
-    def test_unknown_tensors_are_named(self):
+    def test_rejects_unknown_tensors(self):
         content = _convert(("attention",))
-        with self.assertRaisesRegex(UserError, "know the tensors.*attention"):
+        with self.assertRaisesRegex(UserError, "the tensors.*attention"):
             _add(content, labels=())
 
 

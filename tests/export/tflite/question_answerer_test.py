@@ -1,4 +1,4 @@
-"""BertQuestionAnswerer of the Task Library finds the answers that we find."""
+"""BertQuestionAnswerer of the Task Library finds the answers of the library."""
 
 import os
 
@@ -16,7 +16,7 @@ from tests.support import client_models
 
 @pytest.mark.environment
 class QuestionAnswererTest(tf.test.TestCase, parameterized.TestCase):
-    """BertQuestionAnswerer, whose rules are in bert_question_answerer.cc."""
+    """Tests of BertQuestionAnswerer; see bert_question_answerer.cc."""
 
     @classmethod
     def setUpClass(cls):
@@ -43,37 +43,37 @@ class QuestionAnswererTest(tf.test.TestCase, parameterized.TestCase):
             {"ask": "answer", "path": path, "texts": cls.questions}
             for path in paths.values()
         ]
-        answers = client_files.ask(
+        answers = client_files.send(
             "task_library_program.py", client_files.TASK_LIBRARY, requests
         )
         cls.answers = dict(zip(paths, answers, strict=True))
 
-    def test_gives_our_spans(self):
+    def test_returns_the_spans_of_the_library(self):
         model = bert_tf.load_model(self.model_dir)
         stored = model_directory.read_model(self.model_dir)
         tokenizer = stored.build_tokenizer()
-        for (question, context), given in zip(
+        for (question, context), actual in zip(
             self.questions, self.answers["none"], strict=True
         ):
-            wanted = _answers_of_task_library(
+            expected = _answers_of_task_library(
                 model, tokenizer, question, context
             )
-            self.assertLen(given, len(wanted))
+            self.assertLen(actual, len(expected))
             for one, (text, start, end, logit) in zip(
-                given, wanted, strict=True
+                actual, expected, strict=True
             ):
                 self.assertEqual(one["text"], text)
                 self.assertEqual((one["start"], one["end"]), (start, end))
                 self.assertAllClose(one["logit"], logit, 0, 1e-4)
 
-    def test_gives_our_answers(self):
+    def test_returns_the_answers_of_the_library(self):
         rows = [
             {"question": question, "context": context}
             for question, context in client_models.draw_questions()
         ]
         predicted = bert_tf.load_model(self.model_dir).predict(rows)
         self.assertEqual(
-            [given[0]["text"] for given in self.answers["none"][: len(rows)]],
+            [actual[0]["text"] for actual in self.answers["none"][: len(rows)]],
             [ours["answer"] for ours in predicted],
         )
 
@@ -93,16 +93,16 @@ def _answers_of_task_library(model, tokenizer, question, context):
     vocabulary = tokenizer.vocabulary
     query = tokenizer.tokenize(question).numpy().tolist()[:64]
     words = [word for word in context.split(" ") if word]
-    pieces, word_of_piece = [], []
+    tokens, word_of_piece = [], []
     for number, word in enumerate(words):
         ids = tokenizer.tokenize(word).numpy().tolist()
-        pieces += ids
+        tokens += ids
         word_of_piece += [number] * len(ids)
     length = client_models.QA_LENGTH
     first = len(query) + 2
-    pieces = pieces[: length - first - 1]
+    tokens = tokens[: length - first - 1]
     ids = [vocabulary.cls_id, *query, vocabulary.sep_id]
-    ids += [*pieces, vocabulary.sep_id]
+    ids += [*tokens, vocabulary.sep_id]
     row = np.zeros((1, length), np.int32)
     mask, segments = np.zeros_like(row), np.zeros_like(row)
     row[0, : len(ids)] = ids
@@ -113,7 +113,7 @@ def _answers_of_task_library(model, tokenizer, question, context):
     )
     starts = outputs["start_logits"].numpy()[0]
     ends = outputs["end_logits"].numpy()[0]
-    last = first + len(pieces) - 1
+    last = first + len(tokens) - 1
     found = [
         (starts[start] + ends[end], start, end)
         for start in np.argsort(-starts, kind="stable")[:5]

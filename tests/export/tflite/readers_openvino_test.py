@@ -1,4 +1,4 @@
-"""The .tflite files of every head as OpenVINO reads them."""
+"""The .tflite files of every head run by OpenVINO."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _CASES = [
 
 
 def _tensor_names(content):
-    """Returns how the tensors of a signature's names are called."""
+    """Returns the tensor names of a signature's inputs and outputs."""
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     (signature,) = model.signatureDefs
     tensors = model.subgraphs[signature.subgraphIndex].tensors
@@ -61,19 +61,19 @@ class OpenvinoTest(tf.test.TestCase, parameterized.TestCase):
         }
 
     @parameterized.parameters(*_CASES)
-    def test_says_what_litert_says(self, name, quantization):
+    def test_outputs_equal_those_of_litert(self, name, quantization):
         built = tiny_builds.make(name, quantization=quantization)
         outputs = self.outputs[name, quantization]
         model = LiteModel(built.content)
         tolerance = _TOLERANCES[quantization]
         for number, rows in enumerate(_calls(built)):
-            wanted = model.run(rows)
-            for output, values in wanted.items():
-                given = outputs.pop(f"{number}:{output}")
-                self.assertEqual(given.shape, values.shape)
-                # Of numbers that are almost equal another may be the largest.
+            expected = model.run(rows)
+            for output, values in expected.items():
+                actual = outputs.pop(f"{number}:{output}")
+                self.assertEqual(actual.shape, values.shape)
+                # Another of almost equal numbers may be the largest.
                 if values.dtype.kind == "f" or quantization != "dynamic":
-                    self.assertAllClose(given, values, tolerance, tolerance)
+                    self.assertAllClose(actual, values, tolerance, tolerance)
         self.assertEmpty(outputs)
 
 

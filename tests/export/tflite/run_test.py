@@ -1,4 +1,4 @@
-"""Tests for export.on_device.building: from flags to a file."""
+"""Tests for export.tflite.run: from flags to a file."""
 
 import dataclasses
 import hashlib
@@ -26,10 +26,10 @@ def _latencies(contents, *_):
     return {name: [costs.Latency(12, 1, 0.5)] for name in contents}
 
 
-class BuildingTest(tf.test.TestCase, parameterized.TestCase):
+class RunTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # Times and memory have tests of their own.
+        # Latency and memory have tests of their own.
         for name, value in (
             ("measure_latencies", _latencies),
             ("measure_peak_memory", lambda *_: 3_000_000),
@@ -43,7 +43,7 @@ class BuildingTest(tf.test.TestCase, parameterized.TestCase):
             tiny_builds.config(name), **{"output_file": path} | flags
         )
 
-    def test_a_file_its_report_and_what_is_printed(self):
+    def test_writes_a_file_and_its_report_and_prints_usage(self):
         config = self._config(quantization="dynamic", max_seq_length=8)
         with mock.patch.object(sys.stdout, "write") as write:
             tflite_export.run(config)
@@ -66,26 +66,26 @@ class BuildingTest(tf.test.TestCase, parameterized.TestCase):
             os.listdir(os.path.dirname(config.output_file)),
             ["tiny.tflite", "tiny.tflite.json"],
         )
-        (told,) = [call.args[0] for call in write.call_args_list]
-        self.assertIn("0.50 ms for 12 pieces", told)
-        self.assertIn("FULLY_CONNECTED", told)
-        self._assert_snippet_runs(told)
+        (printed,) = [call.args[0] for call in write.call_args_list]
+        self.assertIn("0.50 ms for 12 tokens", printed)
+        self.assertIn("FULLY_CONNECTED", printed)
+        self._assert_snippet_runs(printed)
 
-    def _assert_snippet_runs(self, told):
-        """Runs the program that is printed, in a process of its own."""
+    def _assert_snippet_runs(self, printed):
+        """Runs the printed program in a separate process."""
         program = "\n".join(
             line.removeprefix("    ")
-            for line in told.split("\n")
+            for line in printed.split("\n")
             if line.startswith("    ")
         )
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", program],
             check=True,
             capture_output=True,
             text=True,
         ).stdout
-        self.assertRegex(said, r"probabilities \[\[0\.")
-        self.assertNotIn("logits", said)
+        self.assertRegex(output, r"probabilities \[\[0\.")
+        self.assertNotIn("logits", output)
 
     @parameterized.parameters(
         ({"max_seq_length": 13}, "must not exceed `max_position_embeddings`"),
@@ -94,13 +94,13 @@ class BuildingTest(tf.test.TestCase, parameterized.TestCase):
         ({"model_dir": "nowhere"}, "Received: 'nowhere', where there is"),
         ({"output_file": "/tmp"}, "--output_file must name a file.*director"),
     )
-    def test_what_cannot_be_is_one_sentence(self, flags, message):
+    def test_invalid_flags_raise_one_sentence(self, flags, message):
         config = self._config(**flags)
         with self.assertRaisesRegex(UserError, message):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
 
-    def test_what_the_converter_refuses_leaves_nothing(self):
+    def test_a_failed_conversion_leaves_no_files(self):
         config = self._config()
         error = conversion.convert_phase.ConverterError(
             "a b <unknown>:0: error: failed while converting: 'main'\n"
@@ -115,12 +115,12 @@ class BuildingTest(tf.test.TestCase, parameterized.TestCase):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
 
-    def test_what_says_something_else_than_the_model_leaves_nothing(self):
+    def test_a_failed_verification_leaves_no_files(self):
         config = self._config()
         run = LiteModel.run
 
         def wrong(self, inputs):
-            # Of the last row of many only.
+            # Only in the last row of many.
             answer = run(self, inputs)
             return {
                 name: x + 2e-4 * (np.arange(len(x)) > 2)[:, np.newaxis]
@@ -138,7 +138,7 @@ class BuildingTest(tf.test.TestCase, parameterized.TestCase):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
 
-    def test_a_killed_write_leaves_the_old_file(self):
+    def test_a_killed_write_keeps_the_old_file(self):
         built = tiny_builds.make("classification")
         path = os.path.join(self.create_tempdir().full_path, "a.tflite")
         measured = accuracy.Report("none", 7, [], None, None)

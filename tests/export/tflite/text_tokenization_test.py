@@ -1,4 +1,4 @@
-"""Tests of text as .tflite files read it: the goldens, through LiteRT."""
+"""Tests of the tokenization in .tflite files: the golden texts in LiteRT."""
 
 import gzip
 import json
@@ -12,12 +12,12 @@ from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import tflite_file
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.text import normalizer
-from bert_tf.text.lite_tokenizer import LiteTokenizer
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.tokenizer import LiteTokenizer
 from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
-# How the strings of the goldens begin that become other pieces.
+# The beginnings of golden texts that are tokenized differently.
 _FINAL_SIGMAS = ("ΑΒΓ Σίσυφος ΟΔΟΣ", "ὈΔΥΣΣΕΎΣ", 'ŔﬁΣ"')
 _LONG_WORDS = ("x" * 201, "ж" * 201)
 _INVALID = (b"a \xff b", b"c \xe6\x9d", b"\xc0\xaf d \xed\xa0\x80 e\xf0\x9f")
@@ -25,7 +25,7 @@ _INVALID = (b"a \xff b", b"c \xe6\x9d", b"\xc0\xaf d \xed\xa0\x80 e\xf0\x9f")
 
 class GoldenTest(tf.test.TestCase, parameterized.TestCase):
     def _read(self, name, lower_case):
-        """Makes a tokenizer, and the model that it is converted to."""
+        """Builds a tokenizer and the file that it is converted to."""
         self.tokenizer = LiteTokenizer(
             BertTokenizer.from_vocab_file(
                 data(f"vocab/bert-base-{name}-vocab.txt"), lower_case
@@ -52,7 +52,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         }
 
     def _run(self, texts):
-        """Returns the answer, and the ids row by row."""
+        """Returns the answer, and the ids of each row."""
         encoded = [x if isinstance(x, bytes) else x.encode() for x in texts]
         answer = self.model.run({"text": np.array(encoded, object)})
         return answer, np.split(answer["ids"], answer["splits"][1:-1])
@@ -79,7 +79,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(different, len(begins))
         for begin in begins:
             self.assertTrue(any(text.startswith(begin) for text in different))
-        # Places are the tokenizer's, which has tests of its own.
+        # The offsets of the tokenizer have tests of their own.
         wanted = self._tokenize(tf.constant([*texts, *_INVALID]))
         answer, _ = self._run([*texts, *_INVALID])
         for name, values in wanted.items():
@@ -95,17 +95,21 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
     def _test_every_code_point(self, name, lower_case, exceptions):
         self._read(name, lower_case)
         expected = np.load(golden(f"tokenization/codepoints_{name}.npz"))
-        known = expected["codepoints"].tolist()
-        _, ids = self._run([f"he{chr(c)}llo w{chr(c)}" for c in known])
+        code_points = expected["codepoints"].tolist()
+        _, ids = self._run([f"he{chr(c)}llo w{chr(c)}" for c in code_points])
         wanted = np.split(expected["ids"], np.cumsum(expected["lengths"])[:-1])
         different = [
             code_point
-            for code_point, found, one in zip(known, ids, wanted, strict=True)
+            for code_point, found, one in zip(
+                code_points, ids, wanted, strict=True
+            )
             if found.tolist() != one.tolist()
         ]
         self.assertEqual(different, exceptions)
-        # The others are letters, of which no piece of the vocabulary has one.
-        others = {*range(1, 0xD800), *range(0xE000, 0x110000)} - set(known)
+        # The others are letters that no token of the vocabulary has.
+        others = {*range(1, 0xD800), *range(0xE000, 0x110000)} - set(
+            code_points
+        )
         for first, last in normalizer.CJK_RANGES:
             others -= set(range(first, last + 1))
         answer, _ = self._run([f"he{chr(c)}llo" for c in others])

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.usage."""
+"""Tests for export.tflite.usage."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ _CLS, _SEP, _MASK = 2, 3, 4
 
 
 def _build(name="classification", takes="ids", longest=64, **values):
-    """Returns what there is to know of a file."""
+    """Returns a report of a file."""
     pair = values.pop("pair", False)
     head = types.SimpleNamespace(
         tokenizer=BertTokenizer(Vocabulary(tiny_model.TOKENS)),
@@ -40,17 +40,17 @@ def _build(name="classification", takes="ids", longest=64, **values):
 
 
 def _run(program):
-    """Runs a program without LiteRT; returns what it gives the file."""
-    given = {}
+    """Runs a program without LiteRT; returns the inputs of the file."""
+    captured = {}
 
     class Interpreter:
         def __init__(self, first, **options):
-            # What registers operators stands before the path.
-            given.update(first=first, path=options.get("model_path", first))
+            # The operator registrar precedes the path.
+            captured.update(first=first, path=options.get("model_path", first))
 
         def get_signature_runner(self):
             def run(**inputs):
-                given["inputs"] = inputs
+                captured["inputs"] = inputs
                 return {"probabilities": np.array([[0.25, 0.75]])}
 
             return run
@@ -66,20 +66,20 @@ def _run(program):
         contextlib.redirect_stdout(printed),
     ):
         exec(program, {})
-    given["printed"] = printed.getvalue()
-    return given
+    captured["printed"] = printed.getvalue()
+    return captured
 
 
 class UsageTest(tf.test.TestCase, parameterized.TestCase):
-    def test_a_row_of_free_length_is_as_long_as_its_text(self):
-        given = _run(usage.python_snippet(_build(), "a b.tflite"))
-        self.assertEqual(given["path"], "a b.tflite")
-        self.assertEqual(given["printed"], "probabilities [[0.25 0.75]]\n")
-        (ids,) = given["inputs"]["input_ids"]
+    def test_a_row_of_free_length_has_the_length_of_its_text(self):
+        captured = _run(usage.python_snippet(_build(), "a b.tflite"))
+        self.assertEqual(captured["path"], "a b.tflite")
+        self.assertEqual(captured["printed"], "probabilities [[0.25 0.75]]\n")
+        (ids,) = captured["inputs"]["input_ids"]
         # The cat sat on the mat.
         self.assertAllEqual(ids, [_CLS, 5, 6, 8, 9, 5, 10, 13, _SEP])
-        self.assertAllEqual(given["inputs"]["input_mask"], [[1] * 9])
-        self.assertAllEqual(given["inputs"]["segment_ids"], [[0] * 9])
+        self.assertAllEqual(captured["inputs"]["input_mask"], [[1] * 9])
+        self.assertAllEqual(captured["inputs"]["segment_ids"], [[0] * 9])
 
     def test_rows_of_a_fixed_shape_are_padded(self):
         build = _build(batch_size=2, seq_length=11, pair=True, longest=11)
@@ -90,7 +90,7 @@ class UsageTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(array[0], array[1])
         self.assertAllEqual(inputs["segment_ids"][0], [0] * 9 + [1] * 2)
 
-    def test_choices_have_an_axis_and_masks_a_piece(self):
+    def test_choices_have_an_axis_and_masks_a_token(self):
         inputs = _run(usage.python_snippet(_build("multiple_choice"), "a"))
         self.assertEqual(inputs["inputs"]["input_ids"].shape[:2], (1, 2))
         inputs = _run(usage.python_snippet(_build("fill_mask"), "a"))
@@ -99,12 +99,12 @@ class UsageTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters((False, None, 1), (True, 3, 3))
     def test_texts_are_bytes(self, pair, batch_size, count):
         build = _build(takes="text", pair=pair, batch_size=batch_size)
-        given = _run(usage.python_snippet(build, "a"))
-        self.assertNotEmpty(given["first"])
-        self.assertNotEqual(given["first"], given["path"])
+        captured = _run(usage.python_snippet(build, "a"))
+        self.assertNotEmpty(captured["first"])
+        self.assertNotEqual(captured["first"], captured["path"])
         names = {"text", "text_pair"} if pair else {"text"}
-        self.assertEqual(set(given["inputs"]), names)
-        for texts in given["inputs"].values():
+        self.assertEqual(set(captured["inputs"]), names)
+        for texts in captured["inputs"].values():
             self.assertEqual(texts.shape, (count,))
             self.assertIsInstance(texts[0], bytes)
 

@@ -1,4 +1,4 @@
-"""Tests for export.on_device.verification."""
+"""Tests for export.tflite.verify."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,14 +14,14 @@ class VerificationTest(tf.test.TestCase, parameterized.TestCase):
         (2, [[0, 1], [2, 3], [4, 4]]),
         (7, [[0, 1, 2, 3, 4, 0, 0]]),
     )
-    def test_calls_have_as_many_rows_as_a_file_takes(self, size, expected):
+    def test_calls_have_the_batch_size_of_the_file(self, size, expected):
         rows = {"ids": np.arange(5), "mask": 10 + np.arange(5)}
         calls = list(verification.split(rows, size))
         self.assertEqual([x["ids"].tolist() for x in calls], expected)
         for call in calls:
             self.assertAllEqual(call["mask"], call["ids"] + 10)
 
-    def test_is_one_line_for_people(self):
+    def test_text_is_one_line(self):
         found = verification.Verification(
             3, 1200, 0.0123, None, {"agreement of probabilities": 0.98765}
         )

@@ -1,20 +1,24 @@
-"""Tests for export.comparison."""
+"""Tests for export.verify.compare."""
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import expectation
-from bert_tf.export.verify.expectation import Expected
+from bert_tf.export.verify import reference
+from bert_tf.export.verify.calls import Planned
+from bert_tf.export.verify.clients import Answer
+from bert_tf.export.verify.clients import Call
+from bert_tf.export.verify.clients import FreshProcess
+from bert_tf.export.verify.reference import ReferenceOutputs
 
 _LABELS = ["no", "ümlaut", "no"]
 _PROBABILITIES = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]], np.float32)
 
 
 def _expected(doubtful=(False, False, False)):
-    return Expected(
+    return ReferenceOutputs(
         {
-            "label": expectation.strings(_LABELS),
+            "label": reference.strings(_LABELS),
             "probabilities": _PROBABILITIES,
         },
         {"label": np.array(doubtful)},
@@ -26,11 +30,11 @@ def _compare(**changes):
     return comparison.compare(_expected(), outputs, 1e-5, {})
 
 
-class ComparisonTest(tf.test.TestCase):
-    def test_equal_outputs_are_right(self):
+class CompareTest(tf.test.TestCase):
+    def test_accepts_equal_outputs(self):
         self.assertEqual(_compare(), comparison.Difference(0.0, (), 9))
 
-    def test_a_difference_within_the_tolerance_is_told_but_no_fault(self):
+    def test_reports_a_difference_within_the_tolerance(self):
         found = _compare(probabilities=_PROBABILITIES + np.float32(5e-6))
         self.assertEqual(found.faults, ())
         self.assertAllClose(found.largest, 5e-6, rtol=0.02)
@@ -43,21 +47,21 @@ class ComparisonTest(tf.test.TestCase):
         self.assertIn("should be 0.3 (2 of 6", fault)
 
     def test_numbers_may_differ_in_the_last_bits_of_the_largest(self):
-        small = Expected({"score": np.array([0.5], np.float32)})
-        large = Expected({"score": np.array([-1e4, 2], np.float32)})
+        small = ReferenceOutputs({"score": np.array([0.5], np.float32)})
+        large = ReferenceOutputs({"score": np.array([-1e4, 2], np.float32)})
         scales = comparison.measure_scales([small, large, _expected()])
         self.assertEqual(scales, {"score": 1e4, "probabilities": 1.0})
         for expected, place in ((small, 0), (large, 0), (large, 1)):
             for distance, count in ((0.05, 0), (0.2, 1)):
-                given = expected.values["score"].copy()
-                given[place] += distance
+                actual = expected.values["score"].copy()
+                actual[place] += distance
                 found = comparison.compare(
-                    expected, {"score": given}, 1e-5, scales
+                    expected, {"score": actual}, 1e-5, scales
                 )
                 self.assertLen(found.faults, count)
                 self.assertAllClose(found.largest, distance / 1e4, atol=1e-7)
 
-    def test_a_logit_may_be_further_off_where_its_probability_is_not(self):
+    def test_logits_may_differ_more_than_probabilities(self):
         logits = np.array([[9.0, -2.0, 1.0], [0.5, 0.25, 0.0]], np.float32)
         for name, place, distance, count in (
             ("start_logits", (0, 1), 5e-5, 0),  # Of next to no probability.
@@ -65,40 +69,46 @@ class ComparisonTest(tf.test.TestCase):
             ("start_logits", (1, 1), 5e-5, 1),  # Of one third.
             ("score", (0, 1), 5e-5, 1),  # Not a logit.
         ):
-            given = logits.copy()
-            given[place] += distance
+            actual = logits.copy()
+            actual[place] += distance
             found = comparison.compare(
-                Expected({name: logits}), {name: given}, 1e-5, {name: 1.0}
+                ReferenceOutputs({name: logits}),
+                {name: actual},
+                1e-5,
+                {name: 1.0},
             )
             self.assertLen(found.faults, count, (name, place, distance))
         for distance, count in ((0.5, 0), (3.0, 1)):  # In half precisions.
-            given = logits.copy()
-            given[0, 1] -= distance
+            actual = logits.copy()
+            actual[0, 1] -= distance
             found = comparison.compare(
-                Expected({"logits": logits}), {"logits": given}, 2e-2, {}
+                ReferenceOutputs({"logits": logits}),
+                {"logits": actual},
+                2e-2,
+                {},
             )
             self.assertLen(found.faults, count, distance)
-        given[0, 0] = np.nan
+        actual[0, 0] = np.nan
         found = comparison.compare(
-            Expected({"logits": logits}), {"logits": given}, 1e-5, {}
+            ReferenceOutputs({"logits": logits}), {"logits": actual}, 1e-5, {}
         )
         self.assertLen(found.faults, 1)
 
-    def test_what_is_no_number_is_wrong(self):
+    def test_rejects_nan(self):
         changed = _PROBABILITIES.copy()
         changed[2, 0] = np.nan
         found = _compare(probabilities=changed)
         self.assertLen(found.faults, 1)
         self.assertEqual(found.largest, np.inf)
 
-    def test_texts_are_equal_or_wrong(self):
-        changed = expectation.strings(["no", "umlaut", "no"])
+    def test_texts_must_be_equal(self):
+        changed = reference.strings(["no", "umlaut", "no"])
         (fault,) = _compare(label=changed).faults
         self.assertIn("label is 'umlaut' in row 1", fault)
         self.assertIn("'ümlaut'", fault)
 
-    def test_a_choice_in_doubt_may_be_another_in_its_row_alone(self):
-        changed = expectation.strings(["no", "ümlaut", "yes"])
+    def test_doubtful_choices_may_differ_only_in_their_rows(self):
+        changed = reference.strings(["no", "ümlaut", "yes"])
         outputs = dict(_expected().values) | {"label": changed}
         for doubtful, count in (
             ((False, False, True), 0),
@@ -108,11 +118,11 @@ class ComparisonTest(tf.test.TestCase):
             self.assertLen(found.faults, count)
             self.assertEqual(found.num_compared, 9 - sum(doubtful))
 
-    def test_names_shapes_and_dtypes_must_be_right(self):
+    def test_names_shapes_and_dtypes_must_match(self):
         values = dict(_expected().values)
         del values["label"]
         found = comparison.compare(_expected(), values, 1e-5, {})
-        self.assertIn("gives probabilities in place", found.faults[0])
+        self.assertIn("returns probabilities instead", found.faults[0])
         for changed, form in (
             (_PROBABILITIES[:2], "<float32>[2, 2]"),
             (_PROBABILITIES.astype(np.float64), "<float64>[3, 2]"),
@@ -120,12 +130,49 @@ class ComparisonTest(tf.test.TestCase):
             (fault,) = _compare(probabilities=changed).faults
             self.assertIn(form, fault)
 
-    def test_of_no_rows_only_the_first_axis_is_known(self):
-        none = Expected({"tokens": np.empty((0, 4), object)})
+    def test_other_axes_of_an_empty_batch_may_differ(self):
+        none = ReferenceOutputs({"tokens": np.empty((0, 4), object)})
         for shape, count in (((0, 0), 0), ((1, 4), 1), ((0,), 1)):
             outputs = {"tokens": np.empty(shape, object)}
             found = comparison.compare(none, outputs, 1e-5, {})
             self.assertLen(found.faults, count)
+
+
+if __name__ == "__main__":
+    tf.test.main()
+
+
+def _judge(expected, outputs):
+    planned = [
+        Planned(
+            f"call {number}", Call("attention", {}), ReferenceOutputs(values)
+        )
+        for number, values in enumerate(expected)
+    ]
+    answers = [Answer(outputs=values) for values in outputs]
+    client = FreshProcess("1", has_text_operators=True)
+    (check,) = comparison.check_answers(planned, answers, client, 1e-5)
+    return check
+
+
+class CheckAnswersTest(tf.test.TestCase):
+    def test_equal_answers_have_no_faults(self):
+        values = {"score": np.array([0.25, 0.5], np.float32)}
+        check = _judge([values], [values])
+        self.assertEqual(check.faults, ())
+        self.assertIn("2 values", check.detail)
+
+    def test_a_fault_names_its_call(self):
+        values = {"score": np.array([0.25, 0.5], np.float32)}
+        others = {"score": np.array([0.25, 0.75], np.float32)}
+        check = _judge([values, values], [values, others])
+        self.assertLen(check.faults, 1)
+        self.assertStartsWith(check.faults[0], "call 1: ")
+        self.assertAlmostEqual(check.largest, 0.25)
+
+    def test_comparing_nothing_is_a_fault(self):
+        check = _judge([{}], [{}])
+        self.assertEqual(check.faults, ("nothing was compared",))
 
 
 if __name__ == "__main__":

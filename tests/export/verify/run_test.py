@@ -1,4 +1,4 @@
-"""Tests for export.verification: what is wrong is found, what is right not."""
+"""Tests for export.verify.run: detects wrong exports, accepts correct ones."""
 
 import dataclasses
 import os
@@ -18,14 +18,14 @@ from bert_tf.export import assets_extra
 from bert_tf.export import graph_file
 from bert_tf.export import savedmodel
 from bert_tf.export import warmup
-from bert_tf.export.verify import calls as replay_plan
-from bert_tf.export.verify import classification as label_expectations
+from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.verify import classification as label_references
 from bert_tf.export.verify import clients
 from bert_tf.export.verify import live as live_clients
 from bert_tf.export.verify import run as verification
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
-from bert_tf.text import dense_packing
+from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import in_process
@@ -45,7 +45,7 @@ def setUpModule():
     # Enough to find what is broken here; the exporter sends all of them in the
     # tests of what other programs read.
     mock.patch.object(
-        label_expectations.Classification,
+        label_references.Classification,
         "batches",
         lambda self: [_ROWS[:1], _ROWS],
     ).start()
@@ -75,7 +75,7 @@ def _export(folder):
     return model, version
 
 
-class VerificationTest(tf.test.TestCase):
+class VerifyTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -88,25 +88,25 @@ class VerificationTest(tf.test.TestCase):
         self.folder = self.create_tempdir().full_path
 
     def _copy(self):
-        """Returns a version directory that may be broken."""
+        """Returns a copy of the version directory to modify."""
         path = os.path.join(self.folder, "1")
         shutil.copytree(self.version, path)
         return path
 
     def _faults(self, version, model=None):
-        """Returns the faults by check, the checksums apart."""
+        """Returns the faults by check, without checksums."""
         artifact = artifacts.read(version)
         stored = checkpoint_loading.read(model or self.model)
         report = verification.examine(version, artifact, stored)
-        with self.assertRaisesRegex(UserError, "is not what"):
-            report.require_right()
+        with self.assertRaisesRegex(UserError, "differs from"):
+            report.require_correct()
         return {
             check.name.partition(" by ")[0]: check.faults
             for check in report.checks
             if check.faults
         }
 
-    def test_what_was_exported_is_right(self):
+    def test_accepts_a_correct_export(self):
         report = verification.verify(self.version, self.model)
         self.assertEmpty(report.faults)
         names = [check.name.partition(" by ")[0] for check in report.checks]
@@ -131,14 +131,14 @@ class VerificationTest(tf.test.TestCase):
         self.assertLess(max(numbers), verification.TOLERANCES["float32"])
         self.assertNotIn("WRONG", report.text())
 
-    def test_a_changed_weight_is_found_though_no_text_reads_it(self):
+    def test_detects_a_changed_weight_that_no_text_uses(self):
         version = self._copy()
         _change_checkpoint(version, checkpoint_loading.read(self.model))
         faults = self._faults(version)
-        self.assertIn("1 variables are no weights", faults["weights"][0])
+        self.assertIn("1 variables are not weights", faults["weights"][0])
 
-    def test_another_vocabulary_is_found(self):
-        # The same words, but two have each other's ids.
+    def test_detects_another_vocabulary(self):
+        # The same words with two ids swapped.
         tokens = list(tiny_model.TOKENS)
         first, second = tokens.index("cat"), tokens.index("mat")
         tokens[first], tokens[second] = tokens[second], tokens[first]
@@ -158,19 +158,19 @@ class VerificationTest(tf.test.TestCase):
         self.assertIn("not the vocabulary", faults["vocabulary"][0])
         self.assertIn("input_ids is ", faults["tokenize"][0])
         self.assertIn("serving_default", faults)
-        # Who sends ids does not see it.
+        # Calls with ids are not affected.
         self.assertNotIn("from_ids", faults)
 
-    def test_swapped_inputs_are_found(self):
+    def test_detects_swapped_inputs(self):
         names = {"input_mask": "segment_ids", "segment_ids": "input_mask"}
-        pack = dense_packing.pack
+        pack = packing.pack_to_bucket
 
         def swap(*arguments):
             packed = pack(*arguments)
             return {names.get(name, name): x for name, x in packed.items()}
 
         output = os.path.join(self.folder, "swapped")
-        with mock.patch.object(dense_packing, "pack", swap):
+        with mock.patch.object(packing, "pack_to_bucket", swap):
             version = tiny_exports.export(self.model, output)
         shutil.copytree(
             os.path.join(self.version, artifacts.EXTRAS),
@@ -179,10 +179,10 @@ class VerificationTest(tf.test.TestCase):
         faults = self._faults(version)
         self.assertIn("serving_default", faults)
         self.assertIn("from_examples", faults)
-        # The weights are right.
+        # The weights are correct.
         self.assertNotIn("weights", faults)
 
-    def test_an_operator_that_servers_lack_is_found_before_it_is_called(self):
+    def test_detects_unsupported_operators_before_any_call(self):
         version = self._copy()
         with _edited(version) as meta_graph:
             function = meta_graph.graph_def.library.function[0]
@@ -191,24 +191,24 @@ class VerificationTest(tf.test.TestCase):
         self.assertEqual(list(faults), ["operators"])
         self.assertIn("RoundRobinTrim", faults["operators"][0])
 
-    def test_a_missing_signature_is_found(self):
+    def test_detects_a_missing_signature(self):
         version = self._copy()
         with _edited(version) as meta_graph:
             del meta_graph.signature_def["from_ids"]
         faults = self._faults(version)
         self.assertEqual(faults["signatures"], ("there is no from_ids",))
 
-    def test_a_warm_up_request_that_fails_is_found(self):
+    def test_detects_a_failing_warm_up_request(self):
         version = self._copy()
         inputs = {"body": np.array([b"the cat"], object)}
         call = clients.Call("serving_default", inputs)
         path = os.path.join(version, artifacts.WARMUP_FILE)
         warmup.write(path, "pairs", [call])
-        with mock.patch.object(replay_plan, "plan", lambda *_: []):
+        with mock.patch.object(verify_calls, "plan", lambda *_: []):
             faults = self._faults(version)
         self.assertIn("request 0 fails", faults["warm-up"][0])
 
-    def test_files_that_changed_are_named(self):
+    def test_detects_changed_files(self):
         version = self._copy()
         with open(os.path.join(version, "batching_params.pbtxt"), "a") as file:
             file.write("# more\n")
@@ -218,11 +218,11 @@ class VerificationTest(tf.test.TestCase):
             check.faults,
             [
                 f"{artifacts.LABELS_FILE} is missing",
-                "batching_params.pbtxt is not what was exported",
+                "batching_params.pbtxt was changed after the export",
             ],
         )
 
-    def test_says_in_one_sentence_what_is_no_export(self):
+    def test_invalid_exports_raise_one_sentence(self):
         for path in (self.folder, os.path.join(self.folder, "nothing")):
             with self.assertRaisesRegex(UserError, "--export_dir must be"):
                 verification.verify(path, self.model)
@@ -232,7 +232,7 @@ class VerificationTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "model_card.json"):
             verification.verify(self.folder, self.model)
 
-    def test_the_exporter_publishes_nothing_wrong(self):
+    def test_exporter_does_not_publish_a_wrong_export(self):
         output = os.path.join(self.folder, "out")
         config = SavedModelConfig(
             model_dir=self.model, output_dir=output, buckets="8"
@@ -242,13 +242,13 @@ class VerificationTest(tf.test.TestCase):
             (first, *_) = replay_plan_plan(*arguments)
             wrong = {n: x[::-1] for n, x in first.expected.values.items()}
             expected = dataclasses.replace(first.expected, values=wrong)
-            # A batch of one row is the same from behind.
+            # A batch of one row is its own reverse.
             wrong["label"] = np.array([b"never"], object)
             return [dataclasses.replace(first, expected=expected)]
 
-        replay_plan_plan = replay_plan.plan
+        replay_plan_plan = verify_calls.plan
         with (
-            mock.patch.object(replay_plan, "plan", plan),
+            mock.patch.object(verify_calls, "plan", plan),
             self.assertRaisesRegex(UserError, "label is .*should be 'never'"),
         ):
             savedmodel.run(config)
@@ -256,7 +256,7 @@ class VerificationTest(tf.test.TestCase):
 
 
 class UrlTest(tf.test.TestCase):
-    def test_names_the_two_forms(self):
+    def test_invalid_urls_are_rejected(self):
         url = "http://host:8501/v1/models/bert/"
         client = live_clients.to_url(url, "bert", {})
         self.assertIsInstance(client, live_clients.Rest)
@@ -267,18 +267,18 @@ class UrlTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--url must be"):
                 live_clients.to_url(url, "bert", {})
 
-    def test_a_server_that_is_not_there_is_one_sentence(self):
+    def test_a_missing_server_raises_one_sentence(self):
         signatures = {"serving_default": graph_file.Signature({}, {})}
         call = clients.Call("serving_default", {})
-        # Nobody listens at port 1.
+        # No server listens on port 1.
         for url in ("http://127.0.0.1:1/v1/models/m", "127.0.0.1:1"):
             client = live_clients.to_url(url, "m", signatures)
             with self.assertRaisesRegex(UserError, "does not answer"):
-                client.ask([call])
+                client.send([call])
 
 
 def _change_checkpoint(version, stored):
-    """Changes the embedding of one piece, a little."""
+    """Changes the embedding of one token slightly."""
     prefix = os.path.join(version, "variables", "variables")
     reader = tf.train.load_checkpoint(prefix)
     names = sorted(reader.get_variable_to_shape_map())
@@ -299,7 +299,7 @@ def _change_checkpoint(version, stored):
 
 
 class _edited:
-    """Gives the graph of a SavedModel, and writes it back at the end."""
+    """Yields the graph of a SavedModel and writes it back on exit."""
 
     def __init__(self, version):
         self._path = os.path.join(version, graph_file.FILE)

@@ -1,4 +1,4 @@
-"""Tests for export.expectations.spans."""
+"""Tests for export.verify.spans."""
 
 from unittest import mock
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import formats
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.verify import spans as span_expectations
+from bert_tf.export.verify import spans as span_references
 from bert_tf.inference import load
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import tiny_exports
@@ -31,11 +31,9 @@ class TaggingTest(tf.test.TestCase):
             settings={"doc_stride": 3},
         )
         model = load.build_model(stored, return_attention_probs=True)
-        return span_expectations.Tagging(
-            stored, model, artifact, ["text"], 0.02
-        )
+        return span_references.Tagging(stored, model, artifact, ["text"], 0.02)
 
-    def test_attention_is_that_of_the_beginning(self):
+    def test_attention_is_that_of_the_first_window(self):
         tagging = self._build()
         texts = ["the cat", "the mat dog, " * 3]
         expected = tagging.expect_attention([{"text": text} for text in texts])
@@ -52,12 +50,12 @@ class TaggingTest(tf.test.TestCase):
         self.assertAllClose(attention.sum(-1), np.ones(attention.shape[:-1]))
         self.assertAllEqual(attention[0, ..., 4:], 0 * attention[0, ..., 4:])
 
-    def test_words_whose_tags_are_close_make_their_texts_doubtful(self):
+    def test_texts_with_close_tags_are_doubtful(self):
         tagging = self._build()
         mat = tagging.tokenizer.vocabulary.tokens.index("mat")
 
         def compute(packed):
-            """Doubts each "mat", and all that no word begins with."""
+            """Marks each "mat" and all continuation tokens as close."""
             ids = packed["input_ids"]
             is_close = (ids == mat) | (ids <= 4)
             scores = np.where(is_close, 0.019, 0.021)

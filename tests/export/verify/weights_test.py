@@ -1,4 +1,4 @@
-"""Tests for export.weights."""
+"""Tests for export.verify.weights."""
 
 import os
 
@@ -26,7 +26,7 @@ class WeightsTest(tf.test.TestCase):
         self.stored = model_directory.read_model(path)
 
     def _compare(self, values, **options):
-        """Compares variables that are called by numbers, as exports do."""
+        """Compares variables with numbers as names, as in exports."""
         checkpoint = tf.train.Checkpoint(
             weights=[tf.Variable(value) for value in values]
         )
@@ -35,7 +35,7 @@ class WeightsTest(tf.test.TestCase):
         version = os.path.join(self.folder, "1")
         return weights.compare(version, self.stored, **options)
 
-    def test_finds_all_weights_whatever_they_are_called(self):
+    def test_matches_weights_with_any_names(self):
         found = self._compare(self.values.values())
         self.assertEqual(found.faults, ())
         self.assertEqual(found.num_variables, len(self.values))
@@ -44,7 +44,7 @@ class WeightsTest(tf.test.TestCase):
         )
         self.assertGreater(found.file_bytes, found.parameter_bytes)
 
-    def test_takes_merged_and_shortened_weights_for_what_they_are(self):
+    def test_matches_merged_and_half_precision_weights(self):
         values = dict(self.values)
         for kind in ("kernel", "bias"):
             parts = [
@@ -58,7 +58,7 @@ class WeightsTest(tf.test.TestCase):
         }
         self.assertEqual(self._compare(short.values()).faults, ())
 
-    def test_heads_may_be_left_out_and_layers_only_if_told(self):
+    def test_heads_may_be_missing_but_layers_may_not(self):
         encoder = {
             name: value
             for name, value in self.values.items()
@@ -67,26 +67,26 @@ class WeightsTest(tf.test.TestCase):
         self.assertEqual(self._compare(encoder.values()).faults, ())
         first = {n: x for n, x in encoder.items() if "layer_1" not in n}
         (fault,) = self._compare(first.values()).faults
-        self.assertIn("weights are not there: bert/encoder/layer_1/", fault)
+        self.assertIn("weights are missing: bert/encoder/layer_1/", fault)
         found = self._compare(first.values(), num_layers=1)
         self.assertEqual(found.faults, ())
 
-    def test_one_bit_more_is_no_weight_of_the_model(self):
+    def test_detects_a_changed_bit(self):
         name = f"{_SELF}/value/kernel"
         changed = self.values[name].copy()
         changed[-1, -1] = np.nextafter(changed[-1, -1], np.float32(9))
         found = self._compare((self.values | {name: changed}).values())
         self.assertLen(found.faults, 2)
-        self.assertIn("1 variables are no weights", found.faults[0])
-        self.assertIn(f"not there: {name}", found.faults[1])
+        self.assertIn("1 variables are not weights", found.faults[0])
+        self.assertIn(f"missing: {name}", found.faults[1])
 
-    def test_a_weight_is_stored_once(self):
+    def test_detects_weights_stored_twice(self):
         values = list(self.values.values())
         name = next(iter(self.values))
         (fault,) = self._compare([*values, self.values[name]]).faults
         self.assertEqual(fault, f"weights are stored twice: {name}")
 
-    def test_weights_that_hold_the_same_are_several(self):
+    def test_equal_weights_are_distinct(self):
         zeros = {
             name: np.zeros_like(value) if name.endswith("/bias") else value
             for name, value in self.values.items()
@@ -103,14 +103,14 @@ class WeightsTest(tf.test.TestCase):
         )
         self.stored = model_directory.read_model(path)
         self.assertEqual(self._compare(zeros.values()).faults, ())
-        # Zeros in half are those of which there are zeros in full, too.
+        # Zeros in half precision match weights that are zero in float32.
         short = [
             tf.cast(value, tf.bfloat16) if "output/dense" in name else value
             for name, value in zeros.items()
         ]
         self.assertEqual(self._compare(short).faults, ())
 
-    def test_refuses_what_cannot_be_read(self):
+    def test_rejects_unreadable_variables(self):
         with self.assertRaisesRegex(UserError, "cannot be read"):
             weights.compare(self.folder, self.stored)
 

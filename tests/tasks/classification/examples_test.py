@@ -1,4 +1,4 @@
-"""Tests for classification_examples and classification_inputs of tasks."""
+"""Tests for classification_examples and classification_examples of tasks."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import examples as classification_examples
-from bert_tf.tasks.classification import inputs as classification_inputs
+from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from tests.support.shared_data import data
@@ -63,7 +63,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             self.labels("a.jsonl", contents), ["1", "1", "true", "0.5", "b"]
         )
 
-    def test_several_labels(self):
+    def test_multi_label(self):
         self.assertEqual(
             self.labels(
                 "a.tsv",
@@ -101,7 +101,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             "must have one label. Received: null",
         ),
     )
-    def test_lists_that_are_no_names(self, name, contents, message):
+    def test_rejects_lists_in_text_cells(self, name, contents, message):
         self.assert_refused(
             f"{name}, line [23] must have .*{message}"
             if "csv" in name or "tsv" in name
@@ -111,7 +111,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             problem_type="multi_label",
         )
 
-    def test_a_column_for_each_label(self):
+    def test_one_column_per_label(self):
         columns = Columns("text", labels=("toxic", "rude"))
         contents = "rude,text,toxic\n1,x,1\n0,x,0\n1.0,x,False\n"
         self.assertEqual(
@@ -152,7 +152,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "1,5", "nan", "inf", "high", "true", "1e39", "-1e39", "1_000"
     )
-    def test_what_is_no_score(self, score):
+    def test_rejects_other_scores(self, score):
         self.assert_refused(
             "a.tsv, line 3 must have a number as its label",
             "a.tsv",
@@ -161,7 +161,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("9" * 400, "true", "[1]")
-    def test_what_is_no_score_in_json(self, score):
+    def test_rejects_other_scores_in_json(self, score):
         self.assert_refused(
             "a.jsonl, line 1 must have a number as its label",
             "a.jsonl",
@@ -175,7 +175,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         ("line 2 has an empty text", '" \n\t",1\n'),
         ("line 3 must have 2 columns", "x,1\ny\n"),
     )
-    def test_bad_rows(self, message, contents):
+    def test_rejects_broken_rows(self, message, contents):
         self.assert_refused(message, "a.csv", "text,label\n" + contents)
 
     @parameterized.parameters(
@@ -188,7 +188,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         (r'must have one label. Received: \["a"\]',
          '{"text": "x", "label": ["a"]}'),
     )  # fmt: skip
-    def test_bad_objects(self, message, line):
+    def test_rejects_broken_objects(self, message, line):
         first = '{"text": "x", "label": 1}\n'
         self.assert_refused(message, "a.jsonl", first + line)
 
@@ -248,7 +248,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             may_lack_labels=True,
         )
 
-    def test_a_test_file_with_an_empty_column_of_several_labels(self):
+    def test_empty_multi_label_column_means_no_labels(self):
         options = {"problem_type": "multi_label", "may_lack_labels": True}
         self.assertEqual(
             self.labels("a.csv", "text,label\nx,\ny,\n", **options), [None] * 2
@@ -258,9 +258,9 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             [(), ("a",)],
         )
 
-    def test_texts_only(self):
+    def test_only_texts(self):
         path = self.write("a.tsv", "label\tb\ta\n?\tB\tA\n\tD\tC\n\t\tE\n")
-        texts = classification_inputs.read_texts(
+        texts = classification_examples.read_texts(
             path, [Columns("a", "b", ("label",))]
         )
         self.assertEqual(next(texts), InputExample("a.tsv:2", "A", "B"))
@@ -272,9 +272,9 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         (None, '{"text": "A"}\n{"text": "B", "text_pair": "C"}'),
         ("C", '{"text": "A", "text_pair": "C"}\n{"text": "B", "id": 3}'),
     )
-    def test_all_rows_have_a_pair_or_none(self, pair, contents):
+    def test_rejects_pairs_in_some_rows(self, pair, contents):
         path = self.write("a.jsonl", contents)
-        texts = classification_inputs.read_texts(path)
+        texts = classification_examples.read_texts(path)
         self.assertEqual(next(texts), InputExample("a.jsonl:1", "A", pair))
         with self.assertRaisesRegex(UserError, "a.jsonl, line 2 .*'text_pair'"):
             next(texts)
@@ -287,7 +287,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             InputExample("a.txt:2", "C"),
         ]
         self.assertEqual(
-            list(classification_inputs.read_texts(path, [columns])), expected
+            list(classification_examples.read_texts(path, [columns])), expected
         )
         self.assertEqual(
             self.read("a.txt", "A b\nC\n", columns, may_lack_labels=True),
@@ -308,9 +308,9 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             may_lack_labels=True,
         )
 
-    def test_gathered_labels(self):
+    def test_gather_labels(self):
         def gather(*labels):
-            return classification_examples.gather_labels(
+            return classification_features.gather_labels(
                 [InputExample("", "x", None, label) for label in labels]
             )
 
@@ -354,14 +354,14 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 [(e.text_a, e.label) for e in examples],
                 [tuple(row) for row in rows],
             )
-        self.assertLen(classification_examples.gather_labels(read[0]), 150)
+        self.assertLen(classification_features.gather_labels(read[0]), 150)
 
     def test_real_file(self):
         columns = Columns("text", labels=("category",))
         train = classification_examples.read_examples(
             data("banking77/train.csv"), columns
         )
-        labels = classification_examples.gather_labels(train)
+        labels = classification_features.gather_labels(train)
         self.assertLen(train, 10003)
         self.assertLen(labels, 77)
         test = classification_examples.read_examples(

@@ -52,7 +52,7 @@ class GoldenTest(tf.test.TestCase):
             batch["label_ids"], [row["label_id"] for row in rows]
         )
 
-    def test_shorter_batches_are_the_beginning_of_the_originals(self):
+    def test_shorter_batches_equal_the_start_of_the_originals(self):
         lengths = self.features.texts.lengths
         rows = self.golden["rows"]
         self.assertAllEqual(lengths, [sum(row["input_mask"]) for row in rows])
@@ -110,7 +110,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(batch["segment_ids"][2], [0, 0, 0, 0, 1, 1, 1, 0])
         self.assertAllEqual(batch["input_mask"].sum(-1), [2, 3, 7, 3])
 
-    def test_parts_of_a_long_list_come_together(self):
+    def test_long_lists_are_packed_in_parts(self):
         count = packed_rows._TEXTS_PER_CALL + 3
         texts = [["a", "b c", "c b a"][i % 3] for i in range(count)]
         packed = packed_rows.pack_texts(texts, None, self.tokenizer, 9)
@@ -126,13 +126,13 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         batch = packed.batch(np.zeros([0], np.int64), 9)
         self.assertEqual(batch["input_ids"].shape, (0, 9))
 
-    def test_refuses_a_batch_that_would_cut(self):
+    def test_rejects_short_batches(self):
         packed = packed_rows.pack_texts(["a", "a b"], None, self.tokenizer, 9)
         packed.batch(np.array([0]), 3)
         with self.assertRaisesRegex(ValueError, "longest row, 4. Received: 3"):
             packed.batch(np.array([0, 1]), 3)
 
-    def test_refuses_lengths_without_room(self):
+    def test_rejects_lengths_without_room(self):
         with self.assertRaisesRegex(UserError, "at least 5. Received: 4"):
             packed_rows.pack_texts(["a"], ["b"], self.tokenizer, 4)
 

@@ -50,7 +50,7 @@ class OfficialTest(_TestCase):
             message, *args, task_name=name, data_dir=str(self.folder), **flags
         )
 
-    def test_files_of_the_splits_that_are_asked_for(self):
+    def test_files_of_requested_splits(self):
         for name in (
             "train.tsv",
             "dev_matched.tsv",
@@ -86,7 +86,7 @@ class OfficialTest(_TestCase):
             do_eval=True,
         )
 
-    def test_ax_has_a_test_only(self):
+    def test_ax_has_only_a_test_set(self):
         self.write("AX.tsv", "")
         for flag in ("do_train", "do_eval"):
             self.assert_official_refused(
@@ -106,7 +106,7 @@ class OfficialTest(_TestCase):
             do_predict=True,
         )
 
-    def test_what_the_model_says(self):
+    def test_labels_and_language_of_the_model(self):
         self.write("dev.tsv", "")
         with self.assertLogs(level="WARNING") as logs:
             task = self.official(
@@ -156,7 +156,7 @@ class _CustomCase(_TestCase):
 
 
 class CustomTest(_CustomCase):
-    def test_labels_are_those_of_the_training_data(self):
+    def test_labels_come_from_the_training_data(self):
         task = self.build(**self.flags, do_train=True)
         self.assertEqual(task.labels, ("10", "9", "x y"))
         self.assertEqual(task.columns, Columns("body", None, ("kind",)))
@@ -165,7 +165,7 @@ class CustomTest(_CustomCase):
         )
         self.assertEqual(task.files, {"train": self.train})
 
-    def test_labels_and_columns_are_those_of_the_model(self):
+    def test_labels_and_columns_come_from_the_model(self):
         stored = self.build(**self.flags, do_train=True).to_json()
         dev = self.write("dev.csv", "")
         task = self.build(
@@ -183,7 +183,7 @@ class CustomTest(_CustomCase):
             problem_type="regression",
         )
 
-    def test_a_model_of_another_program_that_gives_scores(self):
+    def test_regression_model_of_another_program(self):
         flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
         task = self.build({"labels": ["LABEL_0"]}, **flags)
         self.assertEqual(task.problem_type, "regression")
@@ -195,7 +195,7 @@ class CustomTest(_CustomCase):
             problem_type="single_label",
         )
 
-    def test_a_model_that_does_not_say_its_labels(self):
+    def test_model_without_label_names(self):
         dev = self.write("dev.csv", "")
         for stored in (None, {}, {"labels": None}):
             self.assert_refused(
@@ -233,7 +233,7 @@ class CustomTest(_CustomCase):
             do_train=True,
         )
 
-    def test_several_labels(self):
+    def test_multi_label(self):
         flags = {
             "task_name": "custom",
             "problem_type": "multi_label",
@@ -270,7 +270,7 @@ class CustomTest(_CustomCase):
             "label_separator": ";", "label_column": "kind,x",
             "problem_type": "multi_label"}),
     )  # fmt: skip
-    def test_flags_that_contradict(self, message, flags):
+    def test_rejects_contradictory_flags(self, message, flags):
         self.assert_refused(message, **self.flags | flags, do_train=True)
 
 
@@ -285,7 +285,7 @@ class ClassWeightsTest(_CustomCase):
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 
-    def test_the_loss_of_a_model_is_that_of_its_training(self):
+    def test_class_weights_of_a_model(self):
         flags = {"task_name": "custom", "do_eval": True, "dev_file": "dev.csv"}
         trained = self.build(
             **self.flags, do_train=True, class_weights="balanced"
@@ -295,7 +295,7 @@ class ClassWeightsTest(_CustomCase):
         trained = self.build(**self.flags, do_train=True)
         self.assertIsNone(self.build(trained.to_json(), **flags).class_weights)
 
-    def test_given(self):
+    def test_weights(self):
         self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
 
     def test_labels_with_colons(self):
@@ -349,12 +349,12 @@ class ClassWeightsTest(_CustomCase):
         ("9:inf", "above 0"),
         ("9:nan", "above 0"),
     )
-    def test_refused(self, text, message):
+    def test_rejects_weights(self, text, message):
         self.assert_refused(
             message, **self.flags, do_train=True, class_weights=text
         )
 
-    def test_problems_without_single_labels(self):
+    def test_rejects_other_problem_types(self):
         train = self.write("scores.csv", "body,kind\nA,1\nB,2\n")
         for problem_type in ("regression", "multi_label"):
             self.assert_refused(

@@ -69,7 +69,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(task.is_pair, len(texts) == 2)
 
-    def test_every_task_has_a_layout_here(self):
+    def test_every_task_has_a_layout(self):
         covered = {layout[0] for layout in LAYOUTS}
         self.assertEqual(covered, set(glue_tasks.TASKS))
 
@@ -100,14 +100,14 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         (example,) = self.read("mnli", split).examples
         self.assertEqual((example.text_b, example.label), ("B", None))
 
-    def test_numbers_are_those_of_the_hub(self):
+    def test_numbered_labels_of_the_hub(self):
         self.write("dev.tsv", "premise\thypothesis\tlabel\nA\tB\t1\nA\tB\t2\n")
         labels = [
             example.label for example in self.read("snli", "dev").examples
         ]
         self.assertEqual(labels, ["neutral", "contradiction"])
 
-    def test_ids_of_labels_are_the_originals(self):
+    def test_label_ids_equal_the_originals(self):
         for name, labels in {
             "cola": ("0", "1"),
             "mrpc": ("0", "1"),
@@ -129,7 +129,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             ("A", "B", "contradiction"),
         )
 
-    def test_objects_of_a_test_that_differ_in_their_keys(self):
+    def test_json_objects_with_different_keys(self):
         row = '{"premise": "A", "hypothesis": "B"'
         self.write("test.jsonl", f'{row}}}\n{row}, "label": "entailment"}}\n')
         with self.assertRaisesRegex(UserError, "1 of 2 have none"):
@@ -203,10 +203,10 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         ("cola", None, True),
         ("custom", "stars", True),
     )
-    def test_which_tasks_are_alike(self, name, other, expected):
+    def test_similar_tasks(self, name, other, expected):
         self.assertEqual(glue_tasks.are_alike(name, other), expected)
 
-    def test_languages_of_other_tasks_do_not_count(self):
+    def test_language_is_ignored_for_other_tasks(self):
         self.write(
             "train.jsonl",
             '{"sentence": "A", "label": 1, "language": "en"}\n'
@@ -216,7 +216,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([e.text_a for e in read.examples], ["A", "B"])
 
     @parameterized.parameters("dev", "test")
-    def test_scores_that_nobody_gave(self, split):
+    def test_missing_scores(self, split):
         self.write(f"{split}.tsv", "sentence1\tsentence2\tscore\nA\tB\t-1.0\n")
         if split == "test":
             self.assertIsNone(self.read("sts-b", split).examples[0].label)
@@ -260,18 +260,18 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         ("1 of 2 have none", "rte", "test",
          "sentence1\tsentence2\tlabel\nA\tB\tentailment\nA\tB\t\n"),
     )  # fmt: skip
-    def test_bad_files(self, message, name, split, contents):
+    def test_rejects_broken_files(self, message, name, split, contents):
         self.write(f"{split}.tsv", contents)
         with self.assertRaisesRegex(UserError, message):
             self.read(name, split)
 
-    def test_no_file(self):
+    def test_rejects_missing_files(self):
         with self.assertRaisesRegex(
             UserError, "no file dev_matched.tsv or .* split dev_matched of MNLI"
         ):
             self.read("mnli", "dev_matched")
 
-    def test_the_first_name_that_is_there_counts(self):
+    def test_reads_the_first_existing_name(self):
         self.write("dev.jsonl", '{"sentence": "B", "label": 0}')
         self.assertEqual(self.read("sst-2", "dev").examples[0].text_a, "B")
         self.write("dev.tsv", "sentence\tlabel\nA\t0\n")
@@ -307,7 +307,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(mnli.splits("train"), ("train",))
         self.assertEqual(glue_tasks.get_task("ax").splits("dev"), ())
 
-    def test_submission_names_are_those_of_the_leaderboard(self):
+    def test_names_of_submission_files(self):
         names = [
             name
             for task in glue_tasks.TASKS.values()
@@ -352,12 +352,12 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         ("wnli", "dev", "wnli/dev.tsv", 71, 0),
         ("wnli", "test", "wnli/test.tsv", 146, None),
     )  # fmt: skip
-    def test_real_files(self, name, split, file, num_examples, unlabelled):
+    def test_real_files(self, name, split, file, num_examples, unlabeled):
         task = glue_tasks.get_task(name)
         read = glue.read_split(task, data(file), split)
         self.assertLen(read.examples, num_examples)
         counts = collections.Counter(e.label for e in read.examples)
-        expected = {None} if unlabelled is None else set(task.labels)
+        expected = {None} if unlabeled is None else set(task.labels)
         self.assertEqual(set(counts), expected)
 
     def test_majority_of_wnli(self):

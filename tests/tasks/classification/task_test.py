@@ -65,7 +65,7 @@ class LossTest(tf.test.TestCase):
             losses, -special.log_softmax(_LOGITS, -1)[[0, 1], [0, 1]]
         )
 
-    def test_several_labels(self):
+    def test_multi_label(self):
         label_ids = np.array([[1, 0, 1], [0, 0, 0]], np.float32)
         losses = _multi().losses(
             {"logits": tf.constant(_LOGITS)},
@@ -81,7 +81,7 @@ class LossTest(tf.test.TestCase):
         )
         self.assertAllClose(losses, [0.25, 9.0])
 
-    def test_weights_of_labels(self):
+    def test_class_weights(self):
         batch = {
             "input_ids": tf.zeros([3, 4], tf.int32),
             "label_ids": tf.constant([2, 0, 2]),
@@ -125,7 +125,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         predictions = self.predict(task, examples, _LOGITS)
         expected = special.softmax(_LOGITS.astype(np.float64), -1)
         self.assertAllClose([p.values for p in predictions], expected)
-        described = task.describe(examples[1], predictions[1])
+        described = task.prediction_to_json(examples[1], predictions[1])
         self.assertEqual(described["label"], "x")
         self.assertAllClose(described["probability"], expected[1, 0])
         self.assertAllClose(
@@ -138,12 +138,12 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             {"accuracy": 0.5, "macro_f1": 1 / 3},
         )
 
-    def test_several_labels(self):
+    def test_multi_label(self):
         task = _multi()
         examples = _examples(("x",), ("y", "z"))
         predictions = self.predict(task, examples, _LOGITS)
         described = [
-            task.describe(*pair)
+            task.prediction_to_json(*pair)
             for pair in zip(examples, predictions, strict=True)
         ]
         self.assertEqual(
@@ -163,7 +163,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         examples = _examples(1.0, -1.0)
         predictions = self.predict(task, examples, np.float32([[2.5], [-1]]))
         self.assertEqual(
-            task.describe(examples[0], predictions[0]), {"score": 2.5}
+            task.prediction_to_json(examples[0], predictions[0]), {"score": 2.5}
         )
         self.assertAllClose(
             task.score(examples, predictions),
@@ -173,7 +173,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(task.more_is_better)
         self.assertTrue(_single().more_is_better)
 
-    def test_rows_of_a_text(self):
+    def test_num_rows(self):
         pair = InputExample("", "a b c d e", "f g")
         self.assertEqual(_single().num_rows(pair), 1)
         self.assertEqual(_single(doc_stride=3).num_rows(pair), 3)
@@ -226,7 +226,7 @@ class ReportTest(tf.test.TestCase):
     def text(self, name):
         return (self.folder / name).read_text(encoding="utf-8")
 
-    def test_test_results_are_the_originals(self):
+    def test_test_results_equal_the_originals(self):
         task = _single(files={"test": "test.csv"})
         names = self.write(
             task, "test", [None] * 2, [[0.1, 0.25, 0.65], [1e-8, 1.0, 0.0]]
@@ -274,7 +274,7 @@ class ReportTest(tf.test.TestCase):
         self.assertRegex(text, r"y +100.00 +50.00 +66.67 +2 +1 +1\n")
         self.assertRegex(text, r"overall +66.67 +66.67 +66.67 +3 +3 +2\n")
 
-    def test_labels_that_pictures_number_have_their_numbers(self):
+    def test_table_has_the_numbers_of_the_plot(self):
         labels = ("天気", "旅行", *(f"l{i}" for i in range(19)))
         task = _single(labels=labels)
         self.write(task, "dev", ["旅行", "l0"], np.eye(21)[[0, 2]])
@@ -337,7 +337,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         official = glue_tasks.get_task(name)
         return _single(name=name, official=official)
 
-    def test_own_columns(self):
+    def test_custom_columns(self):
         task = _single(columns=Columns("b", "a", ("label",)))
         self.assertEqual(
             self.read(task, "a.csv", "a,b,label\nA,B,unknown\nC,D,\n"),
@@ -377,7 +377,9 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rows_of_texts(self, row, text_a, text_b):
         task = _single(columns=Columns("body"))
-        self.assertEqual(task.parse(row), InputExample("", text_a, text_b))
+        self.assertEqual(
+            task.example_from_row(row), InputExample("", text_a, text_b)
+        )
 
     @parameterized.parameters(
         (("A", "B"),), (["A", "B"],), ({"hypothesis": "B", "premise": "A"},),
@@ -385,7 +387,8 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
     )  # fmt: skip
     def test_rows_of_pairs(self, row):
         self.assertEqual(
-            self.official("mnli").parse(row), InputExample("", "A", "B")
+            self.official("mnli").example_from_row(row),
+            InputExample("", "A", "B"),
         )
 
     @parameterized.parameters(
@@ -397,18 +400,18 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         ({"text": "A"}, "must have the keys 'body'. Received: 'text'"),
         ({}, "Received: none"),
     )
-    def test_what_is_no_text(self, row, message):
+    def test_rejects_rows_that_are_not_texts(self, row, message):
         with self.assertRaisesRegex(UserError, message):
-            _single(columns=Columns("body")).parse(row)
+            _single(columns=Columns("body")).example_from_row(row)
 
     @parameterized.parameters(("A",), ({"sentence1": "A"},), (["A", "B", "C"],))
-    def test_what_is_no_pair(self, row):
+    def test_rejects_rows_that_are_not_pairs(self, row):
         with self.assertRaisesRegex(UserError, "pair of texts|'sentence1' and"):
-            self.official("rte").parse(row)
+            self.official("rte").example_from_row(row)
 
 
 class JsonTest(tf.test.TestCase):
-    def test_all_that_prediction_needs_is_kept(self):
+    def test_json_round_trip(self):
         for task in (
             _single(doc_stride=3, head="bilstm", max_seq_length=9),
             _single(class_weights=(0.5, 2.25, 1.0)),
@@ -428,8 +431,8 @@ class JsonTest(tf.test.TestCase):
         task = ClassificationTask.from_json({"labels": ["no", "yes"]})
         self.assertEqual(task.problem_type, "single_label")
         self.assertEqual(task.metric, "accuracy")
-        self.assertEqual(task.parse("A").text_a, "A")
-        self.assertEqual(task.parse(["A", "B"]).text_b, "B")
+        self.assertEqual(task.example_from_row("A").text_a, "A")
+        self.assertEqual(task.example_from_row(["A", "B"]).text_b, "B")
         task = ClassificationTask.from_json({"labels": ["LABEL_0"]})
         self.assertEqual(task.problem_type, "regression")
         self.assertIsNone(task.labels)

@@ -1,4 +1,4 @@
-"""Tests for multiple_choice_examples and multiple_choice_files."""
+"""Tests for multiple_choice_examples and multiple_choice_examples."""
 
 import collections
 import csv
@@ -10,16 +10,15 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from tests.support.shared_data import data
 
-_SWAG = multiple_choice_files.OFFICIAL["swag"]
-_CODAH = multiple_choice_files.OFFICIAL["codah"]
-_COMVE_A = multiple_choice_files.OFFICIAL["comve_a"]
-_COMVE_B = multiple_choice_files.OFFICIAL["comve_b"]
-_OWN = Columns(("a", "b", "c"), "q", label="answer")
+_SWAG = multiple_choice_examples.OFFICIAL["swag"]
+_CODAH = multiple_choice_examples.OFFICIAL["codah"]
+_COMVE_A = multiple_choice_examples.OFFICIAL["comve_a"]
+_COMVE_B = multiple_choice_examples.OFFICIAL["comve_b"]
+_CUSTOM = Columns(("a", "b", "c"), "q", label="answer")
 _LISTED = Columns(("choices",), "context", label="label")
 
 # The layout of the official train.csv and val.csv; the first column has no
@@ -42,14 +41,14 @@ class _FilesTestCase(tf.test.TestCase, parameterized.TestCase):
         path.write_bytes(contents)
         return str(path)
 
-    def _read(self, name, text, columns=_OWN, **kwargs):
+    def _read(self, name, text, columns=_CUSTOM, **kwargs):
         return multiple_choice_examples.read_examples(
             self._write(name, text), columns, **kwargs
         )
 
 
 class OfficialFilesTest(_FilesTestCase):
-    def test_swag_by_its_header(self):
+    def test_swag(self):
         path = self._write("val.csv", _SWAG_CSV)
         self.assertEqual(
             _SWAG.find(str(pathlib.Path(path).parent), "dev"), path
@@ -75,7 +74,7 @@ class OfficialFilesTest(_FilesTestCase):
         self.assertEqual(second.choices[0], "The dog barks.")
         self.assertEqual(second.label, 3)
 
-    def test_test_of_swag_has_no_label(self):
+    def test_swag_test_set_without_labels(self):
         rows = list(csv.reader(_SWAG_CSV.splitlines()))
         path = self._write("test.csv.gz", "")
         with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
@@ -123,7 +122,7 @@ class OfficialFilesTest(_FilesTestCase):
             rows = list(csv.DictReader(file))
         return examples, rows
 
-    def test_comve_a_asks_for_what_makes_no_sense(self):
+    def test_comve_a(self):
         examples, rows = self._comve("dev", _COMVE_A)
         self.assertLen(examples, 1000)
         for example, row in zip(examples, rows, strict=True):
@@ -136,7 +135,7 @@ class OfficialFilesTest(_FilesTestCase):
                 example.choices[example.label], row["Incorrect Statement"]
             )
 
-    def test_comve_b_asks_for_the_reason(self):
+    def test_comve_b(self):
         examples, rows = self._comve("test", _COMVE_B)
         self.assertLen(examples, 1000)
         for example, row in zip(examples, rows, strict=True):
@@ -151,7 +150,7 @@ class OfficialFilesTest(_FilesTestCase):
         self.assertBetween(min(labels.values()), 290, 333)
         self.assertBetween(max(labels.values()), 334, 380)
 
-    def test_the_order_is_that_of_the_line_alone(self):
+    def test_order_depends_only_on_the_line(self):
         text = "Right Reason1,Confusing Reason1,Confusing Reason2"
         text += ",Incorrect Statement\n"
         rows = [f"r{i},x{i},y{i},s{i}\n" for i in range(30)]
@@ -177,7 +176,7 @@ class OfficialFilesTest(_FilesTestCase):
             self.assertEqual(example.names[example.label], "Right Reason1")
 
 
-class OwnFilesTest(_FilesTestCase):
+class CustomFilesTest(_FilesTestCase):
     def test_labels_are_indices_or_names(self):
         examples = self._read(
             "x.csv",
@@ -209,7 +208,7 @@ class OwnFilesTest(_FilesTestCase):
         self.assertEqual([x.label for x in examples], [1, 3])
         self.assertEqual(examples[1].names, ("0", "1", "2", "3"))
 
-    def test_a_cell_holds_no_list(self):
+    def test_rejects_cells_in_place_of_lists(self):
         with self.assertRaisesRegex(
             UserError, "line 2 must have a list of two or more texts"
         ):
@@ -240,7 +239,7 @@ class OwnFilesTest(_FilesTestCase):
         ("Who?,he,she,it,1.5", "line 3 .*'answer' which choice is right"),
         ("Who?,he,she,1", "line 3 must have 5 columns"),
     )
-    def test_broken_rows(self, row, message):
+    def test_rejects_broken_rows(self, row, message):
         with self.assertRaisesRegex(UserError, message):
             self._read("x.csv", f"q,a,b,c,answer\nWho?,x,y,z,0\n{row}\n")
 
@@ -254,7 +253,7 @@ class OwnFilesTest(_FilesTestCase):
         ('"choices": ["x", "y"], "label": [1]', r"Received: \[1\]"),
         ('"choices": ["x", "y"], "context": null', "string in column 'conte"),
     )
-    def test_broken_objects(self, values, message):
+    def test_rejects_broken_objects(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             self._read(
                 "x.jsonl",
@@ -277,13 +276,13 @@ class OwnFilesTest(_FilesTestCase):
 
 
 class InputsTest(_FilesTestCase):
-    def test_labels_are_not_read(self):
+    def test_ignores_labels(self):
         path = self._write("x.csv", "q,a,b,c,answer\nWho?,he,she,it,what\n")
-        (example,) = multiple_choice_examples.read_inputs(path, _OWN)
+        (example,) = multiple_choice_examples.read_inputs(path, _CUSTOM)
         self.assertEqual(example.choices, ("he", "she", "it"))
         self.assertIsNone(example.label)
 
-    def test_the_order_stays(self):
+    def test_keeps_the_order(self):
         path = self._write(
             "x.csv",
             "Correct Statement,Incorrect Statement\n"
@@ -297,7 +296,7 @@ class InputsTest(_FilesTestCase):
             [(f"c{i}", f"i{i}") for i in range(20)],
         )
 
-    def test_context_and_choices_do_for_every_model(self):
+    def test_every_model_accepts_context_and_choices(self):
         path = self._write(
             "x.jsonl", '{"context": "He stands.", "choices": ["It", "He"]}\n'
         )
@@ -305,9 +304,9 @@ class InputsTest(_FilesTestCase):
         self.assertEqual(example.context, "He stands.")
         self.assertEqual(example.choices, ("It", "He"))
 
-    def test_rows_come_as_they_are_asked_for(self):
+    def test_rows_are_read_lazily(self):
         path = self._write("x.csv", "q,a,b,c\n1,he,she,it\n2,he,,it\n")
-        examples = multiple_choice_examples.read_inputs(path, _OWN)
+        examples = multiple_choice_examples.read_inputs(path, _CUSTOM)
         self.assertEqual(next(examples).context, "1")
         with self.assertRaisesRegex(UserError, "line 3 has an empty text"):
             next(examples)
@@ -317,7 +316,7 @@ class InputsTest(_FilesTestCase):
             {"q": "Who?", "a": "he", "b": "she", "c": "it", "answer": 7},
             {"context": "Who?", "choices": ["he", "she", "it"]},
         ):
-            example = multiple_choice_examples.parse_row(row, _OWN)
+            example = multiple_choice_examples.parse_row(row, _CUSTOM)
             self.assertEqual(example.context, "Who?")
             self.assertEqual(example.choices, ("he", "she", "it"))
 
@@ -327,9 +326,9 @@ class InputsTest(_FilesTestCase):
         ({"context": "", "choices": ["x", "y"]}, "empty text in column 'con"),
         ({"context": "x", "choices": [1, {2}]}, "two or more texts"),
     )
-    def test_other_values(self, row, message):
+    def test_rejects_other_values(self, row, message):
         with self.assertRaisesRegex(UserError, message):
-            multiple_choice_examples.parse_row(row, _OWN)
+            multiple_choice_examples.parse_row(row, _CUSTOM)
 
 
 if __name__ == "__main__":

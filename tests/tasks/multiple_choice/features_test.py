@@ -64,7 +64,7 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
                 )
         self.assertAllEqual(batch["label_ids"], [0, 2])
 
-    def test_all_batches_have_as_many_choices(self):
+    def test_all_batches_have_the_same_number_of_choices(self):
         features = self._convert(
             [_example("The cat", ["the"] * n) for n in (2, 5, 3)]
         )
@@ -73,7 +73,7 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
             self.assertEqual(batch["input_ids"].shape, (len(indices), 5, 8))
             self.assertNotIn("label_ids", batch)
 
-    def test_padding_has_its_own_id(self):
+    def test_padding_uses_the_pad_id(self):
         tokens = ["[UNK]", *tiny_model.TOKENS[2:], "[PAD]"]
         features = multiple_choice_features.convert_examples_to_features(
             [_example("the", ["cat", "dog"]), _example("the", ["cat"] * 3)],

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.flags.multiple_choice import MultipleChoiceConfig
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
 from bert_tf.tasks.multiple_choice.examples import Columns
 
@@ -41,7 +41,7 @@ class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
         } | flags
         return self._build(stored_task, **flags)
 
-    def test_official_files_that_are_asked_for(self):
+    def test_official_files(self):
         for name in ("train.csv", "val.csv", "test.csv.gz"):
             (self.folder / name).write_text("")
         task = self._build(
@@ -61,14 +61,14 @@ class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
         self.assertEqual(
-            task.columns, multiple_choice_files.OFFICIAL["swag"].columns
+            task.columns, multiple_choice_examples.OFFICIAL["swag"].columns
         )
         self.assertEqual(task.max_seq_length, 80)
         self.assertEqual(
             task.model_arguments(), {"head": "bilstm", "head_dropout_prob": 0.3}
         )
 
-    def test_own_files_and_columns(self):
+    def test_custom_files_and_columns(self):
         task = self._custom(
             do_train=True,
             train_file="t.csv",
@@ -82,14 +82,14 @@ class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
             task.columns, Columns(("x", "y", "z"), "q", label="right")
         )
 
-    def test_columns_that_no_flag_names(self):
+    def test_default_columns(self):
         self.assertEqual(
             self._custom().columns,
             Columns(("choices",), "context", label="label"),
         )
         self.assertIsNone(self._custom(context_column="").columns.context)
 
-    def test_a_trained_model_knows_its_columns_and_its_head(self):
+    def test_columns_and_head_of_a_trained_model(self):
         stored = {"columns": _TRAINED_WITH, "head": "bilstm"}
         task = self._custom(stored)
         self.assertEqual(
@@ -104,16 +104,16 @@ class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
         ("--dev_file", {"dev_file": None}),
         ("--test_file", {"do_predict": True}),
         ("--data_dir is for the tasks with", {"data_dir": "x"}),
-        ("must each name other columns", {"choice_columns": "a,b,a"}),
-        ("must each name other columns", {"choice_columns": "a,,b"}),
+        ("must name different columns", {"choice_columns": "a,b,a"}),
+        ("must name different columns", {"choice_columns": "a,,b"}),
         (
-            "must each name other columns. Received: 'a', 'b', 'a'",
+            "must name different columns. Received: 'a', 'b', 'a'",
             {"choice_columns": "a,b", "label_column": "a"},
         ),
         ("--label_column must not be empty", {"label_column": ""}),
         ("below 1", {"head_dropout_prob": 1.0}),
     )
-    def test_flags_of_own_files(self, message, flags):
+    def test_rejects_flags_for_custom_files(self, message, flags):
         with self.assertRaisesRegex(UserError, message) as caught:
             self._custom(**flags)
         self.assertNotIn("\n", str(caught.exception))
@@ -125,7 +125,7 @@ class MultipleChoiceFlagsTest(tf.test.TestCase, parameterized.TestCase):
         ("--dev_file: these are for", {"dev_file": "x.csv"}),
         ("no file dev.csv or one like it for the split dev of CODAH", {}),
     )  # fmt: skip
-    def test_flags_of_official_files(self, message, flags):
+    def test_rejects_flags_for_official_files(self, message, flags):
         with self.assertRaisesRegex(UserError, message) as caught:
             self._build(
                 task_name="codah",

@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.modeling import task_models
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.multiple_choice import files as multiple_choice_files
+from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -80,7 +80,7 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(gradient[1:, 2], [0.0, 0.0])
         self.assertNotAllClose(gradient[0], np.zeros(3), atol=1e-3)
 
-    def test_probabilities_are_those_of_an_examples_own_choices(self):
+    def test_probabilities_cover_only_existing_choices(self):
         model = self._model()
         loss, together = self._predict(model, _EXAMPLES)
         losses = []
@@ -105,7 +105,7 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
             one.probabilities, other.probabilities[::-1], atol=1e-6
         )
 
-    def test_bilstms_do_with_fewer_choices(self):
+    def test_bilstms_accept_fewer_choices(self):
         self.task = MultipleChoiceTask(
             name="custom", max_seq_length=12, columns=_COLUMNS, head="bilstm"
         )
@@ -114,8 +114,8 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
             [np.isfinite(x.probabilities).all() for x in predicted], [True] * 3
         )
 
-    def test_what_users_get(self):
-        described = self.task.describe(
+    def test_prediction_to_json(self):
+        described = self.task.prediction_to_json(
             _EXAMPLES[0], Prediction(np.array([0.25, 0.125, 0.625], np.float32))
         )
         self.assertEqual(
@@ -128,9 +128,9 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
-    def test_users_get_choices_in_the_order_of_the_file(self):
+    def test_json_has_choices_in_the_order_of_the_file(self):
         example = MultipleChoiceExample("", "q", ("z", "x", "y"), tuple("cab"))
-        described = self.task.describe(
+        described = self.task.prediction_to_json(
             example, Prediction(np.array([0.625, 0.25, 0.125], np.float32))
         )
         self.assertEqual((described["label"], described["index"]), ("c", 2))
@@ -139,7 +139,7 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
             [("a", 0.25), ("b", 0.125), ("c", 0.625)],
         )
         general = MultipleChoiceExample("", "q", ("x", "y"), ("0", "1"))
-        described = self.task.describe(
+        described = self.task.prediction_to_json(
             general, Prediction(np.array([0.25, 0.75], np.float32))
         )
         self.assertEqual((described["label"], described["index"]), ("1", 1))
@@ -154,15 +154,15 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self.task.metric, "accuracy")
         score = self.task.score(_EXAMPLES, self._predictions(2, 1, 1))
         self.assertAllClose(score, {"accuracy": 2 / 3})
-        self.assertTrue(self.task.is_labelled(_EXAMPLES))
-        self.assertFalse(self.task.is_labelled([_example("x", ["y", "z"])]))
-        self.assertFalse(self.task.is_labelled([]))
+        self.assertTrue(self.task.is_labeled(_EXAMPLES))
+        self.assertFalse(self.task.is_labeled([_example("x", ["y", "z"])]))
+        self.assertFalse(self.task.is_labeled([]))
 
     @parameterized.parameters(
         ("dev", "confusion_matrix"),
         ("test", "test_confusion_matrix"),
     )
-    def test_report_by_the_columns_of_the_choices(self, split, name):
+    def test_report_with_columns_of_choices(self, split, name):
         folder = self.create_tempdir().full_path
         reordered = MultipleChoiceExample(
             "", "q", ("y", "x"), ("b", "a"), label=1
@@ -189,7 +189,7 @@ right \\ predicted  [0]  [1]  [2]
 """,
         )
 
-    def test_report_of_lists_of_choices(self):
+    def test_report_with_lists_of_choices(self):
         folder = self.create_tempdir().full_path
         task = MultipleChoiceTask(
             name="custom", columns=Columns(("choices",), label="label")
@@ -207,7 +207,7 @@ right \\ predicted  [0]  [1]  [2]
         text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
         self.assertIn("[0] 0                0    0    1\n", text)
 
-    def test_without_labels_there_is_no_report(self):
+    def test_no_report_without_labels(self):
         folder = self.create_tempdir().full_path
         self.task.write_report(
             folder,
@@ -218,7 +218,7 @@ right \\ predicted  [0]  [1]  [2]
         self.assertEmpty(os.listdir(folder))
 
     @parameterized.parameters(
-        (_COLUMNS,), (multiple_choice_files.OFFICIAL["swag"].columns,)
+        (_COLUMNS,), (multiple_choice_examples.OFFICIAL["swag"].columns,)
     )
     def test_task_json(self, columns):
         task = MultipleChoiceTask(
@@ -226,9 +226,9 @@ right \\ predicted  [0]  [1]  [2]
         )
         self.assertEqual(MultipleChoiceTask.from_json(task.to_json()), task)
 
-    def test_models_of_other_programs_take_context_and_choices(self):
+    def test_models_of_other_programs_use_context_and_choices(self):
         task = MultipleChoiceTask.from_json({"kind": "multiple_choice"})
-        example = task.parse({"context": "x", "choices": ["y", "z"]})
+        example = task.example_from_row({"context": "x", "choices": ["y", "z"]})
         self.assertEqual(example.choices, ("y", "z"))
         self.assertEqual(task.max_seq_length, 128)
 
@@ -237,7 +237,7 @@ right \\ predicted  [0]  [1]  [2]
         path.write_text(text, encoding="utf-8")
         return str(path)
 
-    def test_reads_files_and_says_what_is_in_them(self):
+    def test_reads_files_and_logs_missing_choices(self):
         path = self._write(
             "x.csv", "q,a,b,c,answer\nWho?,he,she,it,2\nWhose?,his,hers,,a\n"
         )
@@ -258,17 +258,24 @@ right \\ predicted  [0]  [1]  [2]
         task = MultipleChoiceTask(
             name="custom", columns=_COLUMNS, files={"dev": path, "test": path}
         )
-        self.assertFalse(task.is_labelled(task.read("test")))
+        self.assertFalse(task.is_labeled(task.read("test")))
         with self.assertRaisesRegex(
-            UserError, "no column 'answer'; .*; say with --label_column which"
+            UserError,
+            "no column 'answer'; .*; name another with --label_column",
         ):
             task.read("dev")
 
     @parameterized.parameters(
-        (Columns(("a", "b"), "x"), "no column 'x'; .*; say with --context_col"),
-        (Columns(("a", "x")), "no column 'x'; .*; say with --choice_columns"),
+        (
+            Columns(("a", "b"), "x"),
+            "no column 'x'; .*; name another with --context_col",
+        ),
+        (
+            Columns(("a", "x")),
+            "no column 'x'; .*; name another with --choice_columns",
+        ),
     )
-    def test_missing_columns_are_said_with_their_flags(self, columns, message):
+    def test_errors_name_the_flags_of_missing_columns(self, columns, message):
         path = self._write("x.csv", "q,a,b,c\nWho?,he,she,it\n")
         task = MultipleChoiceTask(
             name="custom", columns=columns, files={"test": path}
@@ -286,7 +293,7 @@ right \\ predicted  [0]  [1]  [2]
 
     def test_inputs_of_codah_have_no_header(self):
         path = self._write("x.tsv", "o\tHe\teats.\tsits.\truns.\tsings.\t1\n")
-        codah = multiple_choice_files.OFFICIAL["codah"]
+        codah = multiple_choice_examples.OFFICIAL["codah"]
         task = MultipleChoiceTask(name="codah", columns=codah.columns)
         (example,) = task.read_inputs(path)
         self.assertEqual(
@@ -294,7 +301,7 @@ right \\ predicted  [0]  [1]  [2]
             ("He", ("eats.", "sits.", "runs.", "sings.")),
         )
 
-    def test_truncated_choices_are_said(self):
+    def test_truncated_choices_are_logged(self):
         examples = [_example("the cat sat on the mat", ["the cat sat on", "."])]
         with self.assertLogs(level="WARNING") as logs:
             self.task.featurize(examples, self.tokenizer)

@@ -65,7 +65,7 @@ class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(second.answer(1e9), "")
         self.assertGreater(second.null_odds, 600.0)
 
-    def test_one_system_is_itself(self):
+    def test_single_system_is_unchanged(self):
         path = golden("squad/v2_cased.nbest_predictions.json")
         expected = {
             name: json.loads(
@@ -91,7 +91,7 @@ class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
                 one.null_odds, expected["v2_cased.null_odds"][one.qas_id]
             )
 
-    def test_files_about_other_questions(self):
+    def test_rejects_files_with_other_questions(self):
         paths = self._write(
             {"a": _entries(x=1.0), "b": _entries(x=1.0)},
             {"a": _entries(x=1.0), "c": _entries(x=1.0)},
@@ -101,7 +101,7 @@ class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
         ):
             squad_ensemble.combine(paths)
 
-    def test_no_files(self):
+    def test_rejects_no_files(self):
         with self.assertRaisesRegex(UserError, "needs the n-best file"):
             squad_ensemble.combine([])
 
@@ -114,7 +114,7 @@ class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
         ({"a": _entries(x=1.5)}, "between 0 and 1. Received: 1.5"),
         ({"a": _entries(x=1.0)}, "'a' lacks the empty answer"),
     )
-    def test_other_files(self, values, message):
+    def test_rejects_invalid_files(self, values, message):
         with self.assertRaisesRegex(UserError, message):
             squad_ensemble.combine(self._write(values), True)
 

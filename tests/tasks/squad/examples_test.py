@@ -74,7 +74,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         ((), (), (), True),
         ((), (), (), False),
     )
-    def test_lists_of_answers_that_are_all_empty_say_nothing(
+    def test_only_empty_lists_mean_unknown_answers(
         self, first, second, expected, is_impossible=None
     ):
         questions = [_question("a", *first), _question("b", *second)]
@@ -106,7 +106,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
-    def test_answers_that_are_not_there_are_left_out(self):
+    def test_leaves_out_missing_answers(self):
         read = squad_examples.build_examples(
             _dataset(
                 _question("elsewhere", ("1895", 14)),
@@ -193,7 +193,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {}, {"answers": None}, {"answers": None, "is_impossible": None}
     )
-    def test_nothing_is_said_of_answers(self, **values):
+    def test_training_needs_answers(self, **values):
         question = {"id": "q", "question": "?"} | values
         with self.assertRaisesRegex(UserError, "question 'q': .* neither"):
             squad_examples.build_examples(_dataset(question), True, True)
@@ -246,12 +246,12 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             r"qas\[0\]: 'is_impossible' must be true or false.*: 'False'",
         ),
     )
-    def test_other_files(self, values, message):
+    def test_rejects_invalid_files(self, values, message):
         path = self._write(json.dumps(values).encode())
         with self.assertRaisesRegex(UserError, message):
             squad_examples.read_dataset(path)
 
-    def test_files_that_are_no_json(self):
+    def test_rejects_files_that_are_not_json(self):
         path = self._write(b'{"data":\n [1, }')
         with self.assertRaisesRegex(
             UserError, "train.json, line 2 is not valid JSON: .* column 6"
@@ -259,17 +259,117 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             squad_examples.read_dataset(path)
         path = self._write(b'{"data": ["\\ud83d\\ude00 so \\ud83d!"]}')
         with self.assertRaisesRegex(
-            UserError, "train.json holds half of a character, '.ud83d', .*so '"
+            UserError, "train.json has half of a character, '.ud83d', .*so '"
         ):
             squad_examples.read_dataset(path)
         path = self._write(b"[" * 100000)
-        with self.assertRaisesRegex(UserError, "lists in lists"):
+        with self.assertRaisesRegex(UserError, "nested too deeply"):
             squad_examples.read_dataset(path)
         path = self._write(b'{"data": %s}' % (b"9" * 5000))
         with self.assertRaisesRegex(UserError, "cannot be read: .*digits"):
             squad_examples.read_dataset(path)
-        with self.assertRaisesRegex(UserError, "not there: '/nowhere.json'"):
+        with self.assertRaisesRegex(UserError, "no such file: '/nowhere.json'"):
             squad_examples.read_dataset("/nowhere.json")
+
+
+class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
+    def _write(self, name, text):
+        path = pathlib.Path(self.create_tempdir().full_path) / name
+        contents = text.encode("utf-8")
+        path.write_bytes(
+            gzip.compress(contents) if name.endswith(".gz") else contents
+        )
+        return str(path)
+
+    def _read(self, name, text):
+        return [
+            (one.qas_id, one.question_text, " ".join(one.doc_tokens))
+            for one in squad_examples.read_questions(self._write(name, text))
+        ]
+
+    @parameterized.parameters(
+        (
+            "q.csv",
+            '\ufeffcontext,question,id\r\n"An, bo",Who?,7\r\nB,Why?,\r\n',
+        ),
+        ("q.csv.gz", 'context,question,id\n"An, bo",Who?,7\nB,Why?,\n'),
+        ("q.tsv", "question\tcontext\tid\nWho?\tAn, bo\t7\nWhy?\tB\t\n"),
+        (
+            "q.jsonl",
+            '{"question": "Who?", "context": "An, bo", "id": 7}\n'
+            '{"question": "Why?", "context": "B", "answers": "?"}\n',
+        ),
+        (
+            "q.json",
+            '\n{"question": "Who?", "context": "An, bo", "id": 7}\n'
+            '{"question": "Why?", "context": "B"}\n',
+        ),
+        (
+            "q.json",
+            '\ufeff\n[{"question": "Who?", "context": "An, bo", "id": 7},\n'
+            '{"question": "Why?", "context": "B"}]',
+        ),
+    )
+    def test_tables(self, name, text):
+        line = 2 if name == "q.jsonl" else 3
+        self.assertEqual(
+            self._read(name, text),
+            [("7", "Who?", "An, bo"), (f"{name}:{line}", "Why?", "B")],
+        )
+
+    @parameterized.parameters("q.json", "Q.JSON.gz")
+    def test_squad_file(self, name):
+        questions = [
+            {"id": "one", "question": "Who?", "answers": [{"text": "x"}]},
+            # Nobody asks what these are.
+            {"id": "two", "question": "Y?", "answers": 3, "is_impossible": 2},
+        ]
+        paragraph = {"context": " A  b\n", "qas": questions}
+        text = json.dumps({"data": [{"paragraphs": [paragraph]}]})
+        self.assertEqual(
+            self._read(name, text),
+            [("one", "Who?", "A b"), ("two", "Y?", "A b")],
+        )
+
+    @parameterized.parameters(
+        ("q.csv", "question,text\nWho?,A\n", "q.csv has no column 'context'"),
+        ("q.csv", "question,context\nWho?, \n", "q.csv, line 2 .*'context'"),
+        ("q.jsonl", '{"question": 1, "context": "a"}', "line 1 .*'question'"),
+        ("q.json", "{}", "q.json must be an object with 'data'"),
+        ("q.json", "[]", "q.json has no rows"),
+        ("q.txt", "Who?\n", "q.txt has no column 'question'"),
+    )
+    def test_rejects_broken_inputs(self, name, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read(name, text)
+
+    def test_python_values(self):
+        for row, id in (
+            (("Who?", "An  bo"), ""),
+            (["Who?", "An  bo"], ""),
+            ({"context": "An  bo", "question": "Who?", "label": 3}, ""),
+            ({"context": "An  bo", "question": "Who?", "id": 5}, "5"),
+            ({"context": "An  bo", "question": "Who?", "id": None}, ""),
+        ):
+            example = squad_examples.parse_question(row)
+            self.assertEqual(example.qas_id, id)
+            self.assertEqual(example.question_text, "Who?")
+            self.assertEqual(example.doc_tokens, ("An", "bo"))
+            self.assertEqual(example.doc_token_starts, (0, 4))
+            self.assertIsNone(example.answers)
+
+    def test_rejects_other_values(self):
+        for row in (
+            "Who?",
+            ("Who?",),
+            ("Who?", " "),
+            ("Who?", None),
+            {"question": "Who?"},
+        ):
+            with self.assertRaisesRegex(
+                UserError, r"pair \(question, context\)"
+            ):
+                squad_examples.parse_question(row)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import dataclasses
 import tracemalloc
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -13,11 +14,11 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 
-_PIECES = ("what", "is", "it", "?", "a", "b", "c", "d", "e", "##x", "(", ")")
+_TOKENS = ("what", "is", "it", "?", "a", "b", "c", "d", "e", "##x", "(", ")")
 
 
 def _tokenizer():
-    return BertTokenizer(Vocabulary([*SPECIAL_TOKENS, *_PIECES]))
+    return BertTokenizer(Vocabulary([*SPECIAL_TOKENS, *_TOKENS]))
 
 
 def _example(context, question="what is it?", **values):
@@ -98,7 +99,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [[True] * 276 + [False] * 24, [False] * 26 + [True] * 124],
         )
 
-    def test_a_long_paragraph_takes_no_table_of_windows_and_pieces(self):
+    def test_memory_of_a_long_paragraph(self):
         example = _example("a " * 8000)
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
@@ -132,7 +133,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("d", "\u0301")
-    def test_answer_that_is_no_piece_of_its_word_is_the_word(self, answer):
+    def test_answer_without_its_own_tokens_is_the_whole_word(self, answer):
         example = _example(
             "a (b\u0301) ex",
             orig_answer_text=answer,
@@ -157,7 +158,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((feature.start_position, feature.end_position), (0, 0))
         self.assertTrue(feature.is_impossible)
 
-    def test_paragraph_without_pieces_has_no_window(self):
+    def test_paragraph_without_tokens_has_no_window(self):
         features = self._convert(
             _example(" \n"), _example("\u200b a"), _example("\u200b")
         )
@@ -166,7 +167,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(features[0].unique_id, 1000000000)
         self.assertEqual(features[0].token_to_orig_map, {4: 1})
 
-    def test_any_number_of_examples_at_once(self):
+    def test_examples_are_read_lazily(self):
         examples = [
             _example(" ".join("abcde"[: 1 + index % 5]))
             for index in range(5000)
@@ -203,10 +204,115 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         {"doc_stride": 0},
         {"max_query_length": 0},
     )
-    def test_lengths_that_leave_no_room(self, **options):
+    def test_rejects_lengths_without_room(self, **options):
         with self.assertRaisesRegex(UserError, "--max_seq_length greater by 4"):
             self._convert(_example("a"), **options)
         self.assertLen(self._convert(_example("a"), max_seq_length=6), 1)
+
+
+_OPTIONS = {"max_seq_length": 9, "doc_stride": 2, "max_query_length": 3}
+
+
+def _examples(is_training=False):
+    """Returns questions with one window, none and several."""
+    dataset = [
+        {
+            "paragraphs": [
+                {
+                    "context": context,
+                    "qas": [
+                        {
+                            "id": context,
+                            "question": question,
+                            "answers": [{"text": answer, "answer_start": at}],
+                        }
+                    ],
+                }
+            ]
+        }
+        for context, question, answer, at in (
+            ("a bx", "it?", "bx", 2),
+            ("a b cx d e", "what is it?", "cx", 4),
+        )
+    ]
+    examples = squad_examples.build_examples(dataset, is_training).examples
+    if is_training:
+        return examples
+    empty = squad_examples.make_example("none", "is it?", " \t ")
+    return examples[0], empty, examples[1]
+
+
+def _windows(examples, is_training=False):
+    return list(
+        squad_features.convert_examples_to_features(
+            examples, _tokenizer(), is_training=is_training, **_OPTIONS
+        )
+    )
+
+
+class SquadWindowsTest(tf.test.TestCase):
+    def test_windows_are_the_same_after_packing(self):
+        windows = _windows(_examples())
+        self.assertEqual([one.example_index for one in windows], [0, 2, 2, 2])
+        packed = squad_features.pack_windows(windows, 0, is_training=False)
+        self.assertLen(packed, 4)
+        self.assertAllEqual(packed.lengths, [8, 9, 9, 8])
+        self.assertEqual(packed.num_truncated_queries, 1)
+        again = list(packed.windows())
+        self.assertLen(again, len(windows))
+        for one, other in zip(windows, again, strict=True):
+            for field in dataclasses.fields(one):
+                self.assertAllEqual(
+                    getattr(one, field.name), getattr(other, field.name)
+                )
+        batch = packed.batch(np.array([1]), 9)
+        self.assertNotIn(squad_features.START_POSITIONS, batch)
+
+    def test_training_batches(self):
+        packed = squad_features.pack_windows(
+            _windows(_examples(True), True), 13, is_training=True
+        )
+        batch = packed.batch(np.array([2, 0, 1]), 10)
+        self.assertEqual(
+            {name: x.dtype for name, x in batch.items()},
+            dict.fromkeys(batch, np.int32),
+        )
+        to_id = _tokenizer().vocabulary.id
+        pieces = [
+            "[CLS] what is it [SEP] c ##x d [SEP]",
+            "[CLS] it ? [SEP] a b ##x [SEP]",
+            "[CLS] what is it [SEP] a b c [SEP]",
+        ]
+        expected = [[to_id(one) for one in row.split()] for row in pieces]
+        self.assertAllEqual(
+            batch["input_ids"],
+            [row + (10 - len(row)) * [13] for row in expected],
+        )
+        lengths = [9, 8, 9]
+        self.assertAllEqual(
+            batch["input_mask"], [n * [1] + (10 - n) * [0] for n in lengths]
+        )
+        self.assertAllEqual(
+            batch["segment_ids"],
+            [
+                5 * [0] + 4 * [1] + [0],
+                4 * [0] + 4 * [1] + 2 * [0],
+                5 * [0] + 4 * [1] + [0],
+            ],
+        )
+        # The last window has but a part of the answer.
+        self.assertAllEqual(batch["start_positions"], [5, 5, 0])
+        self.assertAllEqual(batch["end_positions"], [6, 6, 0])
+
+    def test_rejects_short_batches(self):
+        packed = squad_features.pack_windows(_windows(_examples()), 0, False)
+        with self.assertRaisesRegex(ValueError, "longest row, 9.*: 8"):
+            packed.batch(np.array([0, 1]), 8)
+
+    def test_no_windows(self):
+        packed = squad_features.pack_windows([], 0, is_training=False)
+        self.assertEmpty(packed)
+        self.assertEmpty(list(packed.windows()))
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
             scores = squad_metrics.evaluate(dataset, answers, True)
             self.assertAlmostEqual(scores[name], score)
 
-    def test_questions_of_equal_odds_go_together(self):
+    def test_equal_odds_are_not_separated(self):
         dataset = _dataset(a=["red"], b=[], c=["blue"])
         predictions = _predictions(
             a=("red", -1.0), b=("wrong", -1.0), c=("blue", 0.5)
@@ -110,7 +110,7 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(best.best_f1, 100.0)
         self.assertEqual(best.best_f1_thresh, 3.0)
 
-    def test_search_is_the_official_where_odds_differ(self):
+    def test_search_equals_the_official_one_for_distinct_odds(self):
         rng = np.random.default_rng(0)
         dataset = squad_examples.read_dataset(data("squad/dev-v2.0.json.gz"))
         dataset = dataset[:2]

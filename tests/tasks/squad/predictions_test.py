@@ -112,7 +112,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         ("of bob's son", 5, 6, "bob's"),
         ("of bob's son", 6, 7, "'s"),
     )
-    def test_where_characters_do_not_match_the_answer_is_whole_words(
+    def test_unaligned_answers_are_whole_words(
         self, context, start, end, expected
     ):
         # [CLS] who ? [SEP] of steve ' s son [SEP]
@@ -162,7 +162,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
             [one.text for one in prediction.nbest], ["ann of", "of steve"]
         )
 
-    def test_only_the_window_with_most_context_may_begin_an_answer(self):
+    def test_answers_start_in_the_window_with_the_most_context(self):
         # Windows of four pieces: "ann of steve smith" and "steve smith son".
         logits = [
             (_logits(9, _7=4), _logits(9, _7=4)),
@@ -175,7 +175,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(prediction.nbest[0].text, "smith")
         self.assertEqual(prediction.nbest[0].start_logit, 3.0)
 
-    def test_null_odds_are_those_of_the_window_that_favours_it_least(self):
+    def test_null_odds_use_the_window_with_the_lowest_score(self):
         logits = [
             (_logits(9, _0=2.5, _4=4), _logits(9, _0=1, _4=2)),
             (_logits(8, _0=1, _5=3), _logits(8, _0=2, _5=2)),
@@ -256,7 +256,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
             {"text": "\u015at\u00e9ve", "start_logit": 4.0, "end_logit": 4.0},
         )
 
-    def test_more_examples_than_are_taken_at_once(self):
+    def test_several_chunks_of_examples(self):
         contexts = [("ann of", "of steve")[n % 2] for n in range(2500)]
         logits = [(_logits(7, _4=3), _logits(7, _5=3))] * len(contexts)
         predictions = self._predict(_examples(*contexts), logits)

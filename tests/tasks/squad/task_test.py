@@ -65,7 +65,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         path = self._write(*paragraphs)
         return _task(files={split: path}, **values).read(split)
 
-    def test_training_goes_without_answers_that_are_not_there(self):
+    def test_training_leaves_out_missing_answers(self):
         paragraph = (
             "ann met bob",
             _question("good", ("bob", 8)),
@@ -102,9 +102,9 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             self._read(paragraph)
         examples = self._read(paragraph, version_2_with_negative=True)
         self.assertEqual([one.answers for one in examples], [("ann",), ()])
-        self.assertTrue(_task().is_labelled(examples))
+        self.assertTrue(_task().is_labeled(examples))
 
-    def test_answers_of_some_questions_only(self):
+    def test_logs_questions_without_references(self):
         unknown = {"id": "b", "question": "who?"}
         paragraph = ("ann", _question("a", ("ann", 0)), unknown)
         with self.assertLogs(level="WARNING") as logs:
@@ -112,9 +112,9 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(
             "".join(logs.output), '1 of its 2 questions have no "answers"'
         )
-        self.assertFalse(_task().is_labelled(examples))
+        self.assertFalse(_task().is_labeled(examples))
 
-    def test_too_long_questions_are_counted(self):
+    def test_truncated_questions_are_counted(self):
         examples = self._read(
             (
                 "ann met bob of ann",
@@ -165,7 +165,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             self.assertTrue(np.all(gradient[0, :3]))
             self.assertAllClose(gradient.sum(-1), [0, 0])
 
-    def test_padding_takes_no_place_among_the_best(self):
+    def test_padding_is_not_among_the_n_best(self):
         examples = self._read(("ann met bob", _question("q", ("bob", 8))))
         # [CLS] who ? [SEP] ann met bob [SEP], and two positions of padding.
         logits = _logits(10, _8=7, _9=6, _6=5, _4=4)
@@ -205,7 +205,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         }
         predictions = task.predict(examples, features, outputs, _tokenizer())
         described = [
-            task.describe(*pair)
+            task.prediction_to_json(*pair)
             for pair in zip(examples, predictions, strict=True)
         ]
         self.assertEqual([one["id"] for one in described], ["first", "second"])
@@ -217,9 +217,9 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             [(0, 3), (19, 25)],
         )
 
-    def test_description(self):
+    def test_prediction_to_json(self):
         task = _task(version_2_with_negative=True)
-        example = task.parse(("who?", "ann met bob"))
+        example = task.example_from_row(("who?", "ann met bob"))
         nbest = (
             NbestPrediction("bob", 0.5, 3.0, 2.0, 8, 11),
             NbestPrediction("", 0.3, 2.5, 2.0),
@@ -234,21 +234,23 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             "score": 0.5,
             "no_answer_score": 0.3,
         }
-        self.assertEqual(task.describe(example, prediction), answer)
+        self.assertEqual(task.prediction_to_json(example, prediction), answer)
         strict = dataclasses.replace(task, null_score_diff_threshold=-1.0)
         self.assertEqual(
-            strict.describe(example, prediction),
+            strict.prediction_to_json(example, prediction),
             answer | {"answer": "", "start": None, "end": None, "score": 0.3},
         )
 
-    def test_description_without_a_candidate(self):
+    def test_prediction_to_json_without_a_candidate(self):
         task = _task()
-        example = task.parse({"id": 7, "question": "who?", "context": "."})
+        example = task.example_from_row(
+            {"id": 7, "question": "who?", "context": "."}
+        )
         prediction = SquadPrediction(
             "7", (NbestPrediction("empty", 1.0, 0.0, 0.0),)
         )
         self.assertEqual(
-            task.describe(example, prediction),
+            task.prediction_to_json(example, prediction),
             {
                 "id": "7",
                 "answer": "",
@@ -290,7 +292,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(scores[task.metric], 200 / 3)
         self.assertAllClose(scores["NoAns_f1"], 0)
         with self.assertLogs(level="INFO") as logs:
-            tuned = task.tune(examples, predictions)
+            tuned = task.select_threshold(examples, predictions)
         self.assertEqual(tuned.null_score_diff_threshold, -2.5)
         self.assertIn("best F1, 100.00, on 3 questions", "".join(logs.output))
         self.assertEqual(tuned.score(examples, predictions)["f1"], 100)
@@ -313,9 +315,9 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
         given = dataclasses.replace(task, null_score_diff_threshold=-9.0)
-        self.assertIs(given.tune(examples, predictions), given)
+        self.assertIs(given.select_threshold(examples, predictions), given)
         first = _task()
-        self.assertIs(first.tune(examples, predictions), first)
+        self.assertIs(first.select_threshold(examples, predictions), first)
 
         stored = json.loads(
             json.dumps(dataclasses.replace(tuned, head="bilstm").to_json())
@@ -325,7 +327,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             dataclasses.replace(tuned, head="bilstm"),
         )
 
-    def test_the_only_file_to_predict_has_the_originals_names(self):
+    def test_single_split_has_the_original_file_names(self):
         task = _task(files={"train": "a.json", "test": "b.json"})
         folder = pathlib.Path(self.create_tempdir().full_path)
         nbest = (NbestPrediction("x", 1.0, 2.0, 3.0, 0, 1),)
@@ -336,15 +338,17 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             json.loads((folder / "predictions.json").read_text()), {"q": "x"}
         )
 
-    def test_model_directories_of_others(self):
+    def test_models_of_other_programs(self):
         self.assertEqual(
             SquadTask.from_json({"kind": "question_answering"}), SquadTask()
         )
 
-    def test_lengths_without_room(self):
+    def test_rejects_lengths_without_room(self):
         task = SquadTask(max_seq_length=64)
         with self.assertRaisesRegex(UserError, "--max_seq_length"):
-            task.featurize([task.parse(("who?", "ann"))], _tokenizer())
+            task.featurize(
+                [task.example_from_row(("who?", "ann"))], _tokenizer()
+            )
 
 
 if __name__ == "__main__":

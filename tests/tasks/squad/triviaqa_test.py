@@ -198,7 +198,7 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
-    def test_nothing_found(self):
+    def test_rejects_documents_without_answers(self):
         self._write_documents(A="nothing of it")
         path = self._write_questions(
             _question("q1", "York", [], ["A.txt", "B.txt"])
@@ -219,14 +219,14 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
             "aliases must be strings. Received: 3",
         ),
     )
-    def test_other_layouts(self, changes, message):
+    def test_rejects_other_layouts(self, changes, message):
         path = self._write_questions(
             _question("q1", "York", [], ["A.txt"], **changes)
         )
         with self.assertRaisesRegex(UserError, message):
             self._convert(path)
 
-    def test_document_that_is_not_utf8(self):
+    def test_rejects_documents_that_are_not_utf8(self):
         (self._evidence / "A.txt").write_bytes(b"good\nYork \xff")
         path = self._write_questions(_question("q1", "York", [], ["A.txt"]))
         with self.assertRaisesRegex(UserError, "A.txt, line 2 is not UTF-8"):

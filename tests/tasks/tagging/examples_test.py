@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.tagging import examples as tagging_examples
+from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import TaggingExample
 from tests.support import shared_data
 
@@ -76,7 +77,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         (_CONLL.replace(" ", "\t"),),
         (_CONLL.replace("-DOCSTART- -X- -X- O", "-DOCSTART-"),),
     )
-    def test_same_sentences_however_they_are_written(self, contents):
+    def test_equivalent_files(self, contents):
         data = self._read(contents)
         for example, expected in zip(
             data.examples, self._read(_CONLL).examples, strict=True
@@ -91,7 +92,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             tagging_examples.read_examples(path), self._read(_CONLL)
         )
 
-    def test_without_documents_each_sentence_is_one(self):
+    def test_sentences_without_documents(self):
         data = self._read("a\tO\n\t\nb\tB-x-y\nc\tI-x-y\n\n\n\nd\tO")
         self.assertFalse(data.has_documents)
         self.assertEqual([x.document for x in data.examples], [0, 1, 2])
@@ -133,7 +134,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(data.examples[2].tags, ("B-NP", "B-NP", "I-NP"))
 
     @parameterized.parameters("data.csv", "data.jsonl.gz", "DATA.JSON")
-    def test_files_of_other_kinds(self, name):
+    def test_rejects_other_formats(self, name):
         with self.assertRaisesRegex(UserError, "must have a word and its tag"):
             tagging_examples.read_examples(self._write("", name))
 
@@ -148,7 +149,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("a\tO\nb\t\n", "line 2: expected a tag .*''"),
         ("a\tO\n \tO\n", "line 2 has no word in column 0"),
     )
-    def test_bad_files(self, contents, message):
+    def test_rejects_broken_files(self, contents, message):
         with self.assertRaisesRegex(UserError, message):
             self._read(contents)
 
@@ -157,7 +158,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ((0, -5), "no column -5"),
         (("token", -1), "no column 'token'; its first line has: EU, NNP"),
     )
-    def test_columns_that_are_not_there(self, columns, message):
+    def test_rejects_missing_columns(self, columns, message):
         contents = _CONLL.split("\n\n", 1)[1]
         with self.assertRaisesRegex(UserError, message):
             self._read(contents, *columns)
@@ -185,7 +186,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(tagging_examples.detect_scheme([tags]), scheme)
 
-    def test_scheme_is_of_all_sentences(self):
+    def test_scheme_of_several_sentences(self):
         sentences = [["I-x"], ["O"], ["B-x"]]
         detect = tagging_examples.detect_scheme
         self.assertEqual(detect(sentences), "mixed")
@@ -199,19 +200,19 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
             TaggingExample(("c",), ("B-x-z",)),
             TaggingExample(("d",)),
         ]
-        labels = tagging_examples.collect_labels(examples)
+        labels = tagging_features.collect_labels(examples)
         self.assertEqual(labels, ["O", "B-x-z", "I-x-z", "B-y", "I-y"])
         self.assertEqual(
-            tagging_examples.count_unknown_types(examples, labels), {}
+            tagging_features.count_unknown_types(examples, labels), {}
         )
         examples.append(
             TaggingExample(tuple("efg"), ("B-new", "I-new", "B-new"))
         )
         self.assertEqual(
-            tagging_examples.count_unknown_types(examples, labels), {"new": 2}
+            tagging_features.count_unknown_types(examples, labels), {"new": 2}
         )
         with self.assertRaisesRegex(UserError, "no tag but O"):
-            tagging_examples.collect_labels([TaggingExample(("a",), ("O",))])
+            tagging_features.collect_labels([TaggingExample(("a",), ("O",))])
 
 
 class RealDataTest(tf.test.TestCase, parameterized.TestCase):
@@ -228,7 +229,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sum(len(x.words) for x in data.examples), words)
         starts = [t for x in data.examples for t in x.tags if t[0] == "B"]
         self.assertLen(starts, entities)
-        self.assertLen(tagging_examples.collect_labels(data.examples), 13)
+        self.assertLen(tagging_features.collect_labels(data.examples), 13)
         self.assertEqual((data.scheme, data.num_changed_tags), ("IOB2", 0))
 
     def test_wikigold(self):
@@ -239,9 +240,143 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen({x.document for x in data.examples}, 145)
         self.assertEqual(data.scheme, "IOB1")
         self.assertEqual(
-            tagging_examples.collect_labels(data.examples)[1::2],
+            tagging_features.collect_labels(data.examples)[1::2],
             ["B-LOC", "B-MISC", "B-ORG", "B-PER"],
         )
+
+
+_TEXTS = ("Ann (of Oslo).", "", "Bo")
+_WORDS = (("Ann", "(", "of", "Oslo", ")", "."), (), ("Bo",))
+_OFFSETS = (
+    ((0, 3), (4, 5), (5, 7), (8, 12), (12, 13), (13, 14)),
+    (),
+    ((0, 2),),
+)
+
+
+class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
+    def _iterate(self, name, text, word_column=0):
+        path = pathlib.Path(self.create_tempdir().full_path, name)
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if name[-3:] == ".gz" else data)
+        return tagging_examples.read_inputs(str(path), word_column)
+
+    def _read(self, name, text, word_column=0):
+        return list(self._iterate(name, text, word_column))
+
+    def _assert_texts(self, examples):
+        self.assertEqual(tuple(x.words for x in examples), _WORDS)
+        self.assertEqual(tuple(x.offsets for x in examples), _OFFSETS)
+        for example in examples:
+            self.assertIsNone(example.tags)
+
+    @parameterized.parameters(
+        ("a.txt", "Ann (of Oslo).\n\nBo\n\n"),
+        ("a.txt.gz", "\ufeffAnn (of Oslo).\r\n\r\nBo\r\n"),
+        ("a.csv", 'id,text\n1,Ann (of Oslo).\n2,""\n3,Bo\n'),
+        ("a.tsv", "text\ttags\nAnn (of Oslo).\tO\n\tO\nBo\tO\n"),
+        ("a.jsonl", '{"text":"Ann (of Oslo)."}\n{"text":""}\n{"text":"Bo"}\n'),
+        ("a.json", '[{"text":"Ann (of Oslo)."},{"text":""},{"text":"Bo"}]'),
+    )
+    def test_raw_text(self, name, text):
+        self._assert_texts(self._read(name, text))
+
+    @parameterized.parameters(
+        ("a.conll", "Ann\nsings\n\nBo\n", 0),
+        ("a.conll", "Ann\tO\nsings\tnonsense\n\nBo\tO\n", 0),
+        ("a.txt", "Ann B-PER\nsings O\n\nBo I-PER\n", 0),
+        ("a.txt", "-DOCSTART-\n\nAnn\nsings\n\nBo\n", 0),
+        ("a.tsv", "1\tAnn\tO\n2\tsings\tO\n\n1\tBo\tO\n", 1),
+        ("eng.testb", "Ann NN\nsings VB\n\nBo NN\n", 0),
+        ("a.conll", "t w\nO Ann\nO sings\n\nO Bo\n", "w"),
+        ("a.conll", "t w\n\nO Ann\nO sings\n\nO Bo\n", "w"),
+        ("a.tsv", "words\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "words"),
+        ("a.tsv", "text\ttags\nAnn\tO\nsings\tO\n\nBo\tO\n", "text"),
+    )
+    def test_columns(self, name, text, word_column):
+        examples = self._read(name, text, word_column)
+        self.assertEqual(
+            [x.words for x in examples], [("Ann", "sings"), ("Bo",)]
+        )
+        for example in examples:
+            self.assertIsNone(example.tags)
+            self.assertIsNone(example.offsets)
+
+    def test_word_column_named_text(self):
+        (example,) = self._read("a.tsv", "text\tO\nmessages\tO\n")
+        self.assertEqual(example.words, ("text", "messages"))
+
+    @parameterized.parameters(
+        "New York is big\n", "Vitamin B-12\nis\n", "I like B-movies\nno O\n"
+    )
+    def test_txt_without_columns(self, text):
+        lines = text.splitlines()
+        examples = self._read("a.txt", text)
+        self.assertLen(examples, len(lines))
+        for example, line in zip(examples, lines, strict=True):
+            self.assertEqual(" ".join(example.words), line)
+
+    def test_columns_are_read_lazily(self):
+        sentences = self._iterate("a.conll", "Ann O\n\nBo O\n\nsings\n")
+        self.assertEqual(next(sentences).words, ("Ann",))
+        self.assertEqual(next(sentences).words, ("Bo",))
+        with self.assertRaisesRegex(UserError, "line 5 has 1 columns"):
+            next(sentences)
+
+    def test_documents(self):
+        text = "-DOCSTART-\n\na\n\nb\n\n-DOCSTART-\n\nc\n"
+        examples = self._read("a.conll", text)
+        first, second, third = (x.document for x in examples)
+        self.assertEqual(first, second)
+        self.assertNotEqual(second, third)
+
+    def test_lists_of_words(self):
+        examples = self._read("a.jsonl", '{"words":["New York","is"],"id":1}\n')
+        self.assertEqual(examples[0].words, ("New York", "is"))
+        self.assertIsNone(examples[0].offsets)
+
+    @parameterized.parameters(
+        ("a.csv", "id,body\n1,x\n", 'column "text" .* Received: id, body'),
+        ("a.jsonl", '{"text":"a","words":["a"]}\n', 'column "text"'),
+        ("a.jsonl", '{"text":"a"}\n{"text":3}\n', "a.jsonl, line 2: Expected"),
+        ("a.jsonl", '{"words":["a",""]}\n', "line 1: Expected .*not empty"),
+        ("a.csv", "text,words\nx,y\n", 'column "text"'),
+        ("a.csv", "words\n\"['a']\"\n", 'line 2: Expected a list under "wor'),
+        ("a.conll", "\n", "no sentence"),
+        ("a.txt", "", "no rows"),
+    )
+    def test_rejects_broken_inputs(self, name, text, message):
+        with self.assertRaisesRegex(UserError, message):
+            self._read(name, text)
+
+
+class ParseRowTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("Ann sings.",), ({"text": "Ann sings.", "id": 3},)
+    )
+    def test_texts(self, row):
+        example = tagging_examples.parse_row(row)
+        self.assertEqual(example.words, ("Ann", "sings", "."))
+        self.assertEqual(example.offsets, ((0, 3), (4, 9), (9, 10)))
+
+    @parameterized.parameters(
+        (["Ann", "sings."],), ({"words": ("Ann", "sings.")},)
+    )
+    def test_words(self, row):
+        example = tagging_examples.parse_row(row)
+        self.assertEqual(example.words, ("Ann", "sings."))
+        self.assertIsNone(example.offsets)
+
+    @parameterized.parameters(
+        (3,),
+        (None,),
+        (["a", 3],),
+        ({"txt": "a"},),
+        ({"text": "a", "words": []},),
+    )
+    def test_rejects_other_values(self, row):
+        with self.assertRaisesRegex(UserError, "Expected a text, a list"):
+            tagging_examples.parse_row(row)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
         for name, dtype in (("input_ids", "i4"), ("label_weights", "f4")):
             self.assertEqual(batch[name].dtype, np.dtype(dtype))
-        self.assertEqual(features.num_words_without_piece, 1)
+        self.assertEqual(features.num_words_without_token, 1)
         self.assertEqual(features.num_truncated_words, 0)
         self.assertLen(features, 3)
         self.assertAllEqual(features.lengths, [6, 6, 3])
@@ -170,7 +170,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
                 )
                 self.assertEqual(tags, [example.tags for example in examples])
 
-    def test_nothing_to_read(self):
+    def test_words_without_tokens(self):
         features = _convert(
             [TaggingExample(("\u200b",), ("B-x",))], doc_stride=1
         )
@@ -185,15 +185,15 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_seq_length": 8, "doc_stride": 7}, "between 1 .*: 7 with .*=8"),
         ({"max_seq_length": 8, "doc_stride": 0}, "between 1 .*: 0"),
     )
-    def test_wrong_lengths(self, arguments, message):
+    def test_rejects_lengths(self, arguments, message):
         with self.assertRaisesRegex(UserError, message):
             _convert(_EXAMPLES, **arguments)
 
-    def test_labels_without_tags(self):
+    def test_rejects_labels_without_tags(self):
         with self.assertRaisesRegex(UserError, "without tags, 'a b'"):
             _convert([TaggingExample(("a", "b"))], labels=_LABELS, doc_stride=1)
 
-    def test_batch_too_short(self):
+    def test_rejects_short_batches(self):
         features = _convert(_EXAMPLES, doc_stride=1)
         with self.assertRaisesRegex(ValueError, "longest row, 10.*: 9"):
             features.batch(np.array([0]), 9)
@@ -206,7 +206,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             shared_data.data("vocab/bert-base-cased-vocab.txt"),
             do_lower_case=False,
         )
-        labels = tagging_examples.collect_labels(data.examples)
+        labels = tagging_features.collect_labels(data.examples)
         features = tagging_features.convert_examples_to_features(
             data.examples, tokenizer, 128, labels, doc_stride=64
         )

@@ -34,7 +34,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"do_train": True}, "--do_train needs --train_file, or --data_dir"),
         ({"dev_file": None}, "--do_eval needs --dev_file"),
-        ({"data_dir": "x"}, "takes the place of .*--data_dir and --dev_file"),
+        ({"data_dir": "x"}, "replaces .*--data_dir and --dev_file"),
         (
             {"word_column": "w", "do_train": True, "train_file": "x"},
             "two different names. Received: w and -1",
@@ -55,7 +55,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"new_pooler": True}, "--new_pooler has no effect on a tagger"),
         (
             {"approach": "feature_based", "head": "bilstm"},
-            "has its own two BiLSTMs",
+            "has its own two",
         ),
         (
             {"approach": "feature_based", "num_frozen_layers": 2},
@@ -67,7 +67,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"head_dropout_prob": 1.0}, "below 1"),
     )
-    def test_what_cannot_be(self, flags, message):
+    def test_rejects_flags(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             _config(**flags)
 
@@ -78,7 +78,7 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
             ("feature_based", "2e-3", 2e-3),
         ):
             config = _config(approach=approach, learning_rate=given)
-            self.assertEqual(config.runs()[0].learning_rate, rate)
+            self.assertEqual(config.trials()[0].learning_rate, rate)
 
     def test_columns(self):
         config = _config(word_column="-2", tag_column="3")
@@ -131,12 +131,12 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         ((), "Received: none of them in"),
         (("dev.txt", "valid.txt"), r"Received: \S*dev.txt, \S*valid.txt in"),
     )
-    def test_no_file_or_two(self, names, message):
+    def test_rejects_no_file_and_several_files(self, names, message):
         config = _config(data_dir=str(self._folder(*names)), dev_file=None)
         with self.assertRaisesRegex(UserError, message):
             tagging_flags.build_task(config, _STORED)
 
-    def test_the_layer_combination_is_named_in_any_case(self):
+    def test_default_layer_combination(self):
         path = str(self._folder("eng.train") / "eng.train")
         for flags, expected in (
             ({"approach": "feature_based"}, "concat_last_four_hidden"),
@@ -153,7 +153,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             task = tagging_flags.build_task(config, None)
             self.assertEqual(task.to_json()["layer_combination"], expected)
 
-    def test_what_is_not_trained_is_as_it_was_stored(self):
+    def test_head_of_a_stored_model(self):
         task = tagging_flags.build_task(_config(), _STORED)
         self.assertEqual(task.labels, ("O", "B-x"))
         arguments = task.model_arguments()
@@ -161,7 +161,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(arguments[name], _STORED[name])
         self.assertEqual(task.files, {"dev": "dev.conll"})
 
-    def test_what_is_not_given_is_read_as_in_training(self):
+    def test_reading_defaults_to_the_stored_model(self):
         stored = _STORED | {
             "max_seq_length": 128,
             "word_column": "token",
@@ -197,7 +197,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "Received: 0 and ner"):
             tagging_flags.build_task(_config(word_column="0"), stored)
 
-    def test_windows_that_are_not_those_of_training_are_said(self):
+    def test_logs_other_windows_than_in_training(self):
         stored = _STORED | {
             "max_seq_length": 64,
             "context": "sentence",
@@ -227,7 +227,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
     )
-    def test_no_tagger(self, stored):
+    def test_rejects_models_that_are_not_taggers(self, stored):
         with self.assertRaisesRegex(UserError, "Without --do_train a tagger"):
             tagging_flags.build_task(_config(), stored)
 

@@ -96,7 +96,7 @@ class ScoreTest(tf.test.TestCase, parameterized.TestCase):
         score = tagging_metrics.score([["B-x"], ["I-x"]], [["B-x"], ["I-x"]])
         self.assertEqual(score.overall.num_references, 2)
 
-    def test_nothing(self):
+    def test_no_entities(self):
         score = tagging_metrics.score([], [])
         self.assertEqual((score.overall.f1, score.accuracy), (0.0, 0.0))
         self.assertEqual(score.by_type, {})

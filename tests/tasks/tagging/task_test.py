@@ -40,7 +40,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         path.write_text(text)
         return _task(files={split: str(path)}, **kwargs).read(split)
 
-    def test_iob1_becomes_iob2_and_unknown_types_are_named(self):
+    def test_converts_iob1_and_logs_unknown_types(self):
         text = "a I-x\nb I-x\nc B-x\n\nd I-y\n"
         with self.assertLogs(level="INFO") as logs:
             examples = self._read(text)
@@ -60,10 +60,10 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         ):
             examples = self._read(text, "test", **columns)
             self.assertEqual([x.words for x in examples], [("a", "b")])
-            self.assertFalse(_task().is_labelled(examples))
+            self.assertFalse(_task().is_labeled(examples))
             with self.assertRaises(UserError):
                 self._read(text, "dev", **columns)
-        self.assertTrue(_task().is_labelled(self._read("a O\nb O\n", "test")))
+        self.assertTrue(_task().is_labeled(self._read("a O\nb O\n", "test")))
 
     @parameterized.parameters(
         # The first document has six pieces, which a window has room for.
@@ -83,10 +83,10 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(features.lengths.tolist(), lengths)
 
     @parameterized.parameters((90, 13), (1000, 144), (1, 1))
-    def test_a_step_takes_windows_for_as_many_sentences(self, rows, expected):
+    def test_rows_per_step(self, rows, expected):
         self.assertEqual(_task().rows_per_step(32, 222, rows), expected)
 
-    def test_losses_are_of_first_pieces_with_a_known_tag(self):
+    def test_losses_are_of_first_tokens_with_a_known_tag(self):
         task = _task(context="sentence")
         features = task.featurize(_EXAMPLES, _TOKENIZER)
         batch = features.batch(np.arange(3), 6)
@@ -107,13 +107,13 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(losses * weights, expected)
         self.assertEqual(float(tf.reduce_sum(weights)), 5)
 
-    def test_predictions_go_to_the_words(self):
+    def test_predictions_of_words(self):
         task = _task(context="sentence")
         features = task.featurize(_EXAMPLES, _TOKENIZER)
         ids = np.array(
             [[9, 0, 1, 9, 2, 9], [9, 1, 0, 9, 9, 9], [9, 2, 9, 9, 9, 9]]
         )
-        outputs = task.outputs({"logits": tf.one_hot(ids % 9, 3)})
+        outputs = task.select_outputs({"logits": tf.one_hot(ids % 9, 3)})
         predictions = task.predict(
             _EXAMPLES,
             features,
@@ -133,48 +133,50 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
             },
         )
 
-    def test_numbers_that_are_not_finite(self):
+    def test_rejects_outputs_that_are_not_finite(self):
         task = _task(context="sentence")
         features = task.featurize(_EXAMPLES, _TOKENIZER)
         logits = np.zeros([3, 6, 3], np.float32)
         logits[1, 2, 0] = np.nan
-        outputs = task.outputs({"logits": tf.constant(logits)})
+        outputs = task.select_outputs({"logits": tf.constant(logits)})
         rows = {name: list(x.numpy()) for name, x in outputs.items()}
         with self.assertRaisesRegex(NotFiniteError, "not finite"):
             task.predict(_EXAMPLES, features, rows, _TOKENIZER)
 
     def test_texts_without_words(self):
         task = _task()
-        examples = [task.parse(""), task.parse("\u200b")]
+        examples = [task.example_from_row(""), task.example_from_row("\u200b")]
         features = task.featurize(examples, _TOKENIZER)
         self.assertEmpty(features)
         predictions = task.predict(examples, features, {}, _TOKENIZER)
         self.assertEqual(predictions, [(), ("O",)])
         self.assertEqual(
-            task.describe(examples[0], predictions[0]),
+            task.prediction_to_json(examples[0], predictions[0]),
             {"words": [], "tags": [], "offsets": []},
         )
 
-    def test_description(self):
+    def test_prediction_to_json(self):
         task = _task()
-        example = task.parse("cat, 東")
+        example = task.example_from_row("cat, 東")
         self.assertEqual(
-            task.describe(example, ("B-x", "O", "O")),
+            task.prediction_to_json(example, ("B-x", "O", "O")),
             {
                 "words": ["cat", ",", "東"],
                 "tags": ["B-x", "O", "O"],
                 "offsets": [[0, 3], [3, 4], [5, 6]],
             },
         )
-        described = task.describe(_EXAMPLES[2], ("O",))
+        described = task.prediction_to_json(_EXAMPLES[2], ("O",))
         self.assertIsNone(described["offsets"])
 
-    def test_python_values_are_no_context_of_each_other(self):
+    def test_python_values_share_no_context(self):
         task = _task()
         rows = [["the", "cat"], ["dog"]]
-        features = task.featurize([task.parse(x) for x in rows], _TOKENIZER)
+        features = task.featurize(
+            [task.example_from_row(x) for x in rows], _TOKENIZER
+        )
         self.assertEqual(features.lengths.tolist(), [4, 3])
-        first, second = (task.parse(x) for x in rows)
+        first, second = (task.example_from_row(x) for x in rows)
         self.assertFalse(task.must_share_chunk(first, second))
         self.assertTrue(task.must_share_chunk(*_EXAMPLES[:2]))
         self.assertFalse(task.must_share_chunk(*_EXAMPLES[1:]))
@@ -206,7 +208,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         text = (folder / "test_predictions.conll").read_text()
         self.assertStartsWith(text, "the\tO\nmatting\tB-x\n")
 
-    def test_types_that_pictures_number_have_their_numbers(self):
+    def test_table_has_the_numbers_of_the_plot(self):
         folder = pathlib.Path(self.create_tempdir().full_path)
         task = _task(labels=("O", "B-人", "B-x"))
         example = TaggingExample(("a", "b"), ("B-人", "B-x"))
@@ -214,7 +216,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         text = (folder / "entity_scores.txt").read_text(encoding="utf-8")
         self.assertRegex(text, r"\n\[0\] \w +.*\n\[1\] \w +.*\noverall ")
 
-    def test_there_and_back(self):
+    def test_json_round_trip(self):
         task = _task(
             word_column="token",
             tag_column="ner",
@@ -227,7 +229,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         values = {"kind": "tagging"} | task.to_json()
         self.assertEqual(registry.build_task(values, 3, 512), task)
 
-    def test_models_of_others_say_their_labels_alone(self):
+    def test_models_of_other_programs_with_only_labels(self):
         values = {"kind": "tagging", "labels": ["O", "B-x"]}
         task = registry.build_task(values, 2, 64)
         self.assertEqual(task.labels, ("O", "B-x"))

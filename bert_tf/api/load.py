@@ -1,0 +1,83 @@
+"""`load_model` and `load_tokenizer`: trained models of any format, by path."""
+
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from bert_tf.checkpoints import formats
+from bert_tf.inference import load
+from bert_tf.text.tokenizer import BertTokenizer
+
+
+def load_model(
+    path: str,
+    kind: str | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    new_parts: Collection[str] = (),
+    **kwargs: Any,
+) -> keras.Model:
+    """Loads a trained model of any format.
+
+    If `kind` differs from the stored model's kind, the result is the stored
+    encoder with a new head, ready for fine-tuning.
+
+    Args:
+      path: A model directory, a Hugging Face directory, a KerasHub preset, or
+        a checkpoint of the original or of the Model Garden: its directory or
+        its prefix, with its configuration in the same directory.
+      kind: The kind of model to build: "encoder", "pretraining",
+        "classification", "question_answering", "tagging" or
+        "multiple_choice"; by default the stored kind.
+      labels: Names of the labels of a new head for classification or tagging.
+      num_labels: The number of labels, if they have no names.
+      new_parts: Parts to initialize randomly although they are stored: "head",
+        "pooler".
+      **kwargs: Arguments of the model's constructor, for instance
+        `return_all_layers=True` or `dtype="mixed_bfloat16"`.
+
+    Returns:
+      A `BertModel`, `BertForPretraining`, `BertForClassification`,
+      `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
+      All but the first have the encoder in `bert`; models for classification
+      and tagging have the names of the labels, or None, in `labels`. The
+      `predict` of a model with a task head also accepts a list of raw rows,
+      such as texts, and returns the same values as run/predict.py.
+
+    Raises:
+      UserError: If there is no model, it is damaged, its weights do not match
+        its configuration, or the arguments do not fit the model.
+
+    Example:
+      >>> model = load_model("uncased_L-12_H-768_A-12", "classification",
+      ...                    labels=["negative", "positive"])
+      >>> load_model("output/sst-2/model").predict(["A fine film."])
+      [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
+    """
+    return load.build_model(
+        formats.read(path),
+        kind,
+        labels=labels,
+        num_labels=num_labels,
+        new_parts=new_parts,
+        **kwargs,
+    )
+
+
+def load_tokenizer(
+    path: str, preserve_special_tokens: bool | None = None
+) -> BertTokenizer:
+    """Loads the tokenizer of a trained model of any format.
+
+    Args:
+      path: As for `load_model`.
+      preserve_special_tokens: If true, special tokens such as [MASK] in a text
+        stay whole; by default as stored.
+
+    Raises:
+      UserError: If there is no model, or it has no vocabulary.
+    """
+    return formats.read(path).build_tokenizer(preserve_special_tokens)

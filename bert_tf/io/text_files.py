@@ -1,0 +1,154 @@
+"""Reads text and JSON files from users: UTF-8, CRLF, byte order mark, .gz."""
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import IO
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.io import files
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# JSON writes a character above U+FFFF as two escapes, a surrogate pair.
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CHARACTERS_SHOWN = 20
+
+_KINDS = {str: "a string", int: "a whole number", list: "a list"}
+
+
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    r"""Yields the lines of a UTF-8 text file with their numbers, from 1.
+
+    Lines end with \n or \r\n, which is removed, as is a byte order mark at the
+    start of the file. A path that ends in ".gz" is decompressed.
+
+    Args:
+      path: The file.
+
+    Raises:
+      UserError: If the file does not exist, is damaged or not UTF-8, or its
+        lines end with \r alone.
+    """
+    files.require_file(path, "The path")
+    try:
+        with _open(path) as file:
+            for number, contents in enumerate(file, start=1):
+                if number == 1:
+                    contents = contents.removeprefix(_BYTE_ORDER_MARK)
+                    _check_first(contents, path)
+                yield number, _decode(contents, path, number)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"{path} is not a complete gzip file ({error}); copy it again."
+        ) from error
+
+
+def _open(path: str) -> IO[bytes]:
+    # Not line by line from `GFile`, which drops each \r of a line.
+    file = path if "://" not in path else io.BytesIO(files.read_bytes(path))
+    if path.lower().endswith(".gz"):
+        return gzip.open(file, "rb")
+    return file if isinstance(file, io.BytesIO) else open(file, "rb")
+
+
+def _check_first(contents: bytes, path: str) -> None:
+    """Raises `UserError` for UTF-16 and for lines that end with CR alone."""
+    if b"\0" in contents:
+        raise UserError(
+            f"{path}, line 1 has characters of value 0, as UTF-16 has; save "
+            "the file as UTF-8."
+        )
+    is_only_line = not contents.endswith(b"\n")
+    if is_only_line and b"\r" in contents[:-1]:
+        raise UserError(
+            f"{path} ends its lines with CR alone; save it with LF or CRLF."
+        )
+
+
+def _decode(contents: bytes, path: str, number: int) -> str:
+    contents = contents.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number} is not UTF-8 at byte {error.start} of the "
+            "line; save the file as UTF-8."
+        ) from error
+
+
+def read_json(path: str) -> Any:
+    """Returns the parsed contents of a UTF-8 JSON file, or of its .gz.
+
+    Raises:
+      UserError: If the file does not exist, is damaged, or is not valid JSON.
+    """
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}, line {error.lineno} is not valid JSON: {error.msg} at "
+            f"column {error.colno}."
+        ) from error
+    except RecursionError as error:
+        raise UserError(
+            f"{path} is not valid JSON: its lists are nested too deeply."
+        ) from error
+    except ValueError as error:  # A number that is too long for Python.
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    check_characters(text, values, path)
+    return values
+
+
+def check_characters(text: str, values: Any, where: str) -> None:
+    r"""Raises `UserError` if JSON has half of a surrogate pair.
+
+    For example "\ud83d" without the "\ude00" that makes it an emoji, where a
+    program cut a text inside a character. It cannot be written in UTF-8.
+
+    Args:
+      text: The JSON text.
+      values: Its parsed values.
+      where: The file and the place in it, for the error.
+    """
+    if not _SURROGATE_ESCAPE.search(text):
+        return
+    characters = json.dumps(values, ensure_ascii=False)
+    if half := _SURROGATE.search(characters):
+        start = max(0, half.start() - _CHARACTERS_SHOWN)
+        raise UserError(
+            f"{where} has half of a character, {half[0]!a}, after "
+            f"{characters[start : half.start()]!r}; remove it or add the "
+            "other half."
+        )
+
+
+def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
+    """Returns `entry[key]` if it has the expected type.
+
+    Args:
+      entry: The parsed JSON value at this place.
+      key: The required key.
+      kind: str, int or list.
+      where: The file and the place in it, for the error.
+
+    Raises:
+      UserError: If `entry` is not an object or has no such value.
+    """
+    if not isinstance(entry, dict):
+        received = type(entry).__name__
+    elif key not in entry:
+        received = f"the keys {sorted(entry)[:9]}" if entry else "no keys"
+    elif not isinstance(entry[key], kind) or isinstance(entry[key], bool):
+        received = f"{entry[key]!r:.40}"
+    else:
+        return entry[key]
+    raise UserError(
+        f"{where} must be an object with {key!r}, {_KINDS[kind]}. Received: "
+        f"{received}."
+    )

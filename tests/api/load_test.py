@@ -1,0 +1,391 @@
+"""Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
+
+import dataclasses
+import os
+import shutil
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import stored_model
+from bert_tf.checkpoints import weight_map
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
+from bert_tf.errors import UserError
+from bert_tf.inference import load as pretrained
+from bert_tf.modeling import bert as bert_model
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
+from tests.support.shared_data import golden
+
+_LABELS = ("no", "maybe", "yes")
+_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+# Kind, the class that is built, the names of its head's outputs.
+_KINDS = (
+    ("encoder", "BertModel", ()),
+    (
+        "pretraining",
+        "BertForPretraining",
+        ("masked_lm_logits", "next_sentence_logits"),
+    ),
+    ("masked_lm", "BertForPretraining", ("masked_lm_logits",)),
+    ("next_sentence", "BertForPretraining", ("next_sentence_logits",)),
+    ("classification", "BertForClassification", ("logits",)),
+    (
+        "question_answering",
+        "BertForQuestionAnswering",
+        ("start_logits", "end_logits"),
+    ),
+    ("tagging", "BertForTagging", ("logits",)),
+    ("multiple_choice", "BertForMultipleChoice", ("logits",)),
+)
+_BY_KIND = {kind: rest for kind, *rest in _KINDS}
+
+
+def _stored(kind, path="", labels=_LABELS, config=tiny_model.CONFIG):
+    """Returns a stored model in memory, with random weights."""
+    parts = {"bert", weight_map.POOLER, *weight_map.HEADS[kind]}
+    rng = np.random.default_rng(4)
+    weights = {
+        row.name: rng.normal(
+            size=weight_map.shape_of(row, config, len(_LABELS)), scale=0.5
+        ).astype(np.float32)
+        for row in weight_map.rows(config)
+        if weight_map.part_of(row.name) in parts
+    }
+    task = {"kind": kind, "max_seq_length": 12}
+    if kind in ("classification", "tagging"):
+        task["labels"] = None if labels is None else list(labels)
+    vocabulary = Vocabulary(tiny_model.TOKENS)
+    return StoredModel(
+        path=path,
+        config=config,
+        weights=Tensors.from_arrays(weights),
+        vocabulary=vocabulary,
+        tokenizer_settings=stored_model.tokenizer_settings(vocabulary, True),
+        task=task,
+    )
+
+
+def _without(stored, *names):
+    weights = stored.weights.select(lambda name: name not in names)
+    return dataclasses.replace(stored, weights=weights)
+
+
+def _values(model):
+    named = bert_model.named_variables(model)
+    return {name: variable.numpy() for name, variable in named.items()}
+
+
+class _ModelTest(tf.test.TestCase, parameterized.TestCase):
+    def _assert_weights(self, model, expected, new=()):
+        values = _values(model)
+        self.assertContainsSubset(new, values)
+        for name, value in values.items():
+            if name not in new:
+                self.assertAllEqual(value, expected[name], name)
+            elif name in expected:
+                self.assertNotAllClose(value, expected[name], msg=name)
+
+    def _write(self, weights_format, stored):
+        path = self.create_tempdir().full_path
+        formats.module_of(weights_format).write_model(path, stored)
+        return path
+
+    def _call(self, model):
+        """Returns the model's outputs for two texts of unequal length."""
+        inputs = {
+            "input_ids": np.array([[2, 6, 9, 3], [2, 7, 3, 0]]),
+            "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]]),
+        }
+        if isinstance(model, bert_tf.BertForMultipleChoice):
+            inputs = {name: x[np.newaxis] for name, x in inputs.items()}
+        return model(inputs)
+
+
+class LoadModelTest(_ModelTest):
+    @parameterized.parameters(*_KINDS)
+    def test_loads_every_kind_from_every_own_format(self, kind, cls, outputs):
+        stored = _stored(kind)
+        new = set()
+        if kind in ("masked_lm", "next_sentence"):
+            new = set(weight_map.pretraining_shapes(stored.config))
+            new -= set(stored.weights)
+        results = []
+        for weights_format in ("bert_tf", "tf1"):
+            path = self._write(weights_format, stored)
+            model = bert_tf.load_model(path)
+            self.assertEqual(type(model).__name__, cls)
+            self._assert_weights(model, stored.weights, new)
+            received = self._call(model)
+            self.assertContainsSubset(outputs, received)
+            results.append([received[name] for name in outputs])
+        tf.nest.map_structure(self.assertAllEqual, *results)
+
+    @parameterized.parameters(
+        ("bert_tf", "classification", _LABELS),
+        ("bert_tf", "tagging", _LABELS),
+        ("huggingface", "classification", _LABELS),
+        ("huggingface", "tagging", _LABELS),
+        # The original keeps the names of labels in its code.
+        ("tf1", "classification", None),
+    )
+    def test_labels(self, weights_format, kind, expected):
+        path = self._write(weights_format, _stored(kind))
+        model = bert_tf.load_model(path)
+        self.assertEqual(model.labels, expected)
+        self.assertEqual(model.num_labels, 3)
+        given = bert_tf.load_model(path, labels="abc")
+        self.assertEqual(given.labels, ("a", "b", "c"))
+
+    @parameterized.parameters(
+        ("huggingface", "encoder"),
+        ("huggingface", "pretraining"),
+        ("huggingface", "multiple_choice"),
+        ("keras_hub", "encoder"),
+        ("keras_hub", "classification"),
+        ("model_garden", "encoder"),
+        ("model_garden", "pretraining"),
+    )
+    def test_loads_other_formats(self, weights_format, kind):
+        stored = _stored(kind)
+        path = self._write(weights_format, stored)
+        model = bert_tf.load_model(path)
+        self.assertEqual(type(model).__name__, _BY_KIND[kind][0])
+        self._assert_weights(model, stored.weights)
+        tokenizer = bert_tf.load_tokenizer(path)
+        ids = tokenizer.tokenize(["The cat sat."])
+        self.assertAllEqual(ids, [[5, 6, 8, 13]])
+
+    @parameterized.parameters("question_answering", "tagging")
+    def test_missing_pooler_of_hugging_face_warns(self, kind):
+        stored = _stored(kind)
+        path = self._write("huggingface", stored)
+        with self.assertLogs("absl", "WARNING") as logs:
+            model = bert_tf.load_model(path)
+        self.assertRegex(logs.output[0], "has no bert/pooler: .* randomly")
+        expected = {n: stored.weights[n] for n in stored.weights}
+        for name in _POOLER:
+            del expected[name]
+        self._assert_weights(model, expected, _POOLER)
+
+    def test_options_of_the_model(self):
+        path = self._write("bert_tf", _stored("classification"))
+        model = bert_tf.load_model(
+            path,
+            name="judge",
+            dtype="mixed_bfloat16",
+            head_dropout_prob=0.3,
+            return_all_layers=True,
+        )
+        self.assertEqual(model.name, "judge")
+        self.assertEqual(model.head.dropout_prob, 0.3)
+        outputs = self._call(model)
+        self.assertLen(outputs["encoder_outputs"], 2)
+        self.assertEqual(outputs["sequence_output"].dtype, tf.bfloat16)
+        self.assertEqual(outputs["logits"].dtype, tf.float32)
+
+    @parameterized.parameters("", "bert_model.ckpt", "bert_model.ckpt.index")
+    def test_checkpoint_of_the_original_without_vocabulary(self, name):
+        source = golden("model")
+        path = self.create_tempdir().full_path
+        for file in os.listdir(source):
+            if file.startswith(("bert_model.ckpt", "bert_config")):
+                shutil.copy(os.path.join(source, file), path)
+        model = bert_tf.load_model(os.path.join(path, name))
+        self.assertIsInstance(model, bert_tf.BertForPretraining)
+        self._assert_weights(model, tf1_checkpoint.read(path))
+        with self.assertRaisesRegex(UserError, "has no vocab.txt"):
+            bert_tf.load_tokenizer(path)
+
+    def test_tokenizer_of_the_original(self):
+        tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt.index"))
+        (ids,) = tokenizer.tokenize(["THE [MASK]"]).to_list()
+        self.assertNotIn(tokenizer.vocabulary.mask_id, ids)
+        tokenizer = bert_tf.load_tokenizer(
+            golden("model/squad.ckpt.index"), preserve_special_tokens=True
+        )
+        (ids,) = tokenizer.tokenize(["[MASK]"]).to_list()
+        self.assertEqual(ids, [tokenizer.vocabulary.mask_id])
+
+    @parameterized.parameters("https://there/bert", "kaggle://keras/bert")
+    def test_nothing_is_downloaded(self, url):
+        for load in (bert_tf.load_model, bert_tf.load_tokenizer):
+            with self.assertRaisesRegex(UserError, "nothing is downloaded"):
+                load(url)
+
+    def test_refuses_an_empty_directory(self):
+        path = self.create_tempdir().full_path
+        for wrong in (path, path + "/model.ckpt"):
+            message = "Expected a model directory.*Received: .*nothing"
+            for load in (bert_tf.load_model, bert_tf.load_tokenizer):
+                with self.assertRaisesRegex(UserError, message):
+                    load(wrong)
+
+    def test_damaged_model_directory(self):
+        path = tiny_model.write(self.create_tempdir().full_path + "/model")
+        with open(path + "/model.weights.safetensors", "ab") as file:
+            file.write(b"x")
+        with self.assertRaisesRegex(UserError, "SHA-256"):
+            bert_tf.load_model(path)
+
+
+class OtherKindTest(_ModelTest):
+    """Builds models of another kind from a stored model."""
+
+    @parameterized.parameters(*_KINDS)
+    def test_encoder_of_any_model(self, kind, cls, outputs):
+        del cls, outputs
+        stored = _stored(kind)
+        with self.assertNoLogs("absl", "WARNING"):
+            model = pretrained.build_model(stored, "encoder")
+        self.assertIsInstance(model, bert_tf.BertModel)
+        self._assert_weights(model, stored.weights)
+
+    @parameterized.parameters(
+        *(
+            (kind, {"labels": ["a", "b"]})
+            if kind in ("classification", "tagging")
+            else (kind, {})
+            for kind, *_ in _KINDS
+            if kind != "encoder"
+        )
+    )
+    def test_new_head_on_an_encoder(self, kind, arguments):
+        stored = _stored("encoder")
+        with (
+            self.assertNoLogs("absl", "WARNING"),
+            self.assertLogs("absl", "INFO") as logs,
+        ):
+            model = pretrained.build_model(stored, kind, **arguments)
+        self.assertEqual(type(model).__name__, _BY_KIND[kind][0])
+        self.assertRegex(logs.output[0], "new: .*output_bias.*; not used")
+        heads = [n for n in _values(model) if not n.startswith("bert/")]
+        self._assert_weights(model, stored.weights, heads)
+        self.assertEqual(
+            getattr(model, "labels", None), ("a", "b") if arguments else None
+        )
+
+    def test_new_head_in_place_of_the_old(self):
+        stored = _stored("classification")
+        head = ("output_weights", "output_bias")
+        for arguments, labels, count in (
+            ({}, _LABELS, 3),
+            ({"labels": ["a", "b"]}, ("a", "b"), 2),
+            ({"num_labels": 3}, None, 3),
+        ):
+            model = pretrained.build_model(
+                stored, new_parts=["head"], **arguments
+            )
+            self.assertEqual(model.labels, labels)
+            self.assertEqual(model.num_labels, count)
+            values = _values(model)
+            self.assertEqual(values["output_weights"].shape, (count, 16))
+            expected = {n: stored.weights[n] for n in stored.weights}
+            for name in head:
+                del expected[name]
+            self._assert_weights(model, expected, head)
+
+    def test_new_pooler(self):
+        stored = _stored("question_answering")
+        with self.assertNoLogs("absl", "WARNING"):
+            model = pretrained.build_model(stored, new_parts=["pooler"])
+        self._assert_weights(model, stored.weights, _POOLER)
+
+    def test_new_head_has_its_own_labels(self):
+        stored = _stored("classification")
+        model = pretrained.build_model(stored, "tagging", num_labels=3)
+        self.assertIsNone(model.labels)
+        head = ("cls/tagging/output_weights", "cls/tagging/output_bias")
+        self._assert_weights(model, stored.weights, head)
+
+    def test_stored_labels_apply_to_the_stored_kind_only(self):
+        stored = _stored("classification")
+        both = {**stored.weights, **_stored("tagging").weights}
+        stored = dataclasses.replace(stored, weights=Tensors.from_arrays(both))
+        self.assertEqual(pretrained.build_model(stored).labels, _LABELS)
+        model = pretrained.build_model(stored, "tagging")
+        self.assertIsNone(model.labels)
+        self._assert_weights(model, both)
+
+    def test_stored_labels_without_names(self):
+        model = pretrained.build_model(_stored("tagging", labels=None))
+        self.assertIsNone(model.labels)
+        self.assertEqual(model.num_labels, 3)
+
+    @parameterized.parameters(
+        ("encoder", {"kind": "classifier"}, "is one of encoder, .*classifier"),
+        ("encoder", {"kind": "tagging"}, "no head for tagging.*its labels"),
+        ("encoder", {"num_labels": 2}, "have labels.*labels for 'encoder'"),
+        (
+            "classification",
+            {"kind": "question_answering", "labels": ["a"]},
+            "labels for 'question_answering'",
+        ),
+        ("tagging", {"num_labels": 4}, "has 3 labels. Received: 4; make a new"),
+        ("tagging", {"labels": ["a", "b"]}, "has 3 labels. Received: 2"),
+        (
+            "tagging",
+            {"labels": ["a", "b", "c"], "num_labels": 4},
+            "num_labels=4.*Received: a, b, c",
+        ),
+        ("tagging", {"new_parts": ["body"]}, "head and pooler.*'body'"),
+        ("tagging", {"new_parts": "head"}, "to be a list of.*'head'"),
+    )
+    def test_refuses_arguments_that_do_not_fit(self, kind, arguments, message):
+        with self.assertRaisesRegex(UserError, message):
+            pretrained.build_model(_stored(kind, "somewhere"), **arguments)
+
+    def test_refuses_weights_that_do_not_fit(self):
+        name = "bert/encoder/layer_1/output/dense/kernel"
+        for kind in ("encoder", "tagging"):
+            stored = _without(_stored(kind, "somewhere"), name)
+            message = f"somewhere does not fit the model: it lacks {name}"
+            with self.assertRaisesRegex(UserError, message):
+                pretrained.build_model(stored)
+
+    def test_a_weight_is_read_once(self):
+        stored = _stored("pretraining")
+        reads = []
+
+        def read(name):
+            reads.append(name)
+            return stored.weights[name]
+
+        weights = Tensors(stored.weights.shapes, read)
+        counted = dataclasses.replace(stored, weights=weights)
+        pretrained.build_model(counted)
+        self.assertCountEqual(reads, stored.weights)
+
+
+class PublicApiTest(tf.test.TestCase):
+    def test_package_has_every_public_name(self):
+        expected = {
+            "BertConfig",
+            "BertForClassification",
+            "BertForMultipleChoice",
+            "BertForPretraining",
+            "BertForQuestionAnswering",
+            "BertForTagging",
+            "BertModel",
+            "BertTokenizer",
+            "build_optimizer",
+            "load_model",
+            "load_tokenizer",
+        }
+        self.assertEqual(set(bert_tf.__all__), expected)
+        self.assertLessEqual(expected, set(dir(bert_tf)))
+        for name in expected:
+            self.assertEqual(getattr(bert_tf, name).__name__, name)
+
+    def test_other_names_raise_attribute_error(self):
+        with self.assertRaisesRegex(AttributeError, "no attribute 'Bert'"):
+            getattr(bert_tf, "Bert")  # noqa: B009
+
+
+if __name__ == "__main__":
+    tf.test.main()
