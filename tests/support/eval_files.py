@@ -118,5 +118,5 @@ def prepare(name, **flags):
 def make(name, **flags):
     """Returns a file that was converted and verified."""
     if not flags:
-        return tiny_builds.make(name).content  # Which other tests have made.
+        return tiny_builds.make(name).content  # Shared with other tests.
     return tflite_export.make(prepare(name, **flags)).content

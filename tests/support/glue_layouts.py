@@ -1,4 +1,4 @@
-"""The official layouts of GLUE's, XNLI's and SNLI's files, column by column."""
+"""The official layouts of the files of GLUE, XNLI and SNLI."""
 
 import os
 
@@ -42,8 +42,8 @@ _DIAGNOSTIC = [
     "Label",
 ]
 
-# The official layout of each file: task, split, name, header (None where there
-# is none), columns of the texts, column of the label (or None).
+# The layout of each file: task, split, name, header (or None), columns of the
+# texts, column of the label (or None).
 LAYOUTS = [
     ("cola", "train", "train.tsv", None, (3,), 1),
     ("cola", "dev", "dev.tsv", None, (3,), 1),
@@ -92,11 +92,11 @@ def write(folder, name, split, rows):
     """Writes the file of a split in its official layout; returns its path.
 
     Args:
-      folder: Where to.
+      folder: The folder.
       name: The task.
       split: The split; the dev set of a task has the layout of its training
         data unless it has its own.
-      rows: Text, second text or None, and label or None of each row.
+      rows: The text, second text or None, and label or None of each row.
     """
     layouts = {
         split: layout

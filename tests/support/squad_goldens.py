@@ -1,4 +1,4 @@
-"""What the original makes of the dev sets of SQuAD, and heads that do it."""
+"""Goldens of the original on SQuAD's dev sets, and heads to compare."""
 
 import functools
 import gzip
@@ -16,7 +16,7 @@ from tests.support.shared_data import golden
 
 @functools.cache
 def read_features(name):
-    """Returns the configuration, and the windows."""
+    """Returns the configuration and the windows."""
     path = golden(f"squad/{name}.features.json.gz")
     values = json.loads(gzip.decompress(pathlib.Path(path).read_bytes()))
     return values["config"], values["features"]
@@ -33,7 +33,7 @@ def read_logits(name):
 
 
 def read_questions(config):
-    """Returns strings for the head, as lists."""
+    """Returns the questions and contexts, as inputs of the head."""
     paragraphs = [
         paragraph
         for article in read_json(config["input"])["data"]
@@ -49,7 +49,7 @@ def read_questions(config):
 
 
 def build_head(config, **values):
-    """Returns the head; padding is not masked, as in the original."""
+    """Returns a head that, like the original, does not mask padding."""
     names = (
         "max_seq_length",
         "doc_stride",

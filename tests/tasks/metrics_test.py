@@ -9,12 +9,12 @@ from bert_tf.tasks.classification import glue_tasks
 
 _RIGHT = np.array([1, 0, 1, 1, 0, 1, 0, 1, 1, 0])
 _GUESS = np.array([1, 0, 0, 1, 1, 1, 0, 1, 0, 1])
-# Of label 1: 4 right, 2 wrong, 2 missed; 2 of the 0s are right.
+# Label 1: 4 correct, 2 wrong, 2 missed; 2 of the 0s are correct.
 
 
 class MetricsTest(tf.test.TestCase, parameterized.TestCase):
-    def compute(self, name, right, guess):
-        scores = metrics.compute_metrics([name], right, guess)
+    def compute(self, name, labels, predictions):
+        scores = metrics.compute_metrics([name], labels, predictions)
         self.assertEqual(list(scores), [name])
         self.assertIsInstance(scores[name], float)
         return scores[name]
@@ -42,7 +42,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             self.compute(metrics.PEARSON, right, guess), pearson, 1e-12
         )
-        # Ranks; equal values share the mean of theirs.
+        # Ranks; equal values share the mean of their ranks.
         ranks_right = np.array([1, 2.5, 2.5, 5, 4])
         ranks_guess = np.array([1, 4, 2, 5, 3])
         self.assertAllClose(

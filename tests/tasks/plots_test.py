@@ -43,7 +43,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(width, 400, 3000)
         # The diagonal.
         self.assertGreater(_count(picture, _DARKEST_OF_MATRIX), 1000)
-        # The bar of a confusion, beside matrices of many labels.
+        # The bar of a confusion, next to matrices of many labels.
         self.assertEqual(_count(picture, _BLUE) > 1000, num_labels > 20)
 
     @parameterized.parameters(3, 60)
@@ -103,7 +103,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
             )
         self.assertAllEqual(pictures[0], pictures[1])
         different = np.any(pictures[0] != pictures[2], axis=-1)
-        # At the left are the names.
+        # The names are on the left.
         self.assertGreater(different[:, :80].sum(), 1000)
 
     def test_labels_that_the_font_has_remain(self):
@@ -155,7 +155,7 @@ class ResultPlotsTest(tf.test.TestCase, parameterized.TestCase):
         many = self._draw(plots.draw_entity_scores, [*rows, overall])
         sixty = self._draw(plots.draw_entity_scores, [*rows[:60], overall])
         self.assertEqual(many.shape, sixty.shape)
-        # T0 has no F1, each of the last sixty has.
+        # T0 has no F1; the last sixty types have one.
         self.assertGreater(_count(many, _ORANGE), _count(sixty, _ORANGE))
 
     def test_no_correct_predictions(self):

@@ -30,7 +30,7 @@ _EIGHTS = (8, 12)
 
 @dataclasses.dataclass
 class _Features:
-    """Rows of random pieces with a random weight and label each."""
+    """Rows of random tokens, each with a random weight and label."""
 
     lengths: np.ndarray
     num_choices: int = 0
@@ -67,7 +67,7 @@ class _Features:
 
 
 class _Task:
-    """The methods of a task that are asked for here; notes each trace."""
+    """A task with the methods that prediction uses; records each trace."""
 
     def __init__(self):
         self.batches = []
@@ -86,7 +86,7 @@ class _Task:
 
 
 def _fill(model):
-    """Gives a model weights that differ everywhere."""
+    """Fills a model with weights that all differ."""
     rng = np.random.default_rng(5)
     for variable in named_variables(model).values():
         variable.assign(rng.normal(scale=0.4, size=variable.shape))
@@ -98,7 +98,7 @@ def _classifier():
 
 
 def _one_by_one(model, features, name="logits"):
-    """Returns the outputs of each row alone, without padding."""
+    """Returns the outputs of single rows, without padding."""
     rows = []
     for index, length in enumerate(features.lengths):
         batch = features.batch(np.array([index]), length)
@@ -189,7 +189,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computer.compute(features, _EIGHTS, done.append)
         self.assertEqual(seen, [(4, 12), (4, 12), (4, 8)])
         self.assertEqual(done, [4, 4, 3])
-        # No more than there are.
+        # At most the number of rows.
         del seen[:]
         computer = task_prediction.OutputComputer(_classifier(), _Task(), 32)
         computer.compute(features, _EIGHTS)
@@ -305,7 +305,7 @@ class PredictorTest(tf.test.TestCase):
         )
 
     def _expected(self):
-        """Returns the probabilities of each text alone."""
+        """Returns the probabilities of single texts."""
         rows = []
         for text in _TEXTS:
             tokens = self._tokenizer.tokenize([text])
@@ -349,7 +349,7 @@ class PredictorTest(tf.test.TestCase):
         task = _task()
         made = self._predictor(task, 4, 2)
         made.predict([task.example_from_row("dog")])
-        # Longer ones have the other of the two.
+        # Longer texts use the other length.
         for texts in (_TEXTS, ["dog"]):
             self.assertLen(
                 made.predict([task.example_from_row(t) for t in texts]),

@@ -65,7 +65,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         task = registry.build_task(values, 2, 512)
         self.assertEqual(task.labels, ("a", "b"))
         self.assertEqual(task.max_seq_length, 64)
-        # And is left as it was.
+        # The input is unchanged.
         self.assertEqual(list(values), ["kind", "labels", "max_seq_length"])
 
     def test_one_label_means_regression(self):

@@ -91,7 +91,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         model = self._load(task)
         expected = model.predict(rows, verbose=0)
         self.assertLen(expected, len(rows))
-        # One at a time, which pads nothing.
+        # One at a time, without padding.
         for row, alone in zip(rows, expected, strict=True):
             self._assert_same(model.predict([row], 1, verbose=0), [alone])
         for other in others:
@@ -99,7 +99,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         json.dumps(expected)
 
     def _assert_same(self, received, expected):
-        """Asserts that all but the last digits are equal."""
+        """Asserts that values are equal except for the last digits."""
 
         def rounded(value):
             if isinstance(value, dict):
@@ -155,7 +155,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
             labels=["good", "bad"],
             new_parts=["head"],
         )
-        # Nothing is known of its columns.
+        # Its columns are unknown.
         (row,) = model.predict(["the cat"], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["good", "bad"])
         named = self._load(_CLASSIFICATION, labels=["a", "b", "c"])

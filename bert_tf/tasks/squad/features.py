@@ -106,7 +106,8 @@ def convert_examples_to_features(
       max_seq_length: The maximum number of tokens in a window, special tokens
         included.
       doc_stride: The distance between the starts of consecutive windows.
-      max_query_length: Longer questions are truncated to as many tokens.
+      max_query_length: The maximum number of tokens in a question; longer
+        questions are truncated.
       is_training: Whether the examples have answers.
 
     Raises:

@@ -35,7 +35,8 @@ class SquadTask(task.Task):
     Attributes:
       max_seq_length: The maximum number of tokens in a window.
       doc_stride: The distance between the starts of windows, in tokens.
-      max_query_length: Longer questions are truncated to as many tokens.
+      max_query_length: The maximum number of tokens in a question; longer
+        questions are truncated.
       n_best_size: The number of starts and ends tried in each window, and of
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.

@@ -1,4 +1,4 @@
-"""Tests for classification_examples and classification_examples of tasks."""
+"""Tests for bert_tf.tasks.classification.examples and gather_labels."""
 
 import gzip
 import json
@@ -210,13 +210,13 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         known = [f"l{i:02}" for i in range(12)]
         contents = "text,label\nx,l03\nx,l12\n"
         self.assert_refused(
-            "line 3 has the label 'l12', which is none of the 12 .*'l09' and 2",
+            "line 3 has the label 'l12', .* not among the 12 .*'l09' and 2",
             "a.csv",
             contents,
             labels=known,
         )
         self.assert_refused(
-            "line 3 has the label 'l12', which is none of the 1 .*: 'l03'.",
+            "line 3 has the label 'l12', which is not among the 1 .*: 'l03'.",
             "a.csv",
             "text,label\nx,l03\nx,'l03,l12'\n".replace("'", '"'),
             problem_type="multi_label",
@@ -240,7 +240,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             contents,
             may_lack_labels=True,
         )
-        # Of objects each has its own keys.
+        # Each JSON object has its own keys.
         self.assert_refused(
             "1 of 2 have none, the first of which is a.jsonl:1",
             "a.jsonl",
@@ -295,7 +295,7 @@ class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_refused("no column 'label'", "a.txt", "A\n", columns)
         self.assert_refused(
-            "one text a line, and pairs .* 'sentence' and 'b'",
+            "one text per line, but pairs .* 'sentence' and 'b'",
             "a.txt",
             "A\n",
             Columns("sentence", "b"),

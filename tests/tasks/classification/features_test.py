@@ -1,4 +1,4 @@
-"""Tests for classification_features and packed_texts of bert_tf.tasks."""
+"""Tests for bert_tf.tasks.classification.features and packed_rows."""
 
 import json
 import os

@@ -95,7 +95,7 @@ class OfficialTest(_TestCase):
                 "ax",
                 **{flag: True},
             )
-        # Its model has the labels in the order of another program.
+        # Its model has the labels in another order.
         labels = ["entailment", "neutral", "contradiction"]
         task = self.official("ax", {"labels": labels}, do_predict=True)
         self.assertEqual(task.labels, tuple(labels))
@@ -175,7 +175,7 @@ class CustomTest(_CustomCase):
         self.assertEqual(task.columns, Columns("body", None, ("kind",)))
         self.assertEqual(task.files, {"dev": dev})
         self.assert_refused(
-            "one for --problem_type=single_label. .*=regression",
+            "trained with --problem_type=single_label. .*=regression",
             stored,
             task_name="custom",
             do_eval=True,
@@ -189,7 +189,7 @@ class CustomTest(_CustomCase):
         self.assertEqual(task.problem_type, "regression")
         self.assertIsNone(task.labels)
         self.assert_refused(
-            "one for --problem_type=regression",
+            "trained with --problem_type=regression",
             {"labels": ["LABEL_0"]},
             **flags,
             problem_type="single_label",
@@ -199,7 +199,7 @@ class CustomTest(_CustomCase):
         dev = self.write("dev.csv", "")
         for stored in (None, {}, {"labels": None}):
             self.assert_refused(
-                "does not say what its labels are called; give --train_file",
+                "does not have the names of its labels; give the --train_file",
                 stored,
                 task_name="custom",
                 do_eval=True,
@@ -245,7 +245,7 @@ class CustomTest(_CustomCase):
         self.assertEqual(task.metric, "micro_f1")
         self.assertEqual(task.read("train")[0].label, ("b", "a"))
         columns = self.write("columns.csv", "text,b,a\nA,1,0\nB,0,0\n")
-        # A label that never occurs is one nevertheless.
+        # A label that never occurs is still a label.
         task = self.build(**flags, train_file=columns, label_column="b, a")
         self.assertEqual(task.labels, ("b", "a"))
         self.assertEqual(task.read("train")[0].label, ("b",))
@@ -281,7 +281,7 @@ class ClassWeightsTest(_CustomCase):
         ).class_weights
 
     def test_balanced(self):
-        # 5 examples, 3 labels; all labels weigh as much in sum.
+        # 5 examples, 3 labels; all labels have the same total weight.
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 
@@ -358,7 +358,7 @@ class ClassWeightsTest(_CustomCase):
         train = self.write("scores.csv", "body,kind\nA,1\nB,2\n")
         for problem_type in ("regression", "multi_label"):
             self.assert_refused(
-                f"one label of several. Received: .*{problem_type}",
+                f"single-label problems. Received: .*{problem_type}",
                 **self.flags | {"train_file": train},
                 problem_type=problem_type,
                 do_train=True,

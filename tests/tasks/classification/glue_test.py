@@ -44,7 +44,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
             if header and "language" in header:
                 fields[0] = "zh"
             lines.append("\t".join(fields))
-        # The files of MRPC begin with a mark and have CRLF.
+        # The files of MRPC begin with a byte order mark and have CRLF.
         path = self.write(file, "\ufeff" + "\r\n".join(lines) + "\r\n")
         read = self.read(name, split)
         self.assertEqual(read.path, path)
@@ -226,7 +226,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("mnli", "snli", "rte", "ax")
     def test_texts_of_the_diagnostic_set(self, task):
-        # Which a model of MNLI predicts, whose own columns differ.
+        # A model of MNLI predicts it, and MNLI has other columns.
         path = self.write(
             "diagnostic-full.tsv",
             "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",
@@ -241,7 +241,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
         read = self.read("qqp", "train")
         self.assertEqual([e.text_a for e in read.examples], ["A", "C"])
         self.assertEqual((read.num_broken_rows, read.num_empty_texts), (2, 1))
-        # The leaderboard counts the rows of a test, so none may be lost.
+        # The leaderboard numbers the rows of a test, so none may be lost.
         self.write("test.tsv", "id\tquestion1\tquestion2\n0\tA\tB\n1\tA\n")
         with self.assertRaisesRegex(UserError, "line 3 must have 3 columns"):
             self.read("qqp", "test")
@@ -251,7 +251,7 @@ class GlueTest(tf.test.TestCase, parameterized.TestCase):
          "cola", "test", "index\tsentence\n0\n"),
         ("line 2 must have 4 columns", "cola", "dev", "s\t0\t\tt\ns\t1\tt\n"),
         ("line 2 has no label", "sst-2", "dev", "sentence\tlabel\nA\t\n"),
-        ("line 2 has the label 'good', which is none of the 2.*'0', '1'",
+        ("line 2 has the label 'good', which is not among the 2.*'0', '1'",
          "sst-2", "dev", "sentence\tlabel\nA\tgood\n"),
         ("line 3 must have a number",
          "sts-b", "dev", "sentence1\tsentence2\tscore\nA\tB\t1\nA\tB\tx\n"),

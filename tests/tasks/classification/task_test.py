@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.classification.task and classification_report."""
+"""Tests for bert_tf.tasks.classification.task and report."""
 
 import json
 import os
@@ -153,7 +153,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             described[0]["probabilities"],
             dict(zip("xyz", special.expit(_LOGITS[0]), strict=True)),
         )
-        # Of 4 predicted labels and 3 right ones 2 are right.
+        # 4 labels are predicted, 3 are correct, 2 are both.
         self.assertAllClose(
             task.score(examples, predictions), {"micro_f1": 4 / 7}
         )
@@ -205,7 +205,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
                 self.tokenizer,
             )
         self.assertRegex(
-            logs.output[0], "1 of 2 texts have more .*=4 pieces .* truncated"
+            logs.output[0], "1 of 2 texts have more .*=4 tokens .* truncated"
         )
 
 
@@ -232,7 +232,7 @@ class ReportTest(tf.test.TestCase):
             task, "test", [None] * 2, [[0.1, 0.25, 0.65], [1e-8, 1.0, 0.0]]
         )
         self.assertEqual(names, ["test_results.tsv"])
-        # What Python's str makes of NumPy's <float32>, as there.
+        # str() of NumPy's <float32>, as in the original.
         self.assertEqual(
             self.text("test_results.tsv"), "0.1\t0.25\t0.65\n1e-08\t1.0\t0.0\n"
         )
@@ -243,7 +243,7 @@ class ReportTest(tf.test.TestCase):
             names = self.write(
                 _single(files=files), split, [None], [[0.5, 0.25, 0.25]]
             )
-        # The original knows the first of them only.
+        # The original has only the first one.
         self.assertEqual(
             names, ["test_mismatched_results.tsv", "test_results.tsv"]
         )
@@ -436,7 +436,7 @@ class JsonTest(tf.test.TestCase):
         task = ClassificationTask.from_json({"labels": ["LABEL_0"]})
         self.assertEqual(task.problem_type, "regression")
         self.assertIsNone(task.labels)
-        with self.assertRaisesRegex(UserError, "what its labels are called"):
+        with self.assertRaisesRegex(UserError, "names of its labels"):
             ClassificationTask.from_json({"kind": "classification"})
 
 

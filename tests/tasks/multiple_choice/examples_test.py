@@ -1,4 +1,4 @@
-"""Tests for multiple_choice_examples and multiple_choice_examples."""
+"""Tests for bert_tf.tasks.multiple_choice.examples."""
 
 import collections
 import csv
@@ -21,8 +21,8 @@ _COMVE_B = multiple_choice_examples.OFFICIAL["comve_b"]
 _CUSTOM = Columns(("a", "b", "c"), "q", label="answer")
 _LISTED = Columns(("choices",), "context", label="label")
 
-# The layout of the official train.csv and val.csv; the first column has no
-# name. That of test.csv has no label.
+# The layout of the official train.csv and val.csv, whose first column has no
+# name. test.csv has no label.
 _SWAG_CSV = """\
 ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,\
 ending2,ending3,label
@@ -146,7 +146,7 @@ class OfficialFilesTest(_FilesTestCase):
             )
             self.assertEqual(example.names[example.label], "Right Reason1")
         labels = collections.Counter(example.label for example in examples)
-        # 1,000 draws of a third: far from 290 and 380 by chance.
+        # 1,000 draws with probability 1/3 give 290 to 380 almost surely.
         self.assertBetween(min(labels.values()), 290, 333)
         self.assertBetween(max(labels.values()), 334, 380)
 
@@ -234,9 +234,9 @@ class CustomFilesTest(_FilesTestCase):
         ("Who?,he,she,it,-1", "line 3 has no label in column 'answer'"),
         ("Who?,he,she,it,3", 'line 3 .* 0 to 2, .*Received: "3"'),
         ("Who?,he,she,,c", 'line 3 .* 0 to 1, .*Received: "c"'),
-        (f"Who?,he,she,it,{'9' * 400}", "line 3 .* which choice is right"),
-        ("Who?,he,she,it,d", "line 3 .*'answer' which choice is right"),
-        ("Who?,he,she,it,1.5", "line 3 .*'answer' which choice is right"),
+        (f"Who?,he,she,it,{'9' * 400}", "line 3 .* correct choice"),
+        ("Who?,he,she,it,d", "correct choice in column 'answer'"),
+        ("Who?,he,she,it,1.5", "correct choice in column 'answer'"),
         ("Who?,he,she,1", "line 3 must have 5 columns"),
     )
     def test_rejects_broken_rows(self, row, message):

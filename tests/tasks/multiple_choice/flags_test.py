@@ -1,4 +1,4 @@
-"""Tests for multiple_choice_flags and the flags that it reads."""
+"""Tests for bert_tf.tasks.multiple_choice.flags and the flags it reads."""
 
 import pathlib
 

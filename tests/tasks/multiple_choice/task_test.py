@@ -282,7 +282,7 @@ right \\ predicted  [0]  [1]  [2]
         )
         with self.assertRaisesRegex(UserError, message):
             task.read("test")
-        # Official files have no such flags, and prediction has not.
+        # Neither official files nor prediction have such flags.
         official = dataclasses.replace(task, name="swag")
         for read in (
             lambda: official.read("test"),

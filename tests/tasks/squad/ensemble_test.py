@@ -13,7 +13,7 @@ from tests.support.shared_data import golden
 
 
 def _entries(**probabilities):
-    """Returns the n best of a file; the name `none` is the empty answer."""
+    """Returns the n best of a file; `none` names the empty answer."""
     return [
         {
             "text": "" if name == "none" else name,
@@ -43,7 +43,7 @@ class SquadEnsembleTest(tf.test.TestCase, parameterized.TestCase):
         )
         predictions = squad_ensemble.combine(paths)
         self.assertEqual([one.qas_id for one in predictions], ["b", "a"])
-        # Two of three systems would have answered x.
+        # Two of three systems prefer x.
         self.assertEqual([one.answer() for one in predictions], ["x", "z"])
         first = {one.text: one.probability for one in predictions[0].nbest}
         self.assertEqual(list(first), ["x", "y", "v"])

@@ -44,7 +44,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_answers_to_score_with(self):
-        """What dev files say, and files without answers do not."""
+        """Tests the references of dev files, and files without them."""
         questions = [
             _question("two", ("he", 14), ("1895", 4)),
             _question("none", is_impossible=True),
@@ -70,7 +70,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ((), (), None),
         ((), (("he", 14),), ()),
-        # SQuAD 2.0 says that there is no answer.
+        # SQuAD 2.0 marks questions without an answer.
         ((), (), (), True),
         ((), (), (), False),
     )
@@ -87,7 +87,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
         read = squad_examples.build_examples(
             _dataset(
                 _question("part", ("1895", 4)),
-                # A space of another kind.
+                # Another kind of space.
                 _question("words", ("1895-1943\u202fhe", 4)),
                 _question("last", ("end.", 33)),
             ),
@@ -117,7 +117,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
                 _question("empty", ("", 4)),
                 _question("blank", (" ", 3)),
                 _question("in front", ("\tIn", 0)),
-                # The original takes this space as one in the answer only.
+                # The original treats this character as a space only in answers.
                 _question("no-break", ("led\u00a0them.", 17)),
             ),
             is_training=True,
@@ -140,7 +140,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     def test_questions_without_answer(self):
         questions = (
             _question("said", ("he", 14), is_impossible=True),
-            # Some files have the empty list only.
+            # Some files have only the empty list.
             _question("shown"),
             _question("null", is_impossible=None),
             _question("good", ("he", 14), is_impossible=False),
@@ -160,7 +160,7 @@ class SquadExamplesTest(tf.test.TestCase, parameterized.TestCase):
             ],
             [(True, "", -1, -1)] * 3 + [(False, "he", 2, 2)],
         )
-        # To be predicted, they are questions like any other.
+        # For prediction they are normal questions.
         read = squad_examples.build_examples(
             _dataset(*questions), False, version_2_with_negative=True
         )
@@ -321,7 +321,7 @@ class SquadInputsTest(tf.test.TestCase, parameterized.TestCase):
     def test_squad_file(self, name):
         questions = [
             {"id": "one", "question": "Who?", "answers": [{"text": "x"}]},
-            # Nobody asks what these are.
+            # These are not read.
             {"id": "two", "question": "Y?", "answers": 3, "is_impossible": 2},
         ]
         paragraph = {"context": " A  b\n", "qas": questions}

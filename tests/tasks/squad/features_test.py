@@ -56,7 +56,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_windows(self):
         features = self._convert(_example("a (b) ex cd"))
-        # "cd" is not in the vocabulary. Of the question two pieces remain.
+        # "cd" is not in the vocabulary. Two tokens of the question remain.
         self.assertEqual(
             _tokens(features),
             [
@@ -75,7 +75,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                 {4: 2, 5: 2, 6: 3},
             ],
         )
-        # "b" has one piece to its right in the first window and none to its
+        # "b" has one token to its right in the first window and none to its
         # left in the second.
         self.assertEqual(
             [one.token_is_max_context for one in features],
@@ -88,9 +88,9 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(features[2].segment_ids, [0, 0, 0, 0, 1, 1, 1, 1])
 
     def test_longer_window_counts_as_more_context(self):
-        # 400 pieces in windows of 300 and 150. Piece 275 has 24 more behind it
-        # in the first and 25 before it in the second, but 0.01 for each piece
-        # of a window makes it 27 and 26.5.
+        # 400 tokens in windows of 300 and 150. Token 275 has 24 more behind it
+        # in the first and 25 before it in the second, but 0.01 for each token
+        # of a window makes the scores 27 and 26.5.
         features = self._convert(
             _example("a " * 400), max_seq_length=305, doc_stride=250
         )
@@ -106,7 +106,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         features = self._convert(example, doc_stride=4)
         _, peak = tracemalloc.get_traced_memory()
         self.assertLen(features, 2000)
-        # One such table takes that many bytes.
+        # The size of one table of windows and tokens.
         self.assertLess(peak, 2000 * 8000 * 8)
 
     def test_answers(self):
@@ -172,7 +172,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             _example(" ".join("abcde"[: 1 + index % 5]))
             for index in range(5000)
         ]
-        # Taken one by one, as from a file.
+        # Read one by one, as from a file.
         features = squad_features.convert_examples_to_features(
             iter(examples), _tokenizer(), 7, 1, 2
         )
@@ -182,7 +182,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [one.unique_id for one in features],
             list(range(1000000000, 1000000000 + len(features))),
         )
-        # 1, 2, 3, 4, 5 pieces in windows of 2: 1, 1, 2, 3, 4 windows.
+        # 1, 2, 3, 4, 5 tokens in windows of 2: 1, 1, 2, 3, 4 windows.
         self.assertEqual(
             [one.example_index for one in features],
             [
@@ -300,7 +300,7 @@ class SquadWindowsTest(tf.test.TestCase):
                 5 * [0] + 4 * [1] + [0],
             ],
         )
-        # The last window has but a part of the answer.
+        # The last window has only a part of the answer.
         self.assertAllEqual(batch["start_positions"], [5, 5, 0])
         self.assertAllEqual(batch["end_positions"], [6, 6, 0])
 

@@ -1,4 +1,4 @@
-"""SQuAD against the original: every example, window and prediction."""
+"""Compares SQuAD examples, windows and predictions with the original's."""
 
 import dataclasses
 import gzip
@@ -50,7 +50,7 @@ def _build(config):
 
 
 def _build_task(config, split):
-    """Returns the task as the original has it, and the tokenizer."""
+    """Returns the task with the original's settings, and the tokenizer."""
     names = (
         "max_seq_length",
         "doc_stride",

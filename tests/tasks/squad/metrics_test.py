@@ -77,12 +77,12 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
             d=("wrong", 1.0),
             e=("grey", 2.0),
         )
-        # Answered up to -4: a has F1 2/3, b and d are right. Up to -2: c too
-        # is right, but b is wrong.
+        # Threshold -4: a has F1 2/3, b and d are correct. Threshold -2: c is
+        # correct too, but b is wrong.
         best = squad_metrics.find_best_thresholds(dataset, predictions)
         self.assertAlmostEqual(best.best_f1, 100 * (2 / 3 + 2) / 5)
         self.assertEqual(best.best_f1_thresh, -4.0)
-        # Without any answer b and d are right, and no threshold is better.
+        # Without answers b and d are correct, and no threshold is better.
         self.assertAlmostEqual(best.best_exact, 40.0)
         self.assertEqual(best.best_exact_thresh, np.nextafter(-4.0, -np.inf))
         for threshold, name, score in (
@@ -99,7 +99,7 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
             a=("red", -1.0), b=("wrong", -1.0), c=("blue", 0.5)
         )
         best = squad_metrics.find_best_thresholds(dataset, predictions)
-        # Between a and b there is no threshold.
+        # No threshold separates a and b.
         self.assertAlmostEqual(best.best_f1, 100 * 2 / 3)
         self.assertEqual(best.best_f1_thresh, 0.5)
 

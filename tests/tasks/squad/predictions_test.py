@@ -34,7 +34,7 @@ def _examples(*contexts):
 
 
 def _logits(length, **values):
-    """Returns logits of -9 but at the named positions: _3=2.5."""
+    """Returns logits of -9, except at the named positions: _3=2.5."""
     logits = np.full([length], -9.0, np.float32)
     for place, value in values.items():
         logits[int(place[1:])] = value
@@ -105,10 +105,10 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(prediction.answer(), "\u015at\u00e9ve SMITH")
 
     @parameterized.parameters(
-        # An accent of its own is a character that the pieces do not have.
+        # A separate accent is a character that the tokens do not have.
         ("of ste\u0301ve's son", 5, 5, "ste\u0301ve's"),
         ("of st\u00e9ve's son", 5, 5, "st\u00e9ve"),
-        # What [UNK] stands for is not known.
+        # The text of [UNK] is unknown.
         ("of bob's son", 5, 6, "bob's"),
         ("of bob's son", 6, 7, "'s"),
     )
@@ -163,7 +163,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_answers_start_in_the_window_with_the_most_context(self):
-        # Windows of four pieces: "ann of steve smith" and "steve smith son".
+        # Windows of four tokens: "ann of steve smith" and "steve smith son".
         logits = [
             (_logits(9, _7=4), _logits(9, _7=4)),
             (_logits(8, _5=3), _logits(8, _5=3)),
@@ -195,12 +195,12 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(prediction.null_odds, -3.0)
         self.assertEqual(prediction.answer(), "ann")
-        # It takes more than the threshold not to answer.
+        # "No answer" needs more than the threshold.
         self.assertEqual(prediction.answer(-3.0), "ann")
         self.assertEqual(prediction.answer(-3.1), "")
 
     def test_no_candidate(self):
-        # The end stands before the start in one, the other has no window.
+        # The end is before the start in one; the other has no window.
         examples = _examples("ann of", " ")
         logits = [(_logits(7, _0=2, _5=4), _logits(7, _0=1, _4=4))]
         predictions = self._predict(
@@ -214,7 +214,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(prediction.null_odds, null_odds)
             for threshold in (-99.0, 0.0, 99.0):
                 self.assertEqual(prediction.answer(threshold), "")
-        # Without "no answer" the original has a word for it.
+        # For SQuAD 1.1 the original has a placeholder.
         predictions = self._predict(examples, logits, n_best_size=1)
         self.assertEqual([one.answer() for one in predictions], ["empty"] * 2)
 

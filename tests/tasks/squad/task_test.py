@@ -35,7 +35,7 @@ def _question(id, *answers, question="who?", **values):
 
 
 def _logits(length, **values):
-    """Returns logits of -9 but at the named positions: _3=2.5."""
+    """Returns logits of -9, except at the named positions: _3=2.5."""
     logits = np.full([length], -9.0, np.float32)
     for place, value in values.items():
         logits[int(place[1:])] = value
@@ -44,7 +44,7 @@ def _logits(length, **values):
 
 class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
     def _write(self, *paragraphs):
-        """Writes a SQuAD file of contexts with their questions."""
+        """Writes a SQuAD file with contexts and their questions."""
         path = pathlib.Path(self.create_tempdir().full_path) / "squad.json"
         files.write_json(
             str(path),
@@ -88,7 +88,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_nothing_to_train_on(self):
         with self.assertRaisesRegex(
-            UserError, "squad.json has nothing to train on: of none of its 1 "
+            UserError, "squad.json has nothing to train on: none of its 1 "
         ):
             self._read(("ann", _question("q", ("bob", 0))), split="train")
 
@@ -96,7 +96,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         paragraph = ("ann", _question("a", ("ann", 0)), _question("b"))
         with self.assertRaisesRegex(
             UserError,
-            "squad.json has 1 questions that nothing answers.*set "
+            "squad.json has 1 questions without an answer.*set "
             "--version_2_with_negative. The first is 'b'",
         ):
             self._read(paragraph)
@@ -127,7 +127,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             features = _task().featurize(examples, _tokenizer())
         self.assertRegex(
             "".join(logs.output),
-            "1 of 2 questions have more than --max_query_length=2 pieces",
+            "1 of 2 questions have more than --max_query_length=2 tokens",
         )
         self.assertLen(features, 4)
 
@@ -190,7 +190,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         features = task.featurize(examples, _tokenizer())
         # "ann", "ann met bob of ann" and "of ann of him".
         self.assertAllEqual(features.lengths, [6, 10, 9])
-        # As long as their batches, not as the windows.
+        # In the length of their batches, longer than the windows.
         outputs = {
             "start_logits": [
                 _logits(8, _4=1),
@@ -262,7 +262,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_threshold(self):
-        """Found on dev, used from then on, and kept in the model directory."""
+        """Tests that it is selected on dev, used, and stored with the model."""
         examples = self._read(
             (
                 "ann met bob",

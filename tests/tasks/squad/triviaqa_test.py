@@ -96,7 +96,7 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
         result = self._convert(path, max_tokens=10)
         self.assertEqual(result.num_questions, 2)
         self.assertEqual(result.num_documents, 6)
-        # Skyfall says nothing of York.
+        # Skyfall does not mention York.
         self.assertEqual(result.num_without_answer, 1)
         self.assertEqual(result.num_missing, 1)
         found = {}
@@ -204,7 +204,7 @@ class TriviaQaTest(tf.test.TestCase, parameterized.TestCase):
             _question("q1", "York", [], ["A.txt", "B.txt"])
         )
         with self.assertRaisesRegex(
-            UserError, "first 400 tokens: of 2 documents 1 are not in"
+            UserError, "first 400 tokens. 1 of 2 documents are not in"
         ):
             self._convert(path)
 

@@ -12,7 +12,7 @@ from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.examples import TaggingExample
 from tests.support import shared_data
 
-# As in CoNLL-2003, of which every document begins so.
+# In CoNLL-2003 every document begins with this line.
 _CONLL = """\
 -DOCSTART- -X- -X- O
 
@@ -139,7 +139,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             tagging_examples.read_examples(self._write("", name))
 
     @parameterized.parameters(
-        ("", "data.txt has no sentence: expected a word and its tag"),
+        ("", "data.txt has no sentence. Expected a word and its tag"),
         ("\ufeff\n\n-DOCSTART- O\n\n", "data.txt has no sentence"),
         ("a O\n\nb x O\n", "line 3 has 3 columns; expected 2, as on line 1"),
         ("\na\tO\nb O\n", "line 3 has 1 columns; expected 2, as on line 2"),
@@ -154,7 +154,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
             self._read(contents)
 
     @parameterized.parameters(
-        ((4, -1), "no column 4: its lines have 4 columns, .* 0 to 3"),
+        ((4, -1), "no column 4; its lines have 4 columns, .* 0 to 3"),
         ((0, -5), "no column -5"),
         (("token", -1), "no column 'token'; its first line has: EU, NNP"),
     )
@@ -191,7 +191,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         detect = tagging_examples.detect_scheme
         self.assertEqual(detect(sentences), "mixed")
         self.assertEqual(detect(sentences[:2]), "IOB1")
-        # A sentence's first tag follows none of the sentence before.
+        # A sentence's first tag does not continue the sentence before.
         self.assertEqual(detect([["B-x"], ["I-x"]]), "mixed")
 
     def test_labels(self):
@@ -339,7 +339,7 @@ class ReadInputsTest(tf.test.TestCase, parameterized.TestCase):
         ("a.csv", "id,body\n1,x\n", 'column "text" .* Received: id, body'),
         ("a.jsonl", '{"text":"a","words":["a"]}\n', 'column "text"'),
         ("a.jsonl", '{"text":"a"}\n{"text":3}\n', "a.jsonl, line 2: Expected"),
-        ("a.jsonl", '{"words":["a",""]}\n', "line 1: Expected .*not empty"),
+        ("a.jsonl", '{"words":["a",""]}\n', "line 1: Expected .*non-empty"),
         ("a.csv", "text,words\nx,y\n", 'column "text"'),
         ("a.csv", "words\n\"['a']\"\n", 'line 2: Expected a list under "wor'),
         ("a.conll", "\n", "no sentence"),

@@ -14,7 +14,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import shared_data
 
-# Ids from 5 on: the letters, then the same as continuations.
+# Ids from 5: the letters, then the letters as continuations.
 _LETTERS = "abcdefgh"
 _TOKENIZER = BertTokenizer(
     Vocabulary(
@@ -39,7 +39,7 @@ def _convert(examples, max_seq_length=10, **kwargs):
 
 
 def _windows(features):
-    """Returns the pieces of each window as text."""
+    """Returns the tokens of each window as text."""
     vocabulary = _TOKENIZER.vocabulary.tokens
     return [
         " ".join(vocabulary[x] for x in features.input_ids[a:b][1:-1])
@@ -70,7 +70,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             batch["label_ids"],
             [[0, 0, 1, 0, 0, 0, 0], [0, 1, 0, 2, 0, 0, 0], [0] * 7],
         )
-        # The tag of "h" is none of the labels.
+        # The tag of "h" is not a label.
         self.assertAllEqual(
             batch["label_weights"],
             [[0, 1, 1, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0, 0], [0] * 7],
@@ -94,8 +94,8 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             _windows(features), ["a b c d e", "d e f g h", "g h a b c"]
         )
-        # Of equal ones (d and e have 1 and 0 in both) the first is taken,
-        # else that with more on the poorer side.
+        # The window with more context on the poorer side is taken, or the
+        # first of equal windows (d and e have 1 and 0 in both).
         self.assertAllEqual(
             features.word_rows, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
         )
@@ -216,7 +216,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             features, batch["label_ids"], labels
         )
         self.assertEqual(tags, [example.tags for example in data.examples])
-        # Far from a document's ends every word has much on both sides.
+        # Far from a document's ends every word has context on both sides.
         last = features.lengths[features.word_rows] - 1
         inner = np.minimum(
             features.word_positions, last - features.word_positions

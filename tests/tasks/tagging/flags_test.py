@@ -175,7 +175,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         for name in names:
             self.assertEqual(getattr(task, name), stored[name])
 
-        # Models that other programs trained do not say it.
+        # Models of other programs do not have it.
         task = tagging_flags.build_task(_config(), _STORED)
         values = tuple(getattr(task, name) for name in names)
         self.assertEqual(values, (0, -1, "document", None))
@@ -228,7 +228,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         ({"kind": "encoder"},), ({"kind": "tagging", "labels": None},)
     )
     def test_rejects_models_that_are_not_taggers(self, stored):
-        with self.assertRaisesRegex(UserError, "Without --do_train a tagger"):
+        with self.assertRaisesRegex(UserError, "must be a tagger"):
             tagging_flags.build_task(_config(), stored)
 
 

@@ -11,7 +11,7 @@ from bert_tf.tasks.tagging.metrics import Entity
 
 
 def _random_tags(rng, agree_with=None):
-    """Returns tags with everything that models predict, also I- after O."""
+    """Returns random tags as models predict them, including I- after O."""
     labels = ["O", "B-x", "I-x", "B-y-z", "I-y-z"]
     drawn = []
     for number in range(200):
@@ -81,7 +81,7 @@ class ScoreTest(tf.test.TestCase, parameterized.TestCase):
             [["B-x", "O", "B-y", "I-y"], ["B-y"]],
             [["B-x", "B-z", "B-y", "O"], ["B-y"]],
         )
-        # Correct are x of the first and y of the second sentence.
+        # x in the first and y in the second sentence are correct.
         overall = score.overall
         self.assertEqual(
             (overall.num_references, overall.num_predictions), (3, 4)

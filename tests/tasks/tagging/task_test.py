@@ -48,8 +48,8 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
             [x.tags for x in examples], [("B-x", "I-x", "B-x"), ("B-y",)]
         )
         text = "\n".join(logs.output)
-        self.assertIn("its tags are IOB1; 2 of them are others in IOB2", text)
-        self.assertIn("1 entities have types that the model has no", text)
+        self.assertIn("converted to IOB2, which changes 2", text)
+        self.assertIn("1 entities have types without a label", text)
         self.assertIn("y (1)", text)
 
     def test_a_test_set_may_lack_tags(self):
@@ -66,7 +66,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(_task().is_labeled(self._read("a O\nb O\n", "test")))
 
     @parameterized.parameters(
-        # The first document has six pieces, which a window has room for.
+        # The first document has six tokens, which fit in a window.
         ("document", None, [8, 3]),
         ("document", None, [7, 5, 3], 7),
         ("sentence", None, [6, 4, 3]),
@@ -93,7 +93,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         logits = np.random.default_rng(0).normal(size=(3, 6, 3))
         losses = task.losses({"logits": tf.constant(logits)}, batch)
         weights = task.loss_weights(batch)
-        # "matting" has two pieces.
+        # "matting" has two tokens.
         expected = np.zeros([3, 6])
         for row, place, label in (
             (0, 1, 0),
@@ -234,7 +234,7 @@ class TaggingTaskTest(tf.test.TestCase, parameterized.TestCase):
         task = registry.build_task(values, 2, 64)
         self.assertEqual(task.labels, ("O", "B-x"))
         self.assertEqual(task.max_seq_length, 64)
-        # Half of that, not of what it was made with.
+        # Half of the new length, not of the old one.
         self.assertEqual(task.featurize((), _TOKENIZER).lengths.tolist(), [])
 
 
