@@ -261,7 +261,7 @@ class InterruptedRunTest(PretrainingDataTestCase):
                 "submit",
                 side_effect=BrokenProcessPool,
             ),
-            self.assertRaisesRegex(UserError, "the same command again to go"),
+            self.assertRaisesRegex(UserError, "rerun the same command to resume"),
         ):
             pretraining_data.create(config)
         self.assertTrue(os.path.isdir(f"{config.output_file}.work"))

@@ -111,8 +111,8 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
     def test_refuses_bad_output_dirs(self):
         files.write_text(self.path("out"), "")
         for path, message in (
-            (self.path("out"), "--output_dir=.* is no folder"),
-            (self.path("lr[1e-4]"), "takes for a pattern"),
+            (self.path("out"), "--output_dir=.*not a directory"),
+            (self.path("lr[1e-4]"), "pattern"),
         ):
             with self.assertRaisesRegex(UserError, message):
                 self.pretrain(output_dir=path)

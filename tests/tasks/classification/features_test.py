@@ -70,10 +70,10 @@ class GoldenTest(tf.test.TestCase):
     def test_truncated_examples_are_counted(self):
         expected = 0
         for example in self.examples:
-            pieces = self.tokenizer.tokenize(example.text_a).shape[0] + 2
+            length = self.tokenizer.tokenize(example.text_a).shape[0] + 2
             if example.text_b:
-                pieces += self.tokenizer.tokenize(example.text_b).shape[0] + 1
-            expected += pieces > self.golden["max_seq_length"]
+                length += self.tokenizer.tokenize(example.text_b).shape[0] + 1
+            expected += length > self.golden["max_seq_length"]
         self.assertBetween(expected, 1, 49)
         self.assertEqual(self.features.texts.num_truncated, expected)
 

@@ -278,12 +278,12 @@ class SquadWindowsTest(tf.test.TestCase):
             dict.fromkeys(batch, np.int32),
         )
         to_id = _tokenizer().vocabulary.id
-        pieces = [
+        tokens = [
             "[CLS] what is it [SEP] c ##x d [SEP]",
             "[CLS] it ? [SEP] a b ##x [SEP]",
             "[CLS] what is it [SEP] a b c [SEP]",
         ]
-        expected = [[to_id(one) for one in row.split()] for row in pieces]
+        expected = [[to_id(one) for one in row.split()] for row in tokens]
         self.assertAllEqual(
             batch["input_ids"],
             [row + (10 - len(row)) * [13] for row in expected],
