@@ -108,7 +108,8 @@ def _make_config(folder):
         data = pretraining_runs.make_records(folder, vocab_size=30522)
     return PretrainConfig(
         bert_config_file=os.path.join(
-            pretraining_runs.ROOT, f"configs/{_MODEL.value}/bert_config.json"
+            pretraining_runs.ROOT,
+            f"bert_tf/recipes/configs/{_MODEL.value}/bert_config.json",
         ),
         output_dir=os.path.join(folder, "out"),
         do_train=True,

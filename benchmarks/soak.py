@@ -353,7 +353,10 @@ def _write_flags(folder):
     """Makes data and a small model; returns the flags of both runs."""
     data = pretraining_runs.make_records(folder, _VOCAB_SIZE)
     with open(
-        os.path.join(pretraining_runs.ROOT, "configs/tiny/bert_config.json"),
+        os.path.join(
+            pretraining_runs.ROOT,
+            "bert_tf/recipes/configs/tiny/bert_config.json",
+        ),
         encoding="utf-8",
     ) as file:
         config = json.load(file) | {"vocab_size": _VOCAB_SIZE}

@@ -93,8 +93,9 @@ _FLOAT16_512 = _Published(
 
 
 def read_config(name: str) -> BertConfig:
-    """Returns the shape of configs/<name>."""
-    path = _ROOT / "configs" / name / "bert_config.json"
+    """Reads a configuration of bert_tf/recipes/configs."""
+    folder = _ROOT / "bert_tf" / "recipes" / "configs"
+    path = folder / name / "bert_config.json"
     return BertConfig(**json.loads(path.read_text(encoding="utf-8")))
 
 

@@ -280,7 +280,7 @@ class ReportTest(ConversionTestCase):
         _, printed = self.convert(source, "bert_tf")
         self.assertIn("query/kernel [16, 16] from encoder", printed)
         self.assertIn("_query_dense/kernel, stored as [16, 2, 8]", printed)
-        self.assertIn("_query_dense/bias, there [2, 8]", printed)
+        self.assertIn("_query_dense/bias, stored as [2, 8]", printed)
 
     @parameterized.parameters(
         (["a"], ["a"]),

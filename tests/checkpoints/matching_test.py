@@ -117,7 +117,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
     def test_more_layers_than_in_the_config(self):
         _, theirs = _theirs()
         theirs["bert.encoder.layer.2.output.dense.bias"] = np.zeros(8)
-        with self.assertRaisesRegex(UserError, "besides bert.encoder.layer.2"):
+        with self.assertRaisesRegex(UserError, "also has bert.encoder.layer.2"):
             _match(theirs)
 
     def test_allowed_missing_weights_get_initial_values(self):

@@ -133,10 +133,10 @@ class NewPiecesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([len(x.old_ids) for x in new.tokens], [200, 199])
 
     @parameterized.parameters(
-        (b"", "words.txt is empty; one word a line"),
+        (b"", "words.txt is empty; expected one word"),
         (
             b"foo\n\nhi\n",
-            "words.txt, line 2: empty; every line must hold one w",
+            "words.txt, line 2: empty; every line must have one word",
         ),
         (b"foo\r\nhi\r\n", r"line 1: ends with \\r\\n"),
         (b"\xef\xbb\xbffoo\n", "line 1: begins with a byte order mark"),

@@ -166,11 +166,11 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
                 self._write(changed)
 
     @parameterized.parameters(
-        (_BILSTM_TAGGER, {"head": "linear"}, "asks for 0 BiLSTMs .* have 1"),
+        (_BILSTM_TAGGER, {"head": "linear"}, "needs 0 BiLSTMs .* have 1"),
         (
             _FEATURE_TAGGER,
             {"layer_combination": "weighted_sum_all_layers"},
-            "asks for 2 BiLSTMs and a learnt sum .* have 2 and none",
+            "needs 2 BiLSTMs and a learned sum .* have 2 and none",
         ),
         (
             _FEATURE_TAGGER,

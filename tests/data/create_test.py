@@ -261,7 +261,9 @@ class InterruptedRunTest(PretrainingDataTestCase):
                 "submit",
                 side_effect=BrokenProcessPool,
             ),
-            self.assertRaisesRegex(UserError, "rerun the same command to resume"),
+            self.assertRaisesRegex(
+                UserError, "rerun the same command to resume"
+            ),
         ):
             pretraining_data.create(config)
         self.assertTrue(os.path.isdir(f"{config.output_file}.work"))

@@ -153,7 +153,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
                 next(batches)
         explained = data_service.explain(caught.exception)
         self.assertIsInstance(explained, UserError)
-        self.assertIn("started anew", str(explained))
+        self.assertIn("was restarted", str(explained))
         del servers
 
     @parameterized.parameters(
@@ -185,7 +185,7 @@ class DataServiceTest(tf.test.TestCase, parameterized.TestCase):
                 f"--worker_port={worker_port}",
             ),
         ):
-            with self.assertRaisesRegex(UserError, f"{name} cannot be"):
+            with self.assertRaisesRegex(UserError, f"{name} is not available"):
                 data_service.start(DataServiceConfig(**flags))
         for server in reversed(servers):
             server._stop()

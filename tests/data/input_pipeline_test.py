@@ -206,7 +206,7 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
             self._input()
         with tf.io.TFRecordWriter(self.files[3]) as writer:
             writer.write(b"\xff\xffno example")
-        with self.assertRaisesRegex(UserError, "no tf.train.Example"):
+        with self.assertRaisesRegex(UserError, "not a tf.train.Example"):
             self._input()
 
     def test_explains_corruption_found_while_reading(self):

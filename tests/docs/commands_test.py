@@ -1,4 +1,4 @@
-"""The commands in README.md and docs/: each is one that its script takes."""
+"""Checks that every command in README.md and docs/ parses."""
 
 import contextlib
 import importlib
@@ -15,9 +15,9 @@ from bert_tf.flags import cli
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PAGES = ("README.md", *(f"docs/{x.name}" for x in _ROOT.glob("docs/*.md")))
-# What docs/finetuning.md says that its dots stand for.
+# docs/finetuning.md defines its dots below.
 _DOTS = " ..."
-# Which docs/adding_a_task.md shows how to write.
+# docs/adding_a_task.md shows how to write this one.
 _EXAMPLES = ("run/finetune_stars.py",)
 _FLAGS = re.compile(r"`\.\.\.` stands for\n\n```\n(.*)\n```")
 
@@ -42,8 +42,9 @@ class DocumentationTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_PAGES)
     def test_scripts_take_the_commands(self, page):
         for command in _commands(page):
-            name = command[0].removesuffix(".py").replace("/", ".")
-            script = importlib.import_module(name)
+            door = (_ROOT / command[0]).read_text(encoding="utf-8")
+            (name,) = re.findall(r"cli\.run\((\w+)\.main\)", door)
+            script = importlib.import_module(f"bert_tf.commands.{name}")
             config_cls = inspect.get_annotations(script.main)["config"]
             values = flags.FlagValues()
             read_config = cli.define_flags(config_cls, values)

@@ -129,7 +129,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("float16", "F16"), ("bfloat16", "BF16"), ("float64", "F64")
     )
-    def test_other_precisions_become_float32(self, dtype, name):
+    def test_other_precisions_become_float32(self, dtype, label):
         dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
         values = {
             name: x.astype(dtype) for name, x in case.make_values().items()
@@ -140,7 +140,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.weights[name].dtype, np.float32)
         theirs = values["bert.encoder.layer.0.output.dense.weight"]
         self.assertAllEqual(stored.weights[name], theirs.astype("float32").T)
-        self.assertIn(f"type {name}, which become float32", str(stored.report))
+        self.assertIn(f"type {label}, which become float32", str(stored.report))
 
     def test_quantized_weights_are_refused(self):
         name = "bert.pooler.dense.weight"

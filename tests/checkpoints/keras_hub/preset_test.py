@@ -185,7 +185,7 @@ class ReadTest(case.PresetCase, tf.test.TestCase, parameterized.TestCase):
         received = keras_hub.read_model(self.directory)
         self.assertEqual(received.vocabulary.tokens, case.VOCABULARY.tokens)
         self.assertTrue(received.tokenizer_settings["lower_case"])
-        self.assertIn("follows from vocab.txt", " ".join(received.report.notes))
+        self.assertIn("vocab.txt", " ".join(received.report.notes))
 
     def test_needs_no_keras_hub(self):
         self.write()

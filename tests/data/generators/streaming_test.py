@@ -290,7 +290,7 @@ class ResultTest(StreamingGeneratorTestCase):
 
     def test_text_without_a_token(self):
         path = self.write("empty.txt", "\u200b\n\n\u0007\n")
-        with self.assertRaisesRegex(UserError, "no text that the tokenizer"):
+        with self.assertRaisesRegex(UserError, "no text that gives"):
             self.generate(input_files=[path])
 
     def test_invalid_utf8_is_a_user_error(self):
@@ -384,7 +384,7 @@ class RestartTest(StreamingGeneratorTestCase):
                     pass
 
     def test_a_lost_worker_is_reported(self):
-        with self.assertRaisesRegex(UserError, "same command again"):
+        with self.assertRaisesRegex(UserError, "rerun the same command"):
             with streaming_generator._worker_pool(1) as pool:
                 pool.submit(os._exit, 1).result()
 

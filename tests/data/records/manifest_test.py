@@ -205,7 +205,7 @@ class ManifestTest(tf.test.TestCase, parameterized.TestCase):
         found.check_vocabulary("abcd", "mine.txt")
         with self.assertRaisesRegex(
             UserError,
-            "x.tfrecord.manifest.json names vocabulary hash abcd, mine.txt has "
+            "x.tfrecord.manifest.json has vocabulary hash abcd, mine.txt has "
             "99ff.*x.tfrecord.vocab.txt",
         ):
             found.check_vocabulary("99ff", "mine.txt")

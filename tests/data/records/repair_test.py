@@ -167,7 +167,7 @@ class RepairTest(RecordRepairTestCase):
         reasons = [item.reason for item in self.budget.left_out]
         self.assertRegex(reasons[0], "`input_ids` must have 8 values")
         self.assertRegex(reasons[1], "`segment_ids` is missing")
-        self.assertRegex(reasons[2], "no tf.train.Example")
+        self.assertRegex(reasons[2], "not a tf.train.Example")
 
     def test_error_names_the_record_beyond_the_budget(self):
         _flip(self.path, self.offsets[2] + 40)
@@ -305,7 +305,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         _flip(self.path, self.offsets[6] + 1)
         source = self.input(1)
         self.assert_blank_where([7], self.stream(source))
-        with self.assertRaisesRegex(UserError, "what stands at byte"):
+        with self.assertRaisesRegex(UserError, "not the length of a record"):
             self.input(0)
 
     def test_nothing_is_skipped_without_a_budget(self):

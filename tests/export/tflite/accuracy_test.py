@@ -68,7 +68,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("dynamic", "try --quantization=float16"),
-        ("none", "the model's numbers are near"),
+        ("none", "the model's outputs are"),
     )
     def test_rejects_a_drop(self, quantization, advice):
         report = _score("classification")
