@@ -100,7 +100,9 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         config = SavedModelConfig(
             model_dir=model_dir, output_dir=self.output_dir, ids_only=True
         )
-        with mock.patch.object(savedmodel.assets_extra, "complete", side_effect=fail):
+        with mock.patch.object(
+            savedmodel.assets_extra, "complete", side_effect=fail
+        ):
             with self.assertRaisesRegex(UserError, "It is wrong"):
                 savedmodel.run(config)
         self.assertLen(names, 1)

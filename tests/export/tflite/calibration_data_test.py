@@ -72,7 +72,9 @@ class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_rejects_a_missing_file(self):
         build = self._build("pair", "/nowhere.tsv", eval_file=None)
-        with self.assertRaisesRegex(UserError, "--representative_file.*no such"):
+        with self.assertRaisesRegex(
+            UserError, "--representative_file.*no such"
+        ):
             calibration_data.read(build)
 
 

@@ -155,7 +155,7 @@ class LiveTest(tf.test.TestCase):
             artifact = dataclasses.replace(_artifact("pairs"), version=3)
             metadata, status = live.check(url, artifact, fewer, [], 1e-5)
             self.assertEqual(
-                metadata.faults, ("from_ids is not that of the export",)
+                metadata.faults, ("from_ids differs from the export",)
             )
             self.assertEqual(status.faults, ("version 3 is not AVAILABLE",))
             self.assertEqual(status.detail, "version 1 AVAILABLE")
