@@ -116,7 +116,7 @@ def publish(
         path = os.path.join(output_dir, name)
         if not tf.io.gfile.exists(path):
             files.write_text(path, text)
-        elif files.read_bytes(path) != text.encode():
+        elif _settings(files.read_bytes(path)) != _settings(text.encode()):
             logging.warning(
                 "%s was edited and is kept; delete it and export again to "
                 "restore the default.",
@@ -127,6 +127,11 @@ def publish(
         model_card.usage_text(output_dir, artifact, example) + "\n"
     )
     sys.stdout.flush()
+
+
+def _settings(text: bytes) -> list[bytes]:
+    """Returns the lines of a configuration that are no comments."""
+    return [line for line in text.splitlines() if not line.startswith(b"#")]
 
 
 def _warmup_calls(
