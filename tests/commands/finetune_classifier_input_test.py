@@ -148,8 +148,7 @@ class BadInputTest(ClassifierScript, parameterized.TestCase, tf.test.TestCase):
                 str(self.folder / f"model_{task.problem_type}"), task
             )
             self.assert_refused(
-                "labels a, c, and SST-2 has 0, 1|not fine-tuned .*"
-                "regression",
+                "labels a, c, and SST-2 has 0, 1|not fine-tuned .*regression",
                 task_name="sst-2",
                 data_dir=str(self.folder),
                 pretrained_model_dir=model,

@@ -352,7 +352,9 @@ class BadInputTest(PretrainingDataTestCase):
         )
 
     def test_missing_vocabulary(self):
-        self._assert_refused("--vocab_file names", vocab_file="nowhere.txt")
+        self._assert_refused(
+            "--vocab_file: no such file", vocab_file="nowhere.txt"
+        )
 
     @parameterized.parameters("original", "streaming")
     def test_empty_corpus(self, generator):

@@ -22,16 +22,16 @@ class Spans:
 
     Attributes:
       questions: <int64>[S], ascending.
-      first_pieces: <int32>[S], indices of tokens of all paragraphs.
-      last_pieces: <int32>[S].
+      first_tokens: <int32>[S], indices of tokens of all paragraphs.
+      last_tokens: <int32>[S].
       start_logits: <float64>[S].
       end_logits: <float64>[S].
       splits: <int64>[B + 1], where the spans of each question begin, and S.
     """
 
     questions: tf.Tensor
-    first_pieces: tf.Tensor
-    last_pieces: tf.Tensor
+    first_tokens: tf.Tensor
+    last_tokens: tf.Tensor
     start_logits: tf.Tensor
     end_logits: tf.Tensor
     splits: tf.Tensor
@@ -86,7 +86,7 @@ class Spans:
         )
         row, start, end = tf.unstack(tf.where(is_span), num=3, axis=1)
         start, end = tf.stack([row, start], 1), tf.stack([row, end], 1)
-        shift = tf.gather(windows.first_pieces - windows.offsets, row)
+        shift = tf.gather(windows.first_tokens - windows.offsets, row)
         questions = tf.gather(windows.questions, row)
         start_logits = tf.gather_nd(starts.values, start)
         end_logits = tf.gather_nd(ends.values, end)
@@ -181,6 +181,6 @@ def _best(logits: tf.Tensor, count: int) -> _Best:
 
 def _mask_padding(logits: tf.Tensor, windows: Windows) -> tf.Tensor:
     """Gives padding the lowest logit."""
-    num_pieces = windows.offsets + windows.lengths + 1
-    in_row = tf.range(tf.shape(logits)[1]) < num_pieces[:, tf.newaxis]
+    num_tokens = windows.offsets + windows.lengths + 1
+    in_row = tf.range(tf.shape(logits)[1]) < num_tokens[:, tf.newaxis]
     return tf.where(in_row, logits, logits.dtype.min)

@@ -226,12 +226,12 @@ class SpanTexts:
         tokens = tokenizer.tokens(paragraphs.piece_ids)
         is_continuation = _is_continuation(tokens)
         letters_of_tokens = _letters(tokens, is_continuation)
-        self._pieces = Substrings(
+        self._substrings = Substrings(
             letters_of_tokens.flat_values,
             _begins_row(letters_of_tokens)
             & ~tf.gather(is_continuation, letters_of_tokens.value_rowids()),
         )
-        self._piece_splits = letters_of_tokens.row_splits
+        self._token_splits = letters_of_tokens.row_splits
         self._places = _expected_places(
             paragraphs.piece_words,
             is_continuation,
@@ -241,7 +241,7 @@ class SpanTexts:
         )
 
     def find(
-        self, first_pieces: tf.Tensor, last_pieces: tf.Tensor
+        self, first_tokens: tf.Tensor, last_tokens: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns where spans begin and end in their paragraphs.
 
@@ -253,30 +253,30 @@ class SpanTexts:
         Source: get_final_text (run_squad.py:927-1020 of the original).
 
         Args:
-          first_pieces: <int32>[n].
-          last_pieces: <int32>[n].
+          first_tokens: <int32>[n].
+          last_tokens: <int32>[n].
 
         Returns:
           begins and ends <int64>[n], indices in `Paragraphs.places`.
         """
         words = self._paragraphs.piece_words
-        first_word = tf.gather(words, first_pieces)
-        end_word = tf.gather(words, last_pieces) + 1
+        first_word = tf.gather(words, first_tokens)
+        end_word = tf.gather(words, last_tokens) + 1
         begin = tf.gather(self._paragraphs.word_splits, first_word)
         end = tf.gather(self._paragraphs.word_splits, end_word)
         word_start = tf.gather(self._word_splits, first_word)
         word_end = tf.gather(self._word_splits, end_word)
         is_alike = end - begin == word_end - word_start
 
-        start = tf.gather(self._piece_splits, first_pieces)
-        length = tf.gather(self._piece_splits, last_pieces + 1) - start
+        start = tf.gather(self._token_splits, first_tokens)
+        length = tf.gather(self._token_splits, last_tokens + 1) - start
         to_find = tf.where(is_alike)
         place, is_found = self._search(
-            tf.gather_nd(self._pieces.key(start, length), to_find),
+            tf.gather_nd(self._substrings.key(start, length), to_find),
             tf.gather_nd(length, to_find),
             tf.gather_nd(word_start, to_find),
             tf.gather_nd(word_end - length, to_find),
-            tf.gather_nd(tf.gather(self._places, first_pieces), to_find),
+            tf.gather_nd(tf.gather(self._places, first_tokens), to_find),
         )
         to_find = tf.boolean_mask(to_find, is_found)
         place = tf.boolean_mask(place, is_found) + tf.gather_nd(

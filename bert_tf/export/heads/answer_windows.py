@@ -27,14 +27,14 @@ class Windows:
       questions: <int64>[R], ascending, the question of each window.
       offsets: <int32>[R], where the paragraph's tokens begin in the row.
       lengths: <int32>[R], the number of the paragraph's tokens in the row.
-      first_pieces: <int32>[R], the index of the first of them among the tokens
+      first_tokens: <int32>[R], the index of the first of them among the tokens
         of all paragraphs.
     """
 
     questions: tf.Tensor
     offsets: tf.Tensor
     lengths: tf.Tensor
-    first_pieces: tf.Tensor
+    first_tokens: tf.Tensor
 
     @classmethod
     def cut(
@@ -75,7 +75,7 @@ class Windows:
                 tf.gather(room, questions),
                 tf.gather(lengths, questions) - begins,
             ),
-            first_pieces=tf.gather(splits, questions) + begins,
+            first_tokens=tf.gather(splits, questions) + begins,
         )
 
     @classmethod
@@ -124,7 +124,7 @@ class Windows:
         cls_index = num_query + tf.size(piece_ids)
         query_starts = tf.cast(queries.row_starts(), tf.int32)
         query_starts = tf.gather(query_starts, self.questions)[:, tf.newaxis]
-        doc_starts = num_query + (self.first_pieces - self.offsets)
+        doc_starts = num_query + (self.first_tokens - self.offsets)
         is_sep = (position == offset - 1) | (position == end)
         index = tf.where(
             position < offset - 1,
@@ -144,7 +144,7 @@ class Windows:
         }
 
     def is_max_context(
-        self, num_pieces: tf.Tensor, length: tf.Tensor
+        self, num_tokens: tf.Tensor, length: tf.Tensor
     ) -> tf.Tensor:
         """Returns whether a token has its maximum context in a window.
 
@@ -154,7 +154,7 @@ class Windows:
         Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
         Args:
-          num_pieces: <int32>[], P.
+          num_tokens: <int32>[], P.
           length: <int32>[], T, at least `longest`.
 
         Returns:
@@ -163,17 +163,17 @@ class Windows:
         left = tf.range(length) - self.offsets[:, tf.newaxis]
         count = self.lengths[:, tf.newaxis]
         is_token = (left >= 0) & (left < count)
-        token = tf.where(is_token, self.first_pieces[:, tf.newaxis] + left, -1)
+        token = tf.where(is_token, self.first_tokens[:, tf.newaxis] + left, -1)
         # The arithmetic of `tasks.squad.features`, to preserve ties.
         context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
         score = context + 0.01 * tf.cast(count, tf.float64)
-        best = tf.math.unsorted_segment_max(score, token, num_pieces)
+        best = tf.math.unsorted_segment_max(score, token, num_tokens)
         is_best = is_token & (score == _gather(best, token))
         row = tf.range(tf.size(self.lengths))[:, tf.newaxis]
         first = tf.math.unsorted_segment_min(
             tf.broadcast_to(row, tf.shape(token)),
             tf.where(is_best, token, -1),
-            num_pieces,
+            num_tokens,
         )
         return is_best & (row == _gather(first, token))
 

@@ -221,8 +221,8 @@ def _n_best_scores(
         indices = tf.where(spans.ranks < limit)[:, 0]
         questions = tf.gather(spans.questions, indices)
         begins, ends = texts.find(
-            tf.gather(spans.first_pieces, indices),
-            tf.gather(spans.last_pieces, indices),
+            tf.gather(spans.first_tokens, indices),
+            tf.gather(spans.last_tokens, indices),
         )
         is_new = _is_new(texts.key(begins, ends), questions)
         questions = tf.boolean_mask(questions, is_new)
@@ -328,8 +328,8 @@ def _name(
     text, start, end = paragraphs.slice(
         questions,
         *texts.find(
-            tf.gather(spans.first_pieces, best),
-            tf.gather(spans.last_pieces, best),
+            tf.gather(spans.first_tokens, best),
+            tf.gather(spans.last_tokens, best),
         ),
     )
     size = [tf.size(chosen.is_answered)]
