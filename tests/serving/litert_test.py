@@ -206,13 +206,13 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         vocab_size = len(tiny_model.TOKENS)
         longest = tiny_model.CONFIG.max_position_embeddings
         bad = {
-            f"below {vocab_size}": {"input_ids": [[vocab_size] * 9]},
-            "not be below 0": {"input_ids": [[-1] * 9]},
-            "as large as `input_ids`": {"input_mask": [[1] * 8]},
-            f"at most {longest} pieces": dict.fromkeys(
+            f"less than {vocab_size}": {"input_ids": [[vocab_size] * 9]},
+            "must not be negative": {"input_ids": [[-1] * 9]},
+            "must have the shape of `input_ids`": {"input_mask": [[1] * 8]},
+            f"at most {longest} ": dict.fromkeys(
                 good, [[1] * (longest + 1)]
             ),
-            "at least one piece": dict.fromkeys(good, [[]]),
+            "at least one ": dict.fromkeys(good, [[]]),
         }
         with self._serving() as (_, config):
             for sentence, values in bad.items():

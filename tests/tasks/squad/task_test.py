@@ -82,7 +82,7 @@ class SquadTaskTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual([one.qas_id for one in examples], ["good"])
             self.assertRegex(
                 "".join(logs.output),
-                "squad.json: 6 of 7 questions are left out, .*: bad 0, bad 1, "
+                "squad.json: 6 of 7 questions are left out .*: bad 0, bad 1, "
                 f"bad 2, bad 3, {shown}",
             )
 
