@@ -209,9 +209,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
             f"less than {vocab_size}": {"input_ids": [[vocab_size] * 9]},
             "must not be negative": {"input_ids": [[-1] * 9]},
             "must have the shape of `input_ids`": {"input_mask": [[1] * 8]},
-            f"at most {longest} ": dict.fromkeys(
-                good, [[1] * (longest + 1)]
-            ),
+            f"at most {longest} ": dict.fromkeys(good, [[1] * (longest + 1)]),
             "at least one ": dict.fromkeys(good, [[]]),
         }
         with self._serving() as (_, config):
