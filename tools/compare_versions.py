@@ -13,6 +13,7 @@ import concurrent.futures
 import csv
 import dataclasses
 import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ import numpy as np
 from absl import app
 from absl import flags
 from tensorboard.backend.event_processing import event_file_loader
+from tensorboard.util import tensor_util
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -58,9 +60,9 @@ _VOLATILE = re.compile(
     r"per_second|latency/p50_ms|/Latency in ms|MODEL_CARD.md/(SHA-256|Bytes)|"
     r"model_card.json/(sha256|bytes)"
 )
-# Files whose bytes differ between two runs; the outputs of the models in them
-# are compared in the last stage.
-_OPAQUE = re.compile(r"\.pb$|variables\.|\.tflite$|\.keras$")
+# Files whose bytes differ between two runs: pictures of the speed, and models,
+# whose outputs are compared in the last stage.
+_OPAQUE = re.compile(r"\.pb$|variables\.|\.tflite$|\.keras$|curves\.png$")
 _EVENTS = "events.out.tfevents"
 
 # Stage/check; for a check of resuming the signal that stops the old code, and
@@ -312,7 +314,6 @@ class Comparison:
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": self._trees[side],
             "PYTHONPYCACHEPREFIX": str(self._work_dir / "pycache"),
-            "TF_CPP_MIN_LOG_LEVEL": "2",
         }
         return {"cwd": self._trees[side], "env": os.environ | environment}
 
@@ -432,11 +433,11 @@ def _find_files(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 
 def _read_files(paths: list[pathlib.Path]) -> Any:
-    """Returns what is compared of a file: values by name, or bytes."""
+    """Returns what is compared of a file: values by name, a text, or a hash."""
     path = paths[0]
     if _EVENTS in path.name:
         return {
-            f"{value.tag} {event.step}": value.tensor.float_val[:]
+            f"{value.tag} {event.step}": tensor_util.make_ndarray(value.tensor)
             for path in paths
             for event in event_file_loader.EventFileLoader(str(path)).Load()
             for value in event.summary.value
@@ -450,7 +451,11 @@ def _read_files(paths: list[pathlib.Path]) -> Any:
     if path.suffix == ".npz":
         with np.load(path) as arrays:
             return dict(arrays)
-    return path.read_bytes()
+    content = path.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return hashlib.sha256(content).hexdigest()
 
 
 def _read_tables(text: str) -> dict[str, dict[str, str]]:
@@ -475,13 +480,18 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
             yield f"{path} has {len(old)} values in old, {len(new)} in new"
         for number, pair in enumerate(zip(old, new, strict=False)):
             yield from _differences(*pair, f"{path}/{number}")
+    elif _VOLATILE.search(path):
+        return
     elif isinstance(old, np.ndarray):
         if (old.dtype, old.shape) != (new.dtype, new.shape):
             yield f"{path} is {old.dtype}{old.shape} in old, not in new"
         elif old.tobytes() != new.tobytes():
             yield f"{path} has other values"
-    elif old != new and not _VOLATILE.search(path):
-        shown = [str(value)[:60] for value in (old, new)]
+    elif old != new:
+        # From a little before the first difference.
+        texts = [str(value) for value in (old, new)]
+        begin = max(0, len(os.path.commonprefix(texts)) - 20)
+        shown = [repr(text[begin : begin + 60]) for text in texts]
         yield f"{path} is {shown[0]} in old, {shown[1]} in new"
 
 
@@ -544,6 +554,7 @@ def _write_csv(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str]) -> None:
     del argv
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Of TensorBoard's imports.
     work_dir = pathlib.Path(_WORK_DIR.value).resolve()
     tree = _OLD_TREE.value or str(work_dir / "old_tree")
     if not os.path.exists(tree):

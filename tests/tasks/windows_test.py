@@ -1,4 +1,4 @@
-"""Tests for bert_tf.text.windows, and for windows of packed texts."""
+"""Tests for windows of packed texts and for bert_tf.text.windows."""
 
 import numpy as np
 import tensorflow as tf
