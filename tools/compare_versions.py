@@ -51,18 +51,25 @@ _DATA_DIR = flags.DEFINE_string(
 _ONLY = flags.DEFINE_list(
     "only", None, "Stages or checks to compare (default: all)."
 )
+_RUN = flags.DEFINE_bool(
+    "run", True, "Whether to run the new code, not only compare its results."
+)
 _JOBS = flags.DEFINE_integer("jobs", 2, "Commands that run at the same time.")
 
 _TIMEOUT_SECONDS = 1200
 _MOST_SHOWN = 5
-# Values that differ between two runs of the same code, by file and JSON path.
+# Values that differ between two runs of the same code, by file and JSON path:
+# times and sizes, and what contains them.
 _VOLATILE = re.compile(
-    r"per_second|latency/p50_ms|/Latency in ms|MODEL_CARD.md/(SHA-256|Bytes)|"
-    r"model_card.json/(sha256|bytes)"
+    r"per_second|milliseconds|/Latency in ms|peak_memory|date_saved|"
+    r"model_card.json/(sha256|bytes|verification/\d+/detail)|"
+    r"MODEL_CARD.md/(SHA-256|Bytes|Verification)/|sha256/README.md"
 )
-# Files whose bytes differ between two runs: pictures of the speed, and models,
-# whose outputs are compared in the last stage.
-_OPAQUE = re.compile(r"\.pb$|variables\.|\.tflite$|\.keras$|curves\.png$")
+# Files that differ in the same way: pictures of the speed, messages with maps,
+# and models, whose outputs are compared in the last stage.
+_OPAQUE = re.compile(
+    r"curves\.png$|warmup_requests$|\.pb$|variables\.|\.tflite$|\.keras$"
+)
 _EVENTS = "events.out.tfevents"
 
 # Stage/check; for a check of resuming the signal that stops the old code, and
@@ -236,24 +243,27 @@ class Comparison:
     def compare(self, check: Check) -> bool:
         """Runs a command with the new code; returns whether all is equal."""
         begin = time.monotonic()
-        out = self._begin(check, "new")
-        if check.stop:
-            shutil.copytree(
-                self._folder("unfinished", check), out, dirs_exist_ok=True
-            )
-        found = []
-        try:
-            self._run("new", check)
-        except subprocess.SubprocessError as error:
-            found.append(str(error))
-        self._keep("new", check)
+        found = self._run_new(check) if _RUN.value else []
         folders = (self._folder(side, check) for side in ("old", "new"))
         found += _folder_differences(*folders)
         _report(check.name, _summarize(found), begin)
-        if found:
-            path = self._log_path(check, "differences")
-            path.write_text("\n".join(found) + "\n")
+        path = self._log_path(check, "differences")
+        path.write_text("".join(f"{line}\n" for line in found))
         return not found
+
+    def _run_new(self, check: Check) -> list[str]:
+        """Runs a command with the new code; returns what went wrong."""
+        out = self._begin(check, "new")
+        if check.stop:
+            unfinished = self._folder("unfinished", check)
+            shutil.copytree(unfinished, out, dirs_exist_ok=True)
+        try:
+            self._run("new", check)
+        except subprocess.SubprocessError as error:
+            return [str(error)]
+        finally:
+            self._keep("new", check)
+        return []
 
     def compare_flags(self) -> bool:
         """Compares the flags of all scripts; returns whether all are equal."""
@@ -276,8 +286,7 @@ class Comparison:
         """Returns the folder that a command writes to, empty."""
         for name in ("out", side):
             shutil.rmtree(self._folder(name, check), ignore_errors=True)
-        for suffix in (side, "differences"):
-            self._log_path(check, suffix).unlink(missing_ok=True)
+        self._log_path(check, side).unlink(missing_ok=True)
         out = self._folder("out", check)
         out.mkdir(parents=True)
         self._log_path(check, "").parent.mkdir(exist_ok=True)
@@ -453,7 +462,7 @@ def _read_files(paths: list[pathlib.Path]) -> Any:
             return dict(arrays)
     content = path.read_bytes()
     try:
-        return content.decode()
+        return re.sub(r"^# .*\n", "", content.decode(), flags=re.MULTILINE)
     except UnicodeDecodeError:
         return hashlib.sha256(content).hexdigest()
 
