@@ -114,7 +114,7 @@ class FlagFilesTest(tf.test.TestCase):
             "--train_batch_size=4",
         )
 
-        self.assertIn("fresh", first)
+        self.assertIn("from scratch", first)
         self.assertIn("Resumed at step 3", second)
         for change in ("pretraining_512", "max_seq_length"):
             self.assertIn(change, second)
