@@ -101,7 +101,7 @@ class CheckpointStore:
           metadata: JSON values to store with the tensors.
 
         Returns:
-          Whether the checkpoint was written, or is another worker's to write.
+          True if the checkpoint was written or is another worker's to write.
         """
         if not self.writable:
             return True
@@ -322,7 +322,7 @@ class AsyncCheckpoints:
         """Waits until nothing is being written.
 
         Returns:
-          Whether the last checkpoint was written, or there was none to write.
+          True if the last checkpoint was written or there was none to write.
 
         Raises:
           Exception: An error in writing other than of the file system.

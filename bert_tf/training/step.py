@@ -176,7 +176,7 @@ class TrainingStep:
           num_steps: The number of steps.
 
         Returns:
-          Whether loss and gradients were finite, and the metrics of the last
+          True if loss and gradients were finite, and the metrics of the last
           step, computed before its update. If a step is not finite, the loop
           stops before its update and the metrics are those of that step.
 

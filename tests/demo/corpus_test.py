@@ -26,7 +26,7 @@ class Outer(object):
         """A method belongs to its class and comes after it."""
 
         def inner():
-            """What is inside of functions is not documentation."""
+            """Docstrings inside functions are not documentation."""
 
     class Inner:
         """The inner class is a document of its own here."""

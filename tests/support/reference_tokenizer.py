@@ -9,8 +9,9 @@ for the Unicode version of the Python that runs it.
 import dataclasses
 import itertools
 import unicodedata
+from collections.abc import Collection
 
-_CJK = (
+CJK = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -37,7 +38,7 @@ def is_punctuation(char: str) -> bool:
 
 
 def _is_cjk(char: str) -> bool:
-    return any(first <= ord(char) <= last for first, last in _CJK)
+    return any(first <= ord(char) <= last for first, last in CJK)
 
 
 def _clean(text: bytes) -> list[tuple[str, int]]:
@@ -121,6 +122,11 @@ def split_words(
 def split_tokens(word: str, tokens: dict[str, int]) -> list[str]:
     if len(word) > 200:
         return ["[UNK]"]
+    return match_longest(word, tokens)
+
+
+def match_longest(word: str, tokens: Collection[str]) -> list[str]:
+    """Returns the longest tokens from left to right, or [UNK]."""
     found = []
     start = 0
     while start < len(word):
