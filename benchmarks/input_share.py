@@ -46,7 +46,7 @@ def _build(config):
 
     devices = device_setup.prepare(config)
     bert_config = pretraining_input.read_model_config(config)
-    parts = training_setup.build_training(config, bert_config, devices)
+    training_step = training_setup.build_training(config, bert_config, devices)
     source = pretraining_input.build_input(
         config, pretraining_input.find_records(config), None
     )
@@ -60,12 +60,14 @@ def _build(config):
         return tf.data.Dataset.from_tensors(next(iter(read()))).repeat()
 
     iterators = {
-        _REAL: batches_lib.distribute_batches(parts.strategy, read, parts.plan),
+        _REAL: batches_lib.distribute_batches(
+            devices.strategy, read, training_step.plan
+        ),
         _SAME: batches_lib.distribute_batches(
-            parts.strategy, repeat(), parts.plan
+            devices.strategy, repeat(), training_step.plan
         ),
     }
-    return parts.training_step, iterators, read
+    return training_step, iterators, read
 
 
 def _time_input(read):

@@ -24,8 +24,6 @@ from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
-from bert_tf.training import checkpoints
-from bert_tf.training import resume as resume_checks
 from bert_tf.training.preemption import Preemption
 
 # Precedes the name of the flag that gives the model.
@@ -160,36 +158,6 @@ def _hash_model(experiment: Experiment) -> dict[str, str]:
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()
     }
-
-
-def check_resume(
-    checkpoint: checkpoints.Checkpoint,
-    identity: Mapping[str, Any],
-    devices: Mapping[str, Any],
-    output_dir: str,
-    config: FinetuneConfig,
-) -> None:
-    """Compares a trial with its checkpoint, and logs changed devices.
-
-    Args:
-      checkpoint: The checkpoint to resume from.
-      identity: The current `trial_identity`.
-      devices: The current `resume.describe_devices`.
-      output_dir: The folder of the checkpoint.
-      config: The flags.
-
-    Raises:
-      UserError: If the checkpoint belongs to another trial.
-    """
-    step = checkpoint.step
-    check_identity(
-        checkpoint.metadata.get("identity"),
-        identity,
-        f"{output_dir} (step {step})",
-        config,
-    )
-    before = checkpoint.metadata.get("devices", {})
-    resume_checks.log_devices(before, devices, step)
 
 
 def check_identity(

@@ -31,22 +31,11 @@ class ObjectiveSource(Protocol):
     def read(self) -> tuple[int, Features]:
         """Returns the number of training examples, and their rows."""
 
-    def build_objective(self, model: keras.Model) -> "TrainedObjective":
+    def build_objective(self, model: keras.Model) -> Objective:
         """Returns the objective that a model minimizes."""
 
     def compare(self, split: str) -> Metrics:
         """Returns reference metrics to report beside the model's on a split."""
-
-
-class TrainedObjective(Objective, Protocol):
-    """An objective that may have trainable weights of its own.
-
-    Attributes:
-      variables: Name to variable: trained and kept in checkpoints, but not part
-        of the model.
-    """
-
-    variables: Mapping[str, keras.Variable]
 
 
 class LabelSource:

@@ -133,7 +133,7 @@ def _train_and_evaluate(
     """Trains, evaluates and predicts, then writes the results."""
     task = experiment.task
     first_step = trial.step
-    trainer = trial.train()
+    trial.train()
     coordinator = experiment.devices.coordinator
     is_chief = coordinator.is_chief
     stored_results, stored_task = {}, {}
@@ -162,7 +162,7 @@ def _train_and_evaluate(
     evaluations = trial.evaluations
     scored = [split for split in results if split.startswith(DEV)]
     if scored and not evaluations:
-        trainer.write_summaries("eval", results[scored[0]])
+        trial.write_summaries("eval", results[scored[0]])
         evaluations = [{"global_step": trial.step} | results[scored[0]]]
     if is_chief:
         training_output.draw_learning_curves(

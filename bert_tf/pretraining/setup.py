@@ -1,10 +1,8 @@
 """Builds model, optimizer, step plan and training step for pretraining."""
 
-import dataclasses
 from collections.abc import Mapping
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
@@ -31,38 +29,12 @@ _ACTIVATION_NAMES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingSetup:
-    """Everything that one pretraining run needs to train.
-
-    Attributes:
-      strategy: The strategy.
-      model: The `BertForPretraining`, with new weights.
-      variables: Its variables by canonical name.
-      optimizer: Built with the variables that the losses reach.
-      plan: How a step is split.
-      training_step: Runs the steps.
-    """
-
-    strategy: tf.distribute.Strategy
-    model: bert_model.BertForPretraining
-    variables: Mapping[str, keras.Variable]
-    optimizer: optimizers.BertOptimizer
-    plan: StepPlan
-    training_step: TrainingStep
-
-    @property
-    def global_step(self) -> int:
-        """The number of steps done."""
-        return self.training_step.global_step
-
-
 def build_training(
     config: PretrainConfig,
     bert_config: BertConfig,
     devices: Devices,
     preferred_micro_batch: int = 0,
-) -> TrainingSetup:
+) -> TrainingStep:
     """Builds model, optimizer and training step, with new weights; logs sizes.
 
     Args:
@@ -72,7 +44,7 @@ def build_training(
       preferred_micro_batch: With --micro_batch_size=auto, the size to use if
         it fits; 0 for none.
     """
-    strategy, precision = devices.strategy, devices.precision
+    strategy = devices.strategy
     keras.utils.set_random_seed(config.seed)
     if config.remat:
         remat.keep_recomputation(len(strategy.extended.worker_devices))
@@ -81,7 +53,7 @@ def build_training(
             bert_config,
             fuse=devices.fuse,
             remat=config.remat,
-            dtype=precision.policy,
+            dtype=devices.precision.policy,
         )
         variables = bert_model.named_variables(model)
         optimizer = _build_optimizer(config, variables)
@@ -100,18 +72,15 @@ def build_training(
         config.remat,
     )
     plan = _plan(config, devices, sizes, preferred_micro_batch)
-    training_step = TrainingStep(
+    return TrainingStep(
         strategy,
         model,
         losses.PretrainingObjective(config.use_next_sentence),
         optimizer,
         plan,
-        precision.needs_loss_scale,
+        devices.precision.needs_loss_scale,
         Compilation(config.xla, devices.kind),
         MemoryWatch(sizes, plan),
-    )
-    return TrainingSetup(
-        strategy, model, variables, optimizer, plan, training_step
     )
 
 

@@ -177,6 +177,7 @@ class PretrainingObjective:
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    variables: Mapping[str, keras.Variable] = {}
 
     def __init__(self, use_next_sentence: bool = True):
         self._use_next_sentence = use_next_sentence
@@ -233,7 +234,6 @@ class TaskObjective:
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)
     metrics = ("loss",)
-    # By name; an objective may have weights of its own, this one has none.
     variables: Mapping[str, keras.Variable] = {}
 
     def __init__(self, task: Task):

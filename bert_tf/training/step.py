@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -36,11 +37,14 @@ class Objective(Protocol):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
+      variables: Name to variable: trained and kept in checkpoints, but not part
+        of the model.
     """
 
     inputs: tuple[str, ...]
     sums: tuple[str, ...]
     metrics: tuple[str, ...]
+    variables: Mapping[str, keras.Variable]
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the rows with targets added, computed without gradients."""
@@ -128,6 +132,10 @@ class TrainingStep:
       memory_watch: Logs the memory of the steps, if given.
 
     Attributes:
+      model: The model.
+      objective: The loss to minimize.
+      optimizer: The optimizer.
+      plan: How a step is split.
       loss_scale: The `LossScale`, or None.
       compiled: A description of what XLA compiled; empty before the first step.
     """
@@ -144,10 +152,10 @@ class TrainingStep:
         memory_watch: MemoryWatch | None = None,
     ):
         self._strategy = strategy
-        self._model = model
-        self._objective = objective
-        self._optimizer = optimizer
-        self._plan = plan
+        self.model = model
+        self.objective = objective
+        self.optimizer = optimizer
+        self.plan = plan
         self._variables = optimizer.trained_variables
         self._compilation = compilation or Compilation()
         self._compilation.check(len(strategy.extended.worker_devices))
@@ -164,7 +172,7 @@ class TrainingStep:
     @property
     def global_step(self) -> int:
         """The number of steps done."""
-        return int(self._optimizer.iterations.numpy())
+        return int(self.optimizer.iterations.numpy())
 
     def run(
         self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int
@@ -231,12 +239,12 @@ class TrainingStep:
     def _run_step(self, batch):
         """Runs one step, in cross-replica context."""
         strategy = self._strategy
-        count = self._add_up(strategy.run(self._objective.count, (batch,)))
+        count = self._add_up(strategy.run(self.objective.count, (batch,)))
         gradients, sums = strategy.run(
             self._compute, (batch, count, self._scale())
         )
         sums = {name: self._add_up(value) for name, value in sums.items()}
-        metrics = self._objective.normalize(sums, count)
+        metrics = self.objective.normalize(sums, count)
         gradients = strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.SUM,
             [
@@ -261,10 +269,10 @@ class TrainingStep:
 
     def _replica_gradients(self, rows, count, scale):
         """Returns gradients and sums of a replica's rows, [R, ...]."""
-        parts = self._plan.num_micro_batches
+        parts = self.plan.num_micro_batches
         if parts == 1:
             return self._gradients(rows, count, scale)
-        size = self._plan.micro_batch_size
+        size = self.plan.micro_batch_size
 
         def add_part(index, so_far):
             part = {
@@ -284,15 +292,15 @@ class TrainingStep:
 
     def _zeros(self):
         gradients = [tf.zeros(v.shape, v.dtype) for v in self._variables]
-        return gradients, dict.fromkeys(self._objective.sums, tf.constant(0.0))
+        return gradients, dict.fromkeys(self.objective.sums, tf.constant(0.0))
 
     def _gradients(self, rows, count, scale):
         """Returns gradients and sums of some rows, in replica context."""
-        objective = self._objective
+        objective = self.objective
         weights = [variable.value for variable in self._variables]
         rows = objective.add_targets(rows)
         with tf.GradientTape() as tape:
-            outputs = self._model(
+            outputs = self.model(
                 {name: rows[name] for name in objective.inputs},
                 training=True,
                 dropout_seeds=rows["dropout_seeds"],
@@ -304,7 +312,7 @@ class TrainingStep:
 
     def _apply(self, gradients, loss):
         """Clips and applies gradients; returns is_finite and more metrics."""
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
         scale = self._scale()
         norm = self._global_norm(gradients) / scale

@@ -1,5 +1,6 @@
 """Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
 
+import abc
 import dataclasses
 import io
 import os
@@ -8,18 +9,25 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.distribute.coordinator import Coordinator
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.modeling import bert as bert_model
 from bert_tf.training import metrics as training_metrics
+from bert_tf.training import resume as resume_checks
+from bert_tf.training import state as training_state
 from bert_tf.training.checkpoints import AsyncCheckpoints
+from bert_tf.training.checkpoints import Checkpoint
+from bert_tf.training.checkpoints import CheckpointStore
+from bert_tf.training.checkpoints import State
 from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
 
@@ -95,43 +103,134 @@ class Pacer:
         return seconds
 
 
-class Trainer:
-    """Trains until the last step.
+class Trainer(abc.ABC):
+    """Trains a model until the last step, from its last checkpoint if any.
 
-    All workers train; only the chief logs and writes.
+    All workers train; only the chief logs and writes. Subclasses are
+    pretraining, and trials of fine-tuning and distillation. Call
+    `restore_or_initialize` first.
 
     Args:
-      training_step: Runs the steps.
-      config: Length and intervals of the run.
-      output_dir: The folder for metrics and dumped batches.
-      checkpoints: Writes checkpoints.
-      coordinator: Synchronizes the workers.
+      output_dir: The folder for checkpoints, metrics and dumped batches.
+      keep_checkpoint_max: The number of checkpoints to keep.
+      devices: The devices to compute on.
       preemption: Tells whether to stop early.
     """
 
+    identity: Mapping[str, Any]
+    training_step: TrainingStep
+    variables: Mapping[str, keras.Variable]
+    checkpoints: AsyncCheckpoints
+    _config: TrainerConfig
+
     def __init__(
         self,
-        training_step: TrainingStep,
-        config: TrainerConfig,
         output_dir: str,
-        checkpoints: AsyncCheckpoints,
-        coordinator: Coordinator,
+        keep_checkpoint_max: int,
+        devices: Devices,
         preemption: Preemption,
-    ):
-        self._training_step = training_step
-        self._config = config
-        self._output_dir = output_dir
-        self._checkpoints = checkpoints
-        self._coordinator = coordinator
+    ) -> None:
+        self.output_dir = output_dir
+        self.devices = devices
+        self.coordinator = devices.coordinator
+        self.store = CheckpointStore(
+            output_dir, keep_checkpoint_max, self.coordinator.is_chief
+        )
         self._preemption = preemption
         self._log: training_metrics.MetricsLog | None = None
-        self._logged_step = training_step.global_step
+        self._logged_step = 0
         self._compiles = True
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
 
-    def train(
+    @abc.abstractmethod
+    def identify(self) -> Mapping[str, Any]:
+        """Returns the JSON values that `check_resume` compares."""
+
+    @abc.abstractmethod
+    def check_resume(self, checkpoint: Checkpoint | None) -> None:
+        """Raises `UserError` if workers or checkpoint belong to another run."""
+
+    @abc.abstractmethod
+    def build(
+        self, checkpoint: Checkpoint | None
+    ) -> tuple[TrainingStep, TrainerConfig]:
+        """Builds model, optimizer and step, with initial weights."""
+
+    @abc.abstractmethod
+    def metadata(self) -> dict[str, Any]:
+        """Returns the JSON values that a checkpoint stores."""
+
+    def restore_or_initialize(self) -> None:
+        """Builds the model and restores the last checkpoint, if there is one.
+
+        Raises:
+          UserError: If the checkpoint belongs to another run.
+        """
+        self.identity = self.identify()
+        checkpoint = self.store.restore_latest()
+        self.check_resume(checkpoint)
+        self.checkpoints = AsyncCheckpoints(
+            self.store, self._read_state, checkpoint and checkpoint.step
+        )
+        self.training_step, self._config = self.build(checkpoint)
+        self.variables = bert_model.named_variables(self.model) | dict(
+            self.training_step.objective.variables
+        )
+        if checkpoint is not None:
+            self.restore(checkpoint)
+        self._logged_step = self.step
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restores weights, slots, step and loss scale."""
+        training_state.assign(
+            self.variables,
+            self.training_step.optimizer,
+            checkpoint.tensors,
+            checkpoint.prefix,
+        )
+        if self.training_step.loss_scale is not None:
+            self.training_step.loss_scale.restore(checkpoint.metadata)
+
+    def _read_state(self) -> State:
+        metadata = self.metadata()
+        if self.training_step.loss_scale is not None:
+            metadata |= self.training_step.loss_scale.state()
+        tensors = training_state.snapshot(
+            self.variables, self.training_step.optimizer
+        )
+        return tensors, metadata
+
+    def log_devices(self, checkpoint: Checkpoint) -> None:
+        """Logs the devices that differ from those of the checkpoint."""
+        resume_checks.log_devices(
+            checkpoint.metadata.get("devices", {}),
+            resume_checks.describe_devices(self.devices),
+            checkpoint.step,
+        )
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return self.training_step.global_step
+
+    @property
+    def last_step(self) -> int:
+        """The step to stop at."""
+        return self._config.last_step
+
+    @property
+    def model(self) -> keras.Model:
+        """The model in its current state."""
+        return self.training_step.model
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Returns the weights of the model by canonical name."""
+        variables = bert_model.named_variables(self.model)
+        return {name: v.numpy() for name, v in variables.items()}
+
+    def run_steps(
         self,
         iterator,
         read_batch: Callable[[int], Mapping[str, np.ndarray]],
@@ -150,33 +249,32 @@ class Trainer:
             written.
           NotFiniteError: If a loss or gradient is not finite.
         """
-        end = self._config.last_step if stop_at is None else stop_at
+        end = self.last_step if stop_at is None else stop_at
         self._open_log()
         try:
             with self._preemption.deferred():
                 self._run_until(end, iterator, read_batch)
         finally:
-            with self._coordinator.finishing():
-                self._checkpoints.wait()
+            with self.coordinator.finishing():
+                self.checkpoints.wait()
         self._close_log()
 
     def _run_until(
         self, end: int, iterator, read_batch: Callable[[int], Any]
     ) -> None:
         """Calls the graph until the step `end` is done."""
-        config = self._config
-        step = self._training_step.global_step
+        config, step = self._config, self.step
         pacer = Pacer(end, (config.metrics_every, config.save_every))
         with progress.bar(
             config.last_step,
             config.description,
             "step",
             initial=step,
-            hidden=not self._coordinator.is_chief,
+            hidden=not self.coordinator.is_chief,
         ) as bar:
             while True:
                 # All workers must call the graph with the same number of steps.
-                count, stop = self._coordinator.next_call(
+                count, stop = self.coordinator.next_call(
                     pacer.next_call(step), self._preemption.requested
                 )
                 if stop:
@@ -184,7 +282,7 @@ class Trainer:
                 if not count:
                     return
                 pacer.start()
-                is_finite, metrics = self._training_step.run(iterator, count)
+                is_finite, metrics = self.training_step.run(iterator, count)
                 seconds = pacer.stop(count)
                 if not is_finite:
                     self._give_up(metrics, read_batch)
@@ -196,14 +294,14 @@ class Trainer:
                 if step == 1 or step % config.metrics_every == 0:
                     self._write_metrics(step, metrics)
                 if step % config.save_every == 0 or step == config.last_step:
-                    self._checkpoints.save(step)
+                    self.checkpoints.save(step)
 
     def _stop(self, step: int) -> None:
         """Writes a checkpoint and ends the run."""
-        if self._checkpoints.step != step:
-            self._checkpoints.save(step)
+        if self.checkpoints.step != step:
+            self.checkpoints.save(step)
         # No worker exits before the chief has written the checkpoint.
-        written = self._coordinator.from_chief(self._checkpoints.wait())
+        written = self.coordinator.from_chief(self.checkpoints.wait())
         self._close_log()
         if not written:
             raise UserError(
@@ -216,24 +314,18 @@ class Trainer:
             "Rerun the same command to resume."
         )
 
-    def is_saved(self) -> bool:
-        """Waits, and returns whether the last checkpoint due was written."""
-        return self._checkpoints.wait()
-
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
         """Writes other TensorBoard summaries at the current step."""
         self._open_log()
         if self._log is not None:
             self._attempt(
-                lambda: self._log.write_summaries(
-                    group, self._training_step.global_step, values
-                )
+                lambda: self._log.write_summaries(group, self.step, values)
             )
         self._close_log()
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a metrics line and logs the throughput."""
-        if not self._coordinator.is_chief:
+        if not self.coordinator.is_chief:
             return
         steps_per_second = self._steps / self._seconds
         self._seconds, self._steps = 0.0, 0
@@ -263,10 +355,10 @@ class Trainer:
     def _open_log(self) -> None:
         def open_log() -> None:
             self._log = training_metrics.MetricsLog(
-                self._output_dir, self._logged_step
+                self.output_dir, self._logged_step
             )
 
-        if self._log is None and self._coordinator.is_chief:
+        if self._log is None and self.coordinator.is_chief:
             self._attempt(open_log)
 
     def _close_log(self) -> None:
@@ -292,11 +384,9 @@ class Trainer:
         self, metrics: Mapping[str, Any], read_batch: Callable[[int], Any]
     ) -> None:
         """Dumps the batch of a step that is not finite, and stops."""
-        step = self._training_step.global_step
-        path = os.path.join(
-            self._output_dir, f"not_finite_batch_{step + 1}.npz"
-        )
-        if self._coordinator.is_chief:
+        step = self.step
+        path = os.path.join(self.output_dir, f"not_finite_batch_{step + 1}.npz")
+        if self.coordinator.is_chief:
             contents = io.BytesIO()
             np.savez(contents, **read_batch(step))
             if not self._attempt(
@@ -304,7 +394,7 @@ class Trainer:
             ):
                 path = "no file, as the disk is full"
         self._close_log()
-        self._coordinator.barrier("a step that is not finite")
+        self.coordinator.barrier("a step that is not finite")
         raise NotFiniteError(
             f"Step {step + 1} is not finite (loss {metrics['loss']}, gradient "
             f"norm {metrics['grad_norm']}), so training stops. Its batch is in "

@@ -18,6 +18,7 @@ from bert_tf.distribute import batches as batches_lib  # noqa: E402
 from bert_tf.distribute import devices as device_setup  # noqa: E402
 from bert_tf.errors import UserError  # noqa: E402
 from bert_tf.flags.pretrain import PretrainConfig  # noqa: E402
+from bert_tf.modeling import bert as bert_model  # noqa: E402
 from bert_tf.pretraining import setup as training_setup  # noqa: E402
 from bert_tf.training import memory  # noqa: E402
 from bert_tf.training import memory_watch  # noqa: E402
@@ -89,11 +90,12 @@ def main(
         type_vocab_size=2,
     )
     devices = device_setup.prepare(config)
-    setup = training_setup.build_training(config, bert_config, devices)
+    step = training_setup.build_training(config, bert_config, devices)
+    variables = bert_model.named_variables(step.model)
     sizes = memory_watch.sizes_of(
         devices,
         bert_config,
-        sum(v.value.shape.num_elements() for v in setup.variables.values()),
+        sum(v.value.shape.num_elements() for v in variables.values()),
         max_seq_length,
         _PREDICTIONS,
         config.remat,
@@ -102,7 +104,7 @@ def main(
         _rows(batch_size, max_seq_length, vocab_size)
     ).repeat()
     iterator = batches_lib.distribute_batches(
-        setup.strategy, dataset, setup.plan
+        devices.strategy, dataset, step.plan
     )
     if limit:
         with open("/proc/self/statm", encoding="utf-8") as file:
@@ -110,16 +112,16 @@ def main(
         resource.setrlimit(resource.RLIMIT_AS, (used + limit,) * 2)
     meter = memory.PeakMeter(sizes.kind, sizes.held)
     try:
-        _, metrics = setup.training_step.run(iterator, num_steps)
+        _, metrics = step.run(iterator, num_steps)
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
     # Before the weights are read, which takes as much memory again.
     peak = meter.peak()
-    weights = training_state.read(setup.variables, setup.optimizer)
+    weights = training_state.read(variables, step.optimizer)
     numbers = {
         "estimated": sizes.estimate().total(
-            setup.plan.micro_batch_size, setup.plan.num_micro_batches
+            step.plan.micro_batch_size, step.plan.num_micro_batches
         ),
         "peak": peak,
         "held": sizes.held,

@@ -8,16 +8,16 @@ from bert_tf.pretraining import run as pretraining
 
 
 def main(config: PretrainConfig) -> None:
-    train = pretraining._PretrainingRun.train_and_evaluate
+    train = pretraining._PretrainingTrainer.train_and_evaluate
 
-    def train_and_save(run):
-        train(run)
+    def train_and_save(trainer):
+        train(trainer)
         np.savez(
             f"{config.output_dir}.worker{config.task_index}.npz",
-            **{n: v.numpy() for n, v in run._setup.variables.items()},
+            **{n: v.numpy() for n, v in trainer.variables.items()},
         )
 
-    pretraining._PretrainingRun.train_and_evaluate = train_and_save
+    pretraining._PretrainingTrainer.train_and_evaluate = train_and_save
     pretraining.train_and_evaluate(config)
 
 
