@@ -20,7 +20,6 @@ from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distillation.objective import Weights
 from bert_tf.distillation.task import MixedFeatures
-from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment as experiments
@@ -29,13 +28,14 @@ from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.inference import load
 from bert_tf.io import files
 from bert_tf.tasks import registry
-from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.training import preemption as preemptible
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
@@ -53,11 +53,8 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     Raises:
       UserError: For errors that the user can fix.
     """
-    with Preemption() as preemption:
-        # Workers must find each other before anything is computed.
-        devices = device_setup.prepare(config)
-        with devices.together():
-            return _run_on(devices, preemption, config)
+    with preemptible.prepare(config) as (devices, preemption):
+        return _run_on(devices, preemption, config)
 
 
 def _run_on(
@@ -110,8 +107,8 @@ def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
     )
 
 
-class Teacher:
-    """A fine-tuned model that students learn from; see `ObjectiveSource`.
+class Teacher(ObjectiveSource):
+    """A fine-tuned model that students learn from, in addition to labels.
 
     Args:
       config: The flags.
@@ -129,10 +126,10 @@ class Teacher:
         reader: SplitReader,
         devices: Devices,
     ) -> None:
+        super().__init__(reader)
         self._config = config
         self._stored = stored
         self._task = task
-        self._reader = reader
         self._devices = devices
         self._metrics: dict[str, Metrics] = {}
         self._features: tuple[int, Features] | None = None
@@ -175,16 +172,15 @@ class Teacher:
         return {"Teacher": rows}
 
     def read(self) -> tuple[int, Features]:
-        """Returns the number of training examples, and their rows."""
         if self._features is None:
             self._features = self._read()
         return self._features
 
     def _read(self) -> tuple[int, Features]:
-        examples, features = self._reader.read(TRAIN)
+        num_labeled, features = super().read()
         path = self._config.unlabeled_file
         if path is None:
-            return len(examples), features
+            return num_labeled, features
         unlabeled_examples = list(self._reader.task.read_inputs(path))
         if not unlabeled_examples:
             raise UserError(f"--unlabeled_file={path} has no rows.")
@@ -198,12 +194,11 @@ class Teacher:
             len(unlabeled),
         )
         return (
-            len(examples) + len(unlabeled_examples),
+            num_labeled + len(unlabeled_examples),
             MixedFeatures(features, unlabeled),
         )
 
     def build_objective(self, model: keras.Model) -> DistillationObjective:
-        """Returns the objective that a student minimizes."""
         config = self._config
         mine, theirs = model.bert_config, self._stored.config
         with self._devices.strategy.scope():

@@ -15,19 +15,59 @@ from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning.evaluate import Evaluator
+from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
-from bert_tf.finetuning.objective_source import LabelSource
-from bert_tf.finetuning.objective_source import ObjectiveSource
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
+from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
+from bert_tf.training.step import Objective
 
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
+
+
+class ObjectiveSource:
+    """Training data and objective of all trials: the labels of a task.
+
+    A subclass, as of distillation, adds a teacher.
+
+    Args:
+      reader: The data of the task.
+
+    Attributes:
+      identity: JSON values that must not change when a trial resumes.
+      model_arguments: Arguments for the constructor of the trained model, in
+        addition to the task's.
+      card: Headings of the model card and their rows.
+    """
+
+    identity: Mapping[str, Any] = {}
+    model_arguments: Mapping[str, Any] = {}
+    card: Mapping[str, Mapping[str, Any]] = {}
+
+    def __init__(self, reader: SplitReader) -> None:
+        self._reader = reader
+
+    def read(self) -> tuple[int, Features]:
+        """Returns the number of training examples, and their rows."""
+        examples, features = self._reader.read(TRAIN)
+        return len(examples), features
+
+    def build_objective(self, model: keras.Model) -> Objective:
+        """Returns the objective that a model minimizes."""
+        del model
+        return TaskObjective(self._reader.task)
+
+    def compare(self, split: str) -> Metrics:
+        """Returns reference metrics to report beside the model's on a split."""
+        del split
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +141,7 @@ def prepare(
         reader=reader,
         devices=devices,
         data_hashes=data_hashes,
-        objective_source=LabelSource(reader),
+        objective_source=ObjectiveSource(reader),
         preemption=preemption,
     )
 

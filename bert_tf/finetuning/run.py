@@ -15,7 +15,6 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
-from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.finetuning import evaluate as task_evaluation
@@ -34,6 +33,7 @@ from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
 from bert_tf.training import learning_curves
 from bert_tf.training import output as training_output
+from bert_tf.training import preemption as preemptible
 from bert_tf.training.preemption import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
@@ -56,11 +56,8 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
       Preempted: If the process was asked to stop; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
-    with Preemption() as preemption:
-        # Workers must find each other before anything is computed.
-        devices = device_setup.prepare(config)
-        with devices.together():
-            return run_on(devices, preemption, config, build_task)
+    with preemptible.prepare(config) as (devices, preemption):
+        return run_on(devices, preemption, config, build_task)
 
 
 def run_on(

@@ -10,7 +10,6 @@ from absl import logging
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import fields_affecting
-from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
@@ -25,6 +24,7 @@ from bert_tf.tasks.squad import triviaqa
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task import DEV
+from bert_tf.training import preemption as preemptible
 from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
@@ -71,15 +71,13 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
     config = _choose_scoring(config)
     if config.ensemble_nbest_files:
         return _combine(config)
-    with Preemption() as preemption:
-        # Once for both trainings: workers can connect only once.
-        devices = device_setup.prepare(config)
-        with devices.together():
-            if config.triviaqa_file:
-                config = _train_on_triviaqa(config, devices, preemption)
-            return finetuning.run_on(
-                devices, preemption, config, squad_flags.build_task
-            )
+    # Once for both trainings: workers can connect only once.
+    with preemptible.prepare(config) as (devices, preemption):
+        if config.triviaqa_file:
+            config = _train_on_triviaqa(config, devices, preemption)
+        return finetuning.run_on(
+            devices, preemption, config, squad_flags.build_task
+        )
 
 
 def _choose_scoring(config: SquadConfig) -> SquadConfig:

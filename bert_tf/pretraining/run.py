@@ -13,7 +13,6 @@ from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records.repair import Budget
-from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.pretrain import PretrainConfig
@@ -28,6 +27,7 @@ from bert_tf.pretraining.data import PretrainingData
 from bert_tf.pretraining.reader import TrainingReader
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
+from bert_tf.training import preemption as preemptible
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import state as training_state
 from bert_tf.training.checkpoints import Checkpoint
@@ -47,13 +47,10 @@ def train_and_evaluate(config: PretrainConfig) -> None:
       UserError: For errors that the user can fix.
     """
     keras_backend.require_tensorflow()
-    with Preemption() as preemption:
-        # Workers must connect before TensorFlow computes anything.
-        devices = device_setup.prepare(config)
-        with devices.together():
-            trainer = _PretrainingTrainer(config, devices, preemption)
-            trainer.restore_or_initialize()
-            trainer.train_and_evaluate()
+    with preemptible.prepare(config) as (devices, preemption):
+        trainer = _PretrainingTrainer(config, devices, preemption)
+        trainer.restore_or_initialize()
+        trainer.train_and_evaluate()
 
 
 class _PretrainingTrainer(Trainer):

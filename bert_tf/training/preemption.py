@@ -5,7 +5,10 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute.devices import Devices
 from bert_tf.errors import Preempted
+from bert_tf.flags.devices import DeviceConfig
 
 
 class Preemption:
@@ -55,6 +58,16 @@ class Preemption:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if not self._is_deferred:
             raise _stopped()
+
+
+@contextlib.contextmanager
+def prepare(config: DeviceConfig) -> Iterator[tuple[Devices, Preemption]]:
+    """Prepares the devices of a run, and handles SIGTERM in the block."""
+    with Preemption() as preemption:
+        # Workers must connect before TensorFlow computes anything.
+        devices = device_setup.prepare(config)
+        with devices.together():
+            yield devices, preemption
 
 
 def _stopped() -> Preempted:
