@@ -5,22 +5,28 @@ A.3 of the paper, write to runs/<name>/, and the best of them on dev is copied
 to --output_dir.
 """
 
+import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.finetuning import evaluate as task_evaluation
 from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import grid_search
-from bert_tf.finetuning import output as finetuning_output
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
@@ -143,7 +149,7 @@ def _train_and_evaluate(
         stored_results = task_evaluation.read_results(
             output_dir, trial.chosen_step
         )
-        stored_task = finetuning_output.read(output_dir).task
+        stored_task = _read_model(output_dir).task
     # All workers predict with the same threshold.
     stored_task = coordinator.from_chief(stored_task)
     if not task.splits(DEV):  # Otherwise dev selects the threshold again.
@@ -168,7 +174,7 @@ def _train_and_evaluate(
             learning_curves.draw_finetuning,
             f"Fine-tuning for {task.name}",
         )
-        finetuning_output.write(
+        _write_model(
             experiment,
             trial_config,
             task,
@@ -184,7 +190,7 @@ def _evaluate_finished_trial(
     experiment: Experiment, trial_config: TrialConfig, output_dir: str
 ) -> dict[str, Metrics]:
     """Evaluates a finished trial on splits that it was not evaluated on."""
-    stored = finetuning_output.read(output_dir)
+    stored = _read_model(output_dir)
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True
     )
@@ -194,11 +200,11 @@ def _evaluate_finished_trial(
         experiment, experiment.task, model, step, output_dir, stored_results
     )
     if experiment.devices.coordinator.is_chief:
-        finetuning_output.write(
+        _write_model(
             experiment,
             trial_config,
             task,
-            {name: stored.weights[name] for name in stored.weights},
+            dict(stored.weights),
             step,
             stored_results | results,
             output_dir,
@@ -226,7 +232,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     )
     if tuned != task and experiment.devices.coordinator.is_chief:
         if is_own:
-            finetuning_output.rewrite_task(stored, task, tuned, output_dir)
+            _rewrite_task(stored, task, tuned, output_dir)
         else:
             logging.warning(
                 "The threshold selected on dev is not stored in %s, which is "
@@ -285,3 +291,80 @@ def _evaluate(
                 output_dir, global_step, dict(stored_results) | results
             )
     return task, results
+
+
+def _read_model(output_dir: str) -> StoredModel:
+    """Returns the model of a finished trial."""
+    return formats.read(os.path.join(output_dir, model_directory.MODEL_FOLDER))
+
+
+def _write_model(
+    experiment: Experiment,
+    trial_config: TrialConfig,
+    task: Task,
+    weights: Mapping[str, np.ndarray],
+    step: int,
+    results: Mapping[str, Metrics],
+    output_dir: str,
+) -> None:
+    """Writes the model directory of a trial.
+
+    Args:
+      experiment: Everything that the trials share.
+      trial_config: The trial's own settings.
+      task: The task with the threshold selected on dev.
+      weights: Canonical name to value.
+      step: Steps the model was trained for.
+      results: Split to metrics.
+      output_dir: The trial's folder.
+    """
+    stored = experiment.stored
+    task_json = {"kind": task.kind} | task.to_json()
+    task_json |= {"global_step": step, "results": dict(results)}
+    flags = dataclasses.asdict(experiment.config) | dataclasses.asdict(
+        trial_config
+    )
+    card = model_card.build(
+        f"A BERT for {task.name}",
+        f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
+        {
+            "Data": dict(task.files),
+            "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Metrics": {
+                f"{split} {name}": value
+                for split, metrics in results.items()
+                for name, value in metrics.items()
+            },
+        }
+        | dict(experiment.objective_source.card),
+        "python run/predict.py --model_dir=. --input_file=... "
+        "--output_file=...",
+    )
+    training_output.write_model_directory(
+        output_dir,
+        stored.config,
+        weights,
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        task_json,
+        card,
+    )
+
+
+def _rewrite_task(
+    stored: StoredModel, task: Task, tuned: Task, output_dir: str
+) -> None:
+    """Rewrites the model of `output_dir` with the selected threshold."""
+    before, now = task.to_json(), tuned.to_json()
+    changes = {name: x for name, x in now.items() if x != before[name]}
+    card = os.path.join(stored.path, model_directory.README_FILE)
+    training_output.write_model_directory(
+        output_dir,
+        stored.config,
+        dict(stored.weights),
+        stored.vocabulary,
+        stored.tokenizer_settings,
+        {**stored.task, **changes},
+        files.read_bytes(card).decode(),
+    )
+    logging.info("The model's task.json now has %s.", changes)

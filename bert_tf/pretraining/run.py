@@ -1,5 +1,6 @@
 """Pretraining, from the flags to the model directory."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from absl import logging
 
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -20,7 +22,6 @@ from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import data as pretraining_input
 from bert_tf.pretraining import evaluate as pretraining_evaluation
-from bert_tf.pretraining import output as pretraining_output
 from bert_tf.pretraining import reader as pretraining_reader
 from bert_tf.pretraining import setup as training_setup
 from bert_tf.pretraining.data import PretrainingData
@@ -233,27 +234,52 @@ class _PretrainingTrainer(Trainer):
             config.output_dir, step
         ):
             return
-        pretraining_output.write_model(
-            config,
+        text = data.text
+        training_output.write_model_directory(
+            config.output_dir,
             data.bert_config,
             self.weights(),
-            step,
-            data.text,
-            pretraining_output.build_card(
-                config,
-                step,
-                data.record_files,
-                data.manifest,
-                results,
-                self._describe_devices(),
-            ),
+            text.vocabulary if text else None,
+            text.tokenizer_settings() if text else None,
+            {
+                "kind": "pretraining",
+                "max_seq_length": config.max_seq_length,
+                "max_predictions_per_seq": config.max_predictions_per_seq,
+                "use_next_sentence": config.use_next_sentence,
+                "global_step": step,
+            },
+            self._build_card(results or {}),
+        )
+
+    def _build_card(self, results: Mapping[str, float]) -> str:
+        """Returns the text of the model card."""
+        manifest = self._data.manifest
+        data: dict[str, Any] = {
+            "record files": ", ".join(self._data.record_files)
+        }
+        if manifest:
+            data["manifest"] = manifest.source
+            data["documents"] = manifest.num_documents
+        flags = dataclasses.asdict(self._flags)
+        return model_card.build(
+            "A pretrained BERT",
+            "A BERT with its pretraining heads, trained for "
+            f"{self.step} steps with run/pretrain.py of bert_tf.",
+            {
+                "Training data": data,
+                "Flags": {k: v for k, v in flags.items() if v is not None},
+                "Devices of the last steps": self._describe_devices(),
+                "Metrics": dict(results),
+            },
+            "python run/fill_mask.py --model_dir=. "
+            '--text="The [MASK] is here."',
         )
 
     def _train(self) -> None:
         config, data = self._flags, self._data
         self.store.clean()
         if self.coordinator.is_chief:
-            pretraining_output.describe_checkpoints(
+            training_output.describe_checkpoints(
                 config.output_dir, data.bert_config, data.vocabulary
             )
         source = pretraining_input.build_input(

@@ -13,8 +13,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import model_directory
+from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import learning_curves
 from bert_tf.training import metrics as training_metrics
 
@@ -40,6 +42,47 @@ def write_model_directory(output_dir: str, *contents: Any) -> None:
     with writing("The trained model", path):
         model_directory.write(path, *contents)
     logging.info("The model is in %s.", path)
+
+
+def describe_checkpoints(
+    output_dir: str, bert_config: BertConfig, vocabulary: Vocabulary | None
+) -> None:
+    """Writes bert_config.json and vocab.txt next to the checkpoints.
+
+    With them the output directory can be read and converted like the
+    original's. Existing files stay; if a file cannot be written, an error is
+    logged.
+    """
+    texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
+    if vocabulary is not None:
+        texts[model_directory.VOCAB_FILE] = vocabulary.to_text()
+    for name, text in texts.items():
+        path = os.path.join(output_dir, name)
+        try:
+            if not tf.io.gfile.exists(path):
+                files.write_text(path, text)
+            elif not _has_contents(path, text):
+                logging.warning(
+                    "%s exists already and differs from what this run would "
+                    "have written; compare it with the model card before "
+                    "converting the checkpoints.",
+                    path,
+                )
+        except _WRITE_ERRORS as error:
+            logging.error("%s could not be written: %s", path, error)
+
+
+def _has_contents(path: str, text: str) -> bool:
+    """Returns whether a file has these contents, in any JSON formatting."""
+    existing = files.read_bytes(path)
+    if existing == text.encode():
+        return True
+    try:
+        return BertConfig.from_json(existing.decode(), path) == (
+            BertConfig.from_json(text, path)
+        )
+    except (UserError, UnicodeDecodeError):
+        return False
 
 
 def model_is_written(output_dir: str, step: int) -> bool:
