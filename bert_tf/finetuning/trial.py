@@ -28,13 +28,13 @@ from bert_tf.modeling import remat
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
-from bert_tf.training import memory_watch
+from bert_tf.training import memory
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import xla
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
-from bert_tf.training.memory_watch import MemoryWatch
+from bert_tf.training.memory import MemoryWatch
 from bert_tf.training.step import Objective
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.trainer import Trainer
@@ -196,7 +196,7 @@ class Trial(Trainer):
             )
         )
         row_shapes = self._input.row_shapes()
-        sizes = memory_watch.sizes_of(
+        sizes = memory.sizes_of(
             devices,
             bert_config,
             model.count_params(),

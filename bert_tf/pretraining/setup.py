@@ -13,10 +13,9 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import remat
 from bert_tf.training import losses
 from bert_tf.training import memory
-from bert_tf.training import memory_watch
 from bert_tf.training import optimizer as optimizers
-from bert_tf.training.memory_watch import MemoryWatch
-from bert_tf.training.memory_watch import StepSizes
+from bert_tf.training.memory import MemoryWatch
+from bert_tf.training.memory import StepSizes
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 
@@ -63,7 +62,7 @@ def build_training(
         f"{num_weights:,}",
         _ACTIVATION_NAMES.get(bert_config.hidden_act, bert_config.hidden_act),
     )
-    sizes = memory_watch.sizes_of(
+    sizes = memory.sizes_of(
         devices,
         bert_config,
         num_weights,

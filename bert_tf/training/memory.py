@@ -1,4 +1,4 @@
-"""Estimates the memory of a training step; measures free and peak memory.
+"""Estimates and measures training memory; explains out-of-memory errors.
 
 The estimate counts the tensors that the backward pass needs, and adds a
 measured constant for the runtime; docs/results.md compares it with measured
@@ -8,32 +8,39 @@ Shapes:
   B: examples computed at once.
   S: sequence length.
   P: predictions per sequence.
-  H: hidden size.
-  I: intermediate size.
-  N: attention heads.
-  V: vocabulary size.
 """
 
 import contextlib
 import dataclasses
 import os
+import pathlib
+import re
 import resource
 import shutil
 import subprocess
+from collections.abc import Iterator
 
+import psutil
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.config import BertConfig
+from bert_tf.distribute import precision as precisions
+from bert_tf.distribute.batches import StepPlan
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import UserError
+from bert_tf.training import losses
+from bert_tf.training import xla
 
 # The usable share of free memory; the rest is for the input pipeline, gaps of
 # the allocator and other programs.
 _USABLE_SHARE = 0.8
 # float32: the weight and the optimizer's two slots, which are always allocated;
 # and the gradient.
-HELD_BYTES = 4 * 3
+_HELD_BYTES = 4 * 3
 _GRADIENT_BYTES = 4
 # The logits without and with the bias, their softmax and gradient.
-LOGITS_COPIES = 4
+_LOGITS_COPIES = 4
 # The memory of a device that is not tensors: programs, threads, gaps between
 # tensors; and the compiler's memory if XLA compiles the whole step.
 _RUNTIME_BYTES = 270_000_000
@@ -47,6 +54,14 @@ _CGROUP_LIMITS = (
 )
 # With more tokens at once a CPU gets no faster, but needs more memory.
 _CPU_TOKENS_AT_ONCE = 4096
+
+# Steps after which the peak is logged.
+_FIRST_STEPS = 10
+
+_ACTIVATION_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# Errors of allocators; TensorFlow raises the same class for a full disk.
+_OUT_OF_MEMORY = re.compile("oom when allocating|out of memory", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +84,7 @@ class MemoryEstimate:
     num_devices: int = 1
 
     def total(self, micro_batch_size: int, num_micro_batches: int = 1) -> int:
-        """Returns the bytes of a step.
-
-        Args:
-          micro_batch_size: Examples that a device computes at once.
-          num_micro_batches: Micro-batches of a step.
-        """
+        """Returns the bytes of a step."""
         device = self.fixed + self.per_example * micro_batch_size + self.runtime
         if num_micro_batches > 1 or self.num_devices > 1:
             device += self.summed
@@ -101,12 +111,7 @@ class MemoryEstimate:
 
 
 def largest_useful_micro_batch(device: str, max_seq_length: int) -> int | None:
-    """Returns the examples that keep a device busy; None means no limit.
-
-    Args:
-      device: "CPU", "GPU" or "TPU".
-      max_seq_length: S.
-    """
+    """Returns the examples that keep a device busy; None means no limit."""
     if device != "CPU":
         return None
     return max(1, _CPU_TOKENS_AT_ONCE // max_seq_length)
@@ -121,7 +126,7 @@ def estimate(
     remat: bool = False,
     compiles_step: bool = False,
     num_devices: int = 1,
-    logits_copies: int = LOGITS_COPIES,
+    logits_copies: int = _LOGITS_COPIES,
 ) -> MemoryEstimate:
     """Estimates the memory of a training step.
 
@@ -130,8 +135,7 @@ def estimate(
       num_weights: The number of parameters.
       max_seq_length: S.
       max_predictions_per_seq: P.
-      activation_bytes: Bytes of a number in the encoder: 4, or 2 in half
-        precision.
+      activation_bytes: 4, or 2 in half precision.
       remat: Whether layers are recomputed in the backward pass.
       compiles_step: Whether XLA compiles the whole step.
       num_devices: Devices that share the memory.
@@ -152,12 +156,211 @@ def estimate(
     # layer that is being recomputed.
     transient = (rows + squares) * activation_bytes * (2 if remat else 1)
     return MemoryEstimate(
-        fixed=num_weights * (HELD_BYTES + _GRADIENT_BYTES),
+        fixed=num_weights * (_HELD_BYTES + _GRADIENT_BYTES),
         per_example=layers + logits + transient,
         summed=num_weights * _GRADIENT_BYTES,
         runtime=_RUNTIME_BYTES + (_STEP_COMPILER_BYTES if compiles_step else 0),
         num_devices=num_devices,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSizes:
+    """The settings that determine the memory of a step, but the micro-batch.
+
+    Attributes:
+      config: The model configuration.
+      num_weights: The number of parameters.
+      max_seq_length: Tokens of an example, all choices together.
+      max_predictions_per_seq: Masked tokens of an example, if any.
+      precision: "float32", "bfloat16" or "float16".
+      kind: "CPU", "GPU" or "TPU".
+      num_devices: Devices of this process.
+      remat: `--remat`.
+      compiles_step: Whether XLA compiles the whole step.
+    """
+
+    config: BertConfig
+    num_weights: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    precision: str
+    kind: str
+    num_devices: int
+    remat: bool
+    compiles_step: bool
+
+    @property
+    def sharing(self) -> int:
+        """Devices that share one memory."""
+        return self.num_devices if self.kind == "CPU" else 1
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights and slots where devices share one memory."""
+        return _HELD_BYTES * self.num_weights * self.sharing
+
+    @property
+    def saving(self) -> int:
+        """Bytes that writing a checkpoint takes while training continues."""
+        # Accelerators copy the values to the memory of their host.
+        is_shared = self.kind == "CPU"
+        return _HELD_BYTES * self.num_weights if is_shared else 0
+
+    def estimate(self) -> MemoryEstimate:
+        """Estimates the memory of a step."""
+        return estimate(
+            self.config,
+            self.num_weights,
+            self.max_seq_length,
+            self.max_predictions_per_seq,
+            _ACTIVATION_BYTES[self.precision],
+            remat=self.remat,
+            compiles_step=self.compiles_step,
+            num_devices=self.sharing,
+            logits_copies=self._logits_copies(),
+        )
+
+    def _logits_copies(self) -> int:
+        if not losses.overwrites_logits():
+            return _LOGITS_COPIES
+        # The gradient in half precision, and its transpose.
+        return 2 if self.precision == "bfloat16" else 1
+
+    def available(self) -> int | None:
+        """Returns the bytes for a step, weights and slots included."""
+        free = available_bytes(self.kind)
+        return None if free is None else free + self.held
+
+
+def sizes_of(
+    devices: Devices,
+    config: BertConfig,
+    num_weights: int,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    remat: bool,
+) -> StepSizes:
+    """Returns the `StepSizes` on the devices of a run."""
+    return StepSizes(
+        config,
+        num_weights,
+        max_seq_length,
+        max_predictions_per_seq,
+        devices.precision.name,
+        devices.kind,
+        len(devices.strategy.extended.worker_devices),
+        remat,
+        xla.choose(devices.xla, devices.kind) == xla.STEP,
+    )
+
+
+class MemoryWatch:
+    """Logs the estimated memory before training and the peak after 10 steps.
+
+    Create it after model and optimizer are built.
+
+    Args:
+      sizes: The settings that determine the memory.
+      plan: How a step is split.
+    """
+
+    def __init__(self, sizes: StepSizes, plan: StepPlan) -> None:
+        self._sizes = sizes
+        self._plan = plan
+        self._estimated = self._total(sizes, plan.micro_batch_size)
+        self._available = sizes.available()
+        self._meter: PeakMeter | None = None
+        self._steps_left = _FIRST_STEPS
+        logging.info(
+            "Memory of a step: about %s with %d sequences at once on a "
+            "device, %d times; %s more while a checkpoint is written; "
+            "available: %s.",
+            _gigabytes(self._estimated),
+            plan.micro_batch_size,
+            plan.num_micro_batches,
+            _gigabytes(sizes.saving),
+            "unknown"
+            if self._available is None
+            else _gigabytes(self._available),
+        )
+        needed = self._estimated + sizes.saving
+        if self._available is not None and needed > self._available:
+            logging.warning("It does not fit; %s", self._advice())
+
+    def before_step(self) -> None:
+        """Starts the measurement before the first step."""
+        if self._meter is None:
+            self._meter = PeakMeter(self._sizes.kind, self._sizes.held)
+
+    def after_steps(self, count: int) -> None:
+        """Logs the peak once, after the first steps."""
+        if self._steps_left <= 0 or self._meter is None:
+            return
+        self._steps_left -= count
+        peak = self._meter.peak()
+        if self._steps_left <= 0 and peak is not None:
+            logging.info(
+                "Memory: %s at most; estimated %s.",
+                _gigabytes(peak),
+                _gigabytes(self._estimated),
+            )
+
+    def explain(self, error: Exception) -> UserError | None:
+        """Returns the error to raise if memory is exhausted, else None."""
+        text = str(error)
+        match = _OUT_OF_MEMORY.search(text)
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            if match is None:
+                return None
+        elif not isinstance(error, MemoryError):
+            return None
+        start = match.start() if match else 0
+        reason = text[start:].strip().split("\n")[0].strip().rstrip(".")
+        free = self._sizes.available()
+        available = "" if free is None else f", {_gigabytes(free)} available"
+        return UserError(
+            f"Out of memory ({reason or 'no memory left'}): a step of "
+            f"{self._plan.micro_batch_size} sequences at once on a device was "
+            f"estimated to take {_gigabytes(self._estimated)}{available}; "
+            f"{self._advice()}"
+        )
+
+    def _total(self, sizes: StepSizes, micro_batch_size: int) -> int:
+        parts = -(-self._plan.per_replica // micro_batch_size)
+        return sizes.estimate().total(micro_batch_size, parts)
+
+    def _advice(self) -> str:
+        """Returns flags that save memory, each with the estimate for it."""
+        options = [
+            f"{flag} ({_gigabytes(total)})"
+            for flag, total in self._options()
+            if total < self._estimated
+        ]
+        if not options:
+            return "only a smaller model or shorter sequences need less."
+        return f"to reduce it: {', '.join(options)}."
+
+    def _options(self) -> Iterator[tuple[str, int]]:
+        sizes, size = self._sizes, self._plan.micro_batch_size
+        if size > 1:
+            smaller = size // 2
+            if self._available is not None:
+                smaller = sizes.estimate().largest_micro_batch(
+                    smaller, self._available
+                )
+            yield f"--micro_batch_size={smaller}", self._total(sizes, smaller)
+        if not sizes.remat:
+            other = dataclasses.replace(sizes, remat=True)
+            yield "--remat", self._total(other, size)
+        half = precisions.resolve("bfloat16", sizes.kind).name
+        if sizes.precision == "float32" and half == "bfloat16":
+            other = dataclasses.replace(sizes, precision=half)
+            yield "--mixed_precision=bfloat16", self._total(other, size)
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:.1f} GB"
 
 
 def available_bytes(device_type: str) -> int | None:
@@ -171,26 +374,21 @@ def available_bytes(device_type: str) -> int | None:
     return _free_ram_bytes() if device_type == "CPU" else None
 
 
-def _free_ram_bytes() -> int | None:
-    free = []
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    free.append(int(line.split()[1]) * 1024)
-    except OSError:
-        return None
+def _free_ram_bytes() -> int:
+    free = [psutil.virtual_memory().available]
     for limit_file, usage_file in _CGROUP_LIMITS:
         try:
-            limit, usage = _read_number(limit_file), _read_number(usage_file)
+            limit, usage = (
+                int(pathlib.Path(path).read_text())
+                for path in (limit_file, usage_file)
+            )
         except (OSError, ValueError):
             continue  # No limit ("max"), or another version of cgroups.
         free.append(limit - usage + _reclaimable(usage_file))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _read_status("VmSize")
-    if limit != resource.RLIM_INFINITY and used is not None:
-        free.append(limit - used)  # `ulimit -v`.
-    return max(min(free), 0) if free else None
+    if limit != resource.RLIM_INFINITY:  # `ulimit -v`.
+        free.append(limit - psutil.Process().memory_info().vms)
+    return max(min(free), 0)
 
 
 def _reclaimable(usage_file: str) -> int:
@@ -204,11 +402,6 @@ def _reclaimable(usage_file: str) -> int:
     # In version 1 of cgroups the total includes the groups below.
     name = "total_inactive_file"
     return int(values.get(name, values.get("inactive_file", 0)))
-
-
-def _read_number(path: str) -> int:
-    with open(path, encoding="utf-8") as file:
-        return int(file.read())
 
 
 def _free_gpu_bytes() -> int | None:

@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.training import optimizer as optimizers
-from bert_tf.training.memory_watch import MemoryWatch
+from bert_tf.training.memory import MemoryWatch
 from bert_tf.training.xla import Compilation
 
 _STEP_METRICS = ("learning_rate", "grad_norm")

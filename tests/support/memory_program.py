@@ -21,7 +21,6 @@ from bert_tf.flags.pretrain import PretrainConfig  # noqa: E402
 from bert_tf.modeling import bert as bert_model  # noqa: E402
 from bert_tf.pretraining import setup as training_setup  # noqa: E402
 from bert_tf.training import memory  # noqa: E402
-from bert_tf.training import memory_watch  # noqa: E402
 from bert_tf.training import state as training_state  # noqa: E402
 
 _PREDICTIONS = 20
@@ -92,7 +91,7 @@ def main(
     devices = device_setup.prepare(config)
     step = training_setup.build_training(config, bert_config, devices)
     variables = bert_model.named_variables(step.model)
-    sizes = memory_watch.sizes_of(
+    sizes = memory.sizes_of(
         devices,
         bert_config,
         sum(v.value.shape.num_elements() for v in variables.values()),
