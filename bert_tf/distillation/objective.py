@@ -125,12 +125,7 @@ class LayerPairs:
     def attention(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the attention of layers, pairs of <float>[B, ..., N, S, S].
-
-        Args:
-          student: The student's outputs, with attention.
-          teacher: The teacher's outputs, likewise.
-        """
+        """Returns pairs of attention, <float>[B, ..., N, S, S], by layer."""
         theirs = self._choose(teacher["attention_probs"])
         return list(zip(student["attention_probs"], theirs, strict=True))
 
@@ -153,10 +148,7 @@ class DistillationObjective:
     reported.
 
     Args:
-      task: The task.
       teacher: Returns the teacher's outputs for the model's inputs.
-      weights: The weights of the parts.
-      layer_pairs: The pairs of layers to compare.
 
     Attributes:
       variables: Name to variable: trained weights outside the model.
@@ -300,11 +292,6 @@ def soft_target_losses(
     as at T = 1. This is the Kullback-Leibler divergence: their cross entropy
     minus the teacher's entropy, which no gradient depends on. So 0 means that
     the student equals its teacher.
-
-    Args:
-      student: The student's logits.
-      teacher: The teacher's logits.
-      temperature: T.
 
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis: a

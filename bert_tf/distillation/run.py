@@ -108,15 +108,7 @@ def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
 
 
 class Teacher(ObjectiveSource):
-    """A fine-tuned model that students learn from, in addition to labels.
-
-    Args:
-      config: The flags.
-      stored: The teacher's model.
-      task: The teacher's task, with the student's files.
-      reader: The student's data.
-      devices: The devices to compute on.
-    """
+    """A fine-tuned model that students learn from, in addition to labels."""
 
     def __init__(
         self,

@@ -58,11 +58,6 @@ def choose_layers(
     By default g(m) = m x N / M, rounded up: every second, third, ... layer
     (Jiao et al., 2020, section 4.1), ending with the teacher's last layer.
 
-    Args:
-      config: The flags.
-      num_layers: M, layers of the student.
-      num_teacher_layers: N, layers of the teacher.
-
     Raises:
       UserError: If --teacher_layers does not fit these numbers.
     """

@@ -36,10 +36,6 @@ _FINE_TUNED = {
 def with_files(task: Task, config: DistillConfig) -> Task:
     """Returns the teacher's task with the files of the flags.
 
-    Args:
-      task: The teacher's task, from `registry.from_stored`.
-      config: The flags.
-
     Raises:
       UserError: If a file is missing, or the task has no data of a kind.
     """
@@ -81,12 +77,7 @@ def _columns(task: Task, config: DistillConfig) -> dict[str, Any]:
 
 
 def of_student(task: Task, config: DistillConfig) -> Task:
-    """Returns the student's task, with the head that the flags describe.
-
-    Args:
-      task: The teacher's task, with the student's files.
-      config: The flags.
-    """
+    """Returns the student's task, with the head that the flags describe."""
     changes: dict[str, Any] = {"head": config.head}
     if hasattr(task, "head_dropout_prob"):
         changes["head_dropout_prob"] = config.head_dropout_prob
@@ -145,7 +136,6 @@ class MixedFeatures:
     """Rows with labels, followed by rows without labels.
 
     Args:
-      labeled: Rows with labels.
       unlabeled: Rows without labels. Their features are a subset of those of
         the labeled rows.
     """

@@ -16,10 +16,8 @@ class DevSelection:
     """Schedules the evaluations of a trial on dev and selects the best one.
 
     Args:
-      config: The flags.
       task: Its metric selects the best evaluation.
       steps_per_epoch: May be fractional.
-      last_step: The last step of the trial.
 
     Attributes:
       evaluations: The evaluations so far, in order.
@@ -43,11 +41,7 @@ class DevSelection:
         self.evaluations = list(evaluations)
 
     def next_stop(self, done: int) -> int:
-        """Returns the step of the next evaluation, or the last step.
-
-        Args:
-          done: The number of finished steps.
-        """
+        """Returns the step of the next evaluation, or the last step."""
         if not self._config.selects_evaluation:
             return self._last_step
         number = int(done / self._every) + 1

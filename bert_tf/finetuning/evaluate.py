@@ -34,9 +34,6 @@ class Evaluated:
 
     Attributes:
       task: The task, with the selected threshold if one was requested.
-      split: The split.
-      examples: The examples of the split.
-      predictions: One for each example.
       metrics: The task's metrics and `loss`; empty without labels.
     """
 
@@ -48,12 +45,7 @@ class Evaluated:
 
 
 class SplitReader:
-    """Reads and featurizes each split once, for all trials.
-
-    Args:
-      task: The task.
-      tokenizer: The model's tokenizer.
-    """
+    """Reads and featurizes each split once, for all trials."""
 
     def __init__(self, task: Task, tokenizer: BertTokenizer) -> None:
         self.task = task
@@ -89,12 +81,8 @@ class Evaluator:
     """Evaluates one model on any number of splits.
 
     Args:
-      model: The model.
-      reader: The splits.
       batch_size: Rows per batch.
       num_length_buckets: See `predict.allowed_lengths`.
-      strategy: The strategy that the model was built with.
-      show_progress: Whether to show a progress bar.
     """
 
     def __init__(
@@ -118,10 +106,7 @@ class Evaluator:
     ) -> Evaluated:
         """Predicts a split and, if it has labels, scores it.
 
-        Args:
-          split: The split.
-          task: The reader's task, with or without a threshold.
-          select_threshold: Whether to select its threshold on this split.
+        `task` is the reader's task, with or without a threshold.
         """
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
@@ -195,11 +180,6 @@ def write_results(
     in the original. Metrics of other dev splits end with the rest of the
     split's name, as in eval_accuracy_mismatched; metrics of a test set begin
     with its name.
-
-    Args:
-      output_dir: The folder to write to.
-      global_step: Steps the model was trained for.
-      results: Split to metrics.
     """
     files.write_json(
         os.path.join(output_dir, RESULTS_FILE),

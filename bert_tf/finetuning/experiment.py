@@ -75,14 +75,8 @@ class Experiment:
     """Everything that the trials of one command share.
 
     Attributes:
-      config: The flags.
-      task: The task.
       stored: The model that trials start from, or the model to evaluate.
-      reader: The data.
-      devices: The devices to compute on.
       data_hashes: Split to SHA-256 of its file.
-      objective_source: The training data and the objective.
-      preemption: Tells whether to stop early.
     """
 
     config: FinetuneConfig
@@ -114,13 +108,6 @@ def prepare(
     preemption: Preemption,
 ) -> Experiment:
     """Returns an experiment that learns from labels, after checking its data.
-
-    Args:
-      config: The flags.
-      task: The task.
-      stored: The model that trials start from, or the model to evaluate.
-      devices: The devices to compute on.
-      preemption: Tells whether to stop early.
 
     Raises:
       UserError: If data is missing or malformed, or differs among workers.
@@ -208,11 +195,8 @@ def check_identity(
 ) -> None:
     """Checks that a trial has the settings that it was started with.
 
-    Args:
-      before: `trial_identity` when the trial started.
-      now: The current `trial_identity`.
-      where: The trial's folder.
-      config: The flags; --allow_changed_data only logs the changes.
+    `before` is the `trial_identity` when the trial in the folder `where`
+    started. With --allow_changed_data changes are only logged.
 
     Raises:
       UserError: If they differ, naming how.
@@ -253,12 +237,6 @@ def agree(
     data_hashes: Mapping[str, str],
 ) -> None:
     """Checks that all workers have the same flags, model and data.
-
-    Args:
-      coordinator: Compares values across workers.
-      config: The flags.
-      stored: The model that they start from.
-      data_hashes: The result of `hash_data`.
 
     Raises:
       UserError: If they differ, naming how.

@@ -44,8 +44,6 @@ class FinishedTrial:
     """A trial that has finished or failed permanently.
 
     Attributes:
-      trial_config: The trial's own settings.
-      folder: The trial's folder.
       results: Split to metrics.
       evaluated: The evaluated splits: split to the hash of its file.
       failure: Why there are no results, if a value was not finite.
@@ -71,13 +69,6 @@ def run_trials(
     finite does not stop the others: it would fail again in the same way.
 
     All workers run each trial together; the chief records the results.
-
-    Args:
-      experiment: Everything that the trials share.
-      trial_configs: The trials' own settings.
-      run_trial: Runs a trial in its folder; returns split to metrics.
-      evaluate_finished_trial: Evaluates a finished trial in its folder; returns
-        split to metrics.
 
     Returns:
       The results of the best trial.
@@ -273,11 +264,7 @@ def format_table(
 ) -> str:
     """Returns a table of trials, and mean and deviation over restarts.
 
-    Args:
-      finished: All trials; failed ones have no value.
-      best: The best trial; None if all have failed.
-      metric: The metric that selected it.
-      split: The dev set that selected it.
+    Failed trials have no value.
     """
     header = ("learning_rate", "batch", "epochs", "seed", metric, "")
     rows: list[tuple[str, ...]] = []

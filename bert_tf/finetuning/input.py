@@ -31,10 +31,6 @@ class FinetuneInput:
     """The training batches of a trial.
 
     Args:
-      features: The training data.
-      batch_size: B.
-      seed: The trial's seed.
-      num_steps: Steps of the trial.
       lengths: The lengths that batches may have, ascending.
       most_lengths: The maximum number of lengths to use where a program is
         compiled for each; 0 means all. The examples of a batch do not depend
@@ -97,13 +93,7 @@ class FinetuneInput:
     def dataset(
         self, step: int, first_row: int = 0, num_rows: int | None = None
     ) -> tf.data.Dataset:
-        """Returns endless batches with `dropout_seeds`.
-
-        Args:
-          step: The step of the first batch.
-          first_row: The first row to read of each batch.
-          num_rows: The number of rows to read; by default all.
-        """
+        """Returns endless batches with `dropout_seeds`."""
         end = self._batch_size if num_rows is None else first_row + num_rows
         rows = slice(first_row, end)
 

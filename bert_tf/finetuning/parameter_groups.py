@@ -75,13 +75,6 @@ def find_reached(
     """Returns for each variable whether the loss depends on it.
 
     Traces the graph of a step without running it.
-
-    Args:
-      strategy: The strategy that the model was built with.
-      model: The model.
-      objective: The objective to minimize.
-      variables: Name to variable.
-      batch: Any batch of the training data.
     """
     reached: dict[str, bool] = {}
 
@@ -107,12 +100,9 @@ def find_reached(
 def rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     """Returns the factor of a variable's learning rate (--layer_decay).
 
-    Args:
-      path: The path of the variable: the name of the model and a canonical
-        name.
-      num_layers: Layers of the encoder.
-      layer_decay: Factor from each layer to the one below it. Pooler and heads
-        learn at the full rate, the topmost layer at `layer_decay`.
+    `layer_decay` is the factor from each layer to the one below it. Pooler and
+    heads learn at the full rate, the topmost layer at `layer_decay`. `path` is
+    the name of the model and a canonical name.
     """
     _, _, name = path.partition("/")
     number = layer_number(name)

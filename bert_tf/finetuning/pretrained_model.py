@@ -226,10 +226,6 @@ def with_normalization(
 ) -> StoredModel:
     """Returns the model with the text normalization of --normalization.
 
-    Args:
-      stored: The model to start from, with a vocabulary.
-      config: The flags.
-
     Raises:
       UserError: If the model was trained with another normalization that cannot
         be undone, or the flag contradicts --do_lower_case.
@@ -287,15 +283,9 @@ def build_model(
 ) -> keras.Model:
     """Builds the model of a task with the weights of a stored one.
 
-    Args:
-      stored: The pretrained or fine-tuned model.
-      task: The task.
-      devices: The devices to build it on.
-      new_pooler: Whether to initialize the pooler randomly.
-      keep_head: Whether the model must have a head for the task. Otherwise it
-        gets a new head, unless it was trained for a task with the same labels,
-        in any order.
-      **kwargs: Further arguments of the model's constructor.
+    If the model has no head for the task, it gets a new one. It has one if it
+    was trained for a task with the same labels, in any order. With `keep_head`
+    it must have one. Other arguments are those of the model's constructor.
 
     Raises:
       UserError: If the model must have a head for the task and has none.

@@ -51,10 +51,6 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
 
     Every worker computes the same results; only the chief writes files.
 
-    Args:
-      config: The flags.
-      build_task: Builds the task.
-
     Returns:
       Split to metrics.
 
@@ -252,14 +248,6 @@ def _evaluate(
 ) -> tuple[Task, dict[str, Metrics]]:
     """Scores dev and predicts test as the flags request; the chief writes.
 
-    Args:
-      experiment: The experiment.
-      task: The task.
-      model: The model.
-      global_step: Steps the model was trained for.
-      output_dir: The folder for results and predictions.
-      stored_results: Earlier results of the model: split to metrics.
-
     Returns:
       The task with the threshold selected on dev, and split to metrics.
     """
@@ -307,17 +295,7 @@ def _write_model(
     results: Mapping[str, Metrics],
     output_dir: str,
 ) -> None:
-    """Writes the model directory of a trial.
-
-    Args:
-      experiment: Everything that the trials share.
-      trial_config: The trial's own settings.
-      task: The task with the threshold selected on dev.
-      weights: Canonical name to value.
-      step: Steps the model was trained for.
-      results: Split to metrics.
-      output_dir: The trial's folder.
-    """
+    """Writes the model directory of a trial."""
     stored = experiment.stored
     task_json = {"kind": task.kind} | task.to_json()
     task_json |= {"global_step": step, "results": dict(results)}

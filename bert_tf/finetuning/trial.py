@@ -48,13 +48,7 @@ _METRICS_LINES = 100
 
 
 class Trial(Trainer):
-    """One trial, which resumes from its last checkpoint.
-
-    Args:
-      experiment: Everything that the trials of the command share.
-      trial_config: The trial's own settings.
-      output_dir: The folder for checkpoints and metrics.
-    """
+    """One trial, which resumes from its last checkpoint."""
 
     def __init__(
         self, experiment: Experiment, trial_config: TrialConfig, output_dir: str

@@ -23,13 +23,7 @@ _UNKNOWN_ID = "The records hold a token id that a model with"
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """The vocabulary and tokenizer settings of the records.
-
-    Attributes:
-      vocabulary: The vocabulary.
-      lower_case: Whether the text was lower-cased.
-      strip_accents: Whether accents were stripped.
-    """
+    """The vocabulary and tokenizer settings of the records."""
 
     vocabulary: Vocabulary
     lower_case: bool
@@ -44,14 +38,7 @@ class TextSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
-    """The model configuration, records and vocabulary of a run.
-
-    Attributes:
-      bert_config: The model configuration.
-      record_files: The records to train on.
-      manifest: The manifest of the records, if there is one.
-      text: The vocabulary and tokenizer settings, if known.
-    """
+    """The model configuration, records and vocabulary of a run."""
 
     bert_config: BertConfig
     record_files: list[str]
@@ -129,11 +116,6 @@ def find_text_settings(
 ) -> TextSettings | None:
     """Finds the vocabulary and checks it against records and model.
 
-    Args:
-      config: The flags.
-      bert_config: The model configuration.
-      manifest: The manifest of the records, if there is one.
-
     Returns:
       The settings; None if neither a flag nor a manifest names a vocabulary.
 
@@ -191,11 +173,6 @@ def check_objectives(
 ) -> None:
     """Checks that the records fit the losses and masking of the flags.
 
-    Args:
-      config: The flags.
-      bert_config: The model configuration.
-      manifest: The manifest of the records, if there is one.
-
     Raises:
       UserError: If the records were created for another objective.
     """
@@ -239,13 +216,8 @@ def build_input(
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    Args:
-      config: The flags.
-      record_files: The records.
-      vocabulary: The vocabulary of the records, if known.
-      manifest: The manifest of the records, if there is one; dynamic masking
-        uses the masking flags in it.
-      is_chief: Whether to write the counts of records for later runs.
+    Dynamic masking uses the masking flags in the manifest. The chief writes the
+    counts of records for later runs.
 
     Raises:
       UserError: If the records do not have the length of the flags, or

@@ -37,14 +37,8 @@ def evaluate(
     that fill up the last batch, or the last replica's share of a batch, do not
     count. All workers get the same results.
 
-    Args:
-      model: A `BertForPretraining`.
-      dataset: The result of `PretrainingInput.evaluation_dataset`.
-      global_step: The number of steps the model was trained for.
-      max_eval_steps: Maximum number of batches; None means all.
-      strategy: The strategy of the model; by default the current one.
-      use_next_sentence: Whether to include the next-sentence loss.
-      show_progress: Whether to show a progress bar.
+    `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
+    all its batches count, and the strategy is the current one.
 
     Returns:
       `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, if the

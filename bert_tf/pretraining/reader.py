@@ -35,15 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class TrainingReader:
-    """Reads the batches of a run, starting at any step.
-
-    Args:
-      config: The flags.
-      source: The records.
-      devices: The devices of the run.
-      plan: How a step is split.
-      vocab_size: The vocabulary size of the model.
-    """
+    """Reads the batches of a run, starting at any step."""
 
     def __init__(
         self,
@@ -125,16 +117,9 @@ def leave_out_damaged(
 ) -> _Result:
     """Runs an action that reads records, and reruns it after each repair.
 
-    Args:
-      name: The action's name, unique within the process.
-      action: A function that continues where it stopped when called again.
-      source: The records that it reads.
-      devices: The devices of the run.
-      vocab_size: The vocabulary size of the model.
-      explain: Returns the error to raise for other causes, or None.
-
-    Returns:
-      The result of `action`.
+    The action continues where it stopped when it is called again; its name is
+    unique within the process. `explain` returns the error to raise for other
+    causes, or None.
 
     Raises:
       UserError: If a record cannot be read or used, and cannot be left out, or

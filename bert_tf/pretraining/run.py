@@ -220,12 +220,7 @@ class _PretrainingTrainer(Trainer):
     def _write_output(
         self, results: Mapping[str, float] | None, first_step: int
     ) -> None:
-        """Writes curves and model, unless the model of this step exists.
-
-        Args:
-          results: The results of the evaluation, if there was one.
-          first_step: Steps done by earlier processes.
-        """
+        """Writes curves and model, unless the model of this step exists."""
         config, data, step = self._flags, self._data, self.step
         training_output.draw_learning_curves(
             config.output_dir, [results] if results else []

@@ -36,12 +36,8 @@ def build_training(
 ) -> TrainingStep:
     """Builds model, optimizer and training step, with new weights; logs sizes.
 
-    Args:
-      config: The flags.
-      bert_config: The model configuration.
-      devices: The devices of the run.
-      preferred_micro_batch: With --micro_batch_size=auto, the size to use if
-        it fits; 0 for none.
+    With --micro_batch_size=auto, `preferred_micro_batch` is the size to use if
+    it fits; 0 for none.
     """
     strategy = devices.strategy
     keras.utils.set_random_seed(config.seed)

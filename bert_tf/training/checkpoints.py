@@ -74,8 +74,6 @@ class CheckpointStore:
     """The checkpoints in an output directory.
 
     Args:
-      folder: The output directory.
-      keep_max: The number of checkpoints to keep.
       writable: Whether this process may write there, or only reads.
     """
 
@@ -94,11 +92,6 @@ class CheckpointStore:
 
         If it cannot be written, for instance because the disk is full, an
         error is logged and the earlier checkpoints stay.
-
-        Args:
-          step: Steps done.
-          tensors: Name to value.
-          metadata: JSON values to store with the tensors.
 
         Returns:
           True if the checkpoint was written or is another worker's to write.
@@ -295,9 +288,6 @@ class AsyncCheckpoints:
 
         Waits until the checkpoint before it is written, so that there is never
         more than one copy of the state.
-
-        Args:
-          step: Steps done.
         """
         self._step = step
         if not self._store.writable:

@@ -49,11 +49,8 @@ def draw_pretraining(
 ) -> None:
     """Writes the learning curves of pretraining, atomically.
 
-    Args:
-      path: The PNG.
-      train: Lines of `train_metrics.jsonl`; each has a `step`.
-      evaluation: Results of evaluations; each has a `global_step`.
-      title: The title above the panels.
+    `train` holds lines of `train_metrics.jsonl`, each with a `step`;
+    `evaluation` holds results of evaluations, each with a `global_step`.
     """
     _draw(path, _PRETRAINING, train, evaluation, title)
 
@@ -66,12 +63,8 @@ def draw_finetuning(
     Values that were not measured have no panel; each metric of the task has
     one if it was measured more than once.
 
-    Args:
-      path: The PNG.
-      train: Lines of `train_metrics.jsonl`; each has a `step`.
-      evaluation: Results of evaluations: a `global_step`, an optional `loss`,
-        and the task's metrics.
-      title: The title above the panels.
+    `evaluation` holds a `global_step`, an optional `loss`, and the task's
+    metrics.
     """
     panels = [
         panel

@@ -96,11 +96,6 @@ def pretraining_sums(
 ) -> dict[str, tf.Tensor]:
     """Sums both losses of a batch.
 
-    Args:
-      outputs: The outputs of `BertForPretraining`.
-      batch: The pretraining features.
-      use_next_sentence: Whether to include the next-sentence loss.
-
     Returns:
       The results of `masked_lm_sums` and `next_sentence_sums`.
     """
@@ -119,11 +114,7 @@ def pretraining_sums(
 
 
 def pretraining_counts(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns <float32>[2]: the masked-LM weights and the examples of a batch.
-
-    Args:
-      batch: The pretraining features.
-    """
+    """Returns <float32>[2]: masked-LM weights and examples of a batch."""
     return tf.stack(
         [
             tf.reduce_sum(batch["masked_lm_weights"]),
@@ -170,11 +161,7 @@ def normalize(
 
 
 class PretrainingObjective:
-    """The `Objective` of pretraining: masked-LM and next-sentence loss.
-
-    Args:
-      use_next_sentence: Whether to include the next-sentence loss.
-    """
+    """The `Objective` of pretraining: masked-LM and next-sentence loss."""
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     variables: Mapping[str, keras.Variable] = {}
@@ -209,12 +196,7 @@ class PretrainingObjective:
 
 
 def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns `Task.loss_weights`, 0 for blank rows.
-
-    Args:
-      task: The task.
-      rows: The result of `Features.batch`.
-    """
+    """Returns `Task.loss_weights`, 0 for blank rows."""
     return weigh(task.loss_weights(rows), batches_lib.example_weights(rows))
 
 
@@ -225,11 +207,7 @@ def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 class TaskObjective:
-    """The `Objective` of a fine-tuning task.
-
-    Args:
-      task: A `tasks.task.Task`.
-    """
+    """The `Objective` of a fine-tuning task."""
 
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)

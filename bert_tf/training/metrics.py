@@ -21,7 +21,6 @@ class MetricsLog:
     A line is on disk when `write` returns, even if the process is killed.
 
     Args:
-      output_dir: The folder of the run.
       start_step: Steps done before. Lines of later steps, which a killed run
         may have written and which will be written again, are removed.
     """
@@ -38,9 +37,7 @@ class MetricsLog:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the metrics of a step.
 
-        Args:
-          step: The number of steps done.
-          values: Name to value; values that are not finite become null.
+        Values that are not finite become null.
         """
         line = {"step": step}
         for name, value in values.items():

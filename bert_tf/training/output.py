@@ -119,11 +119,8 @@ def draw_learning_curves(
 
     If the plot cannot be written, an error is logged.
 
-    Args:
-      output_dir: The folder of the run.
-      evaluations: Results of evaluations; each has a `global_step`.
-      draw: The function of `learning_curves` to call.
-      title: The title of the plot.
+    `draw` is a function of `learning_curves`; each evaluation has a
+    `global_step`.
     """
     metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
     try:

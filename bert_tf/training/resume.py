@@ -55,15 +55,7 @@ def describe(
     manifest: Manifest | None,
     vocabulary_hash: str | None,
 ) -> dict[str, Any]:
-    """Returns the identity of a run, which its checkpoints store; JSON values.
-
-    Args:
-      config: The flags.
-      bert_config: The model configuration, with the flags that override it.
-      record_files: The records to train on.
-      manifest: The manifest of the records, if there is one.
-      vocabulary_hash: Hash of the vocabulary, or None if it is unknown.
-    """
+    """Returns the identity of a run as JSON values, for its checkpoints."""
     return {
         "flags": dataclasses.asdict(config),
         "vocabulary_hash": vocabulary_hash,
@@ -83,9 +75,7 @@ def describe(
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
     """Describes the devices of a run for its checkpoints; JSON values.
 
-    Args:
-      devices: The devices of the run.
-      compiled: `TrainingStep.compiled`, once a step was run.
+    `compiled` is `TrainingStep.compiled`, once a step was run.
     """
     described = {
         "the strategy": type(devices.strategy).__name__,
@@ -99,13 +89,7 @@ def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
 def log_devices(
     before: Mapping[str, Any], now: Mapping[str, Any], step: int
 ) -> None:
-    """Logs the devices that differ from those of the checkpoint.
-
-    Args:
-      before: `describe_devices` of the checkpoint; empty if unknown.
-      now: `describe_devices` of this process.
-      step: The checkpoint's step.
-    """
+    """Logs the devices that differ from those of the checkpoint."""
     changes = [
         _change(name, before[name], value)
         for name, value in now.items()
@@ -145,13 +129,7 @@ def describe_for_workers(
     identity: Mapping[str, Any],
     checkpoint: Checkpoint | None,
 ) -> dict[str, Any]:
-    """Returns the values that all workers of a run must agree on; JSON values.
-
-    Args:
-      config: The flags.
-      identity: The result of `describe`.
-      checkpoint: The last checkpoint, if there is one.
-    """
+    """Returns the JSON values that all workers of a run must agree on."""
     last = "none" if checkpoint is None else checkpoint.describe()
     return (
         config.common_flags()
@@ -175,12 +153,7 @@ def check_continuation(
 ) -> None:
     """Compares a run with its checkpoint and logs the changes.
 
-    Args:
-      before: `describe` of the checkpoint's run; empty if another program
-        wrote the checkpoint.
-      now: `describe` of this process.
-      step: The checkpoint's step.
-      allow_changes: Whether --allow_changed_data is set.
+    `before` is empty if another program wrote the checkpoint.
 
     Raises:
       UserError: If settings changed that must not; it names all of them.
@@ -224,12 +197,6 @@ def check_model(
     """Compares the model of a checkpoint with the model to evaluate.
 
     Shapes alone would not reveal another activation or direction.
-
-    Args:
-      before: `describe` of the checkpoint's run; empty if another program
-        wrote the checkpoint.
-      now: `describe` of this process.
-      allow_changes: Whether --allow_changed_data is set.
 
     Raises:
       UserError: If settings differ that affect the scores; it names them.

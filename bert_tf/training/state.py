@@ -17,10 +17,6 @@ def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
 
     They do not change when training continues, and on a CPU nothing is copied:
     an update allocates new memory for a variable whose value is still in use.
-
-    Args:
-      model_variables: The result of `named_variables`.
-      optimizer: A built `BertOptimizer`.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
@@ -32,12 +28,7 @@ def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
 
 
 def read(model_variables, optimizer) -> dict[str, np.ndarray]:
-    """Returns the tensors of a checkpoint as NumPy copies.
-
-    Args:
-      model_variables: The result of `named_variables`.
-      optimizer: A built `BertOptimizer`.
-    """
+    """Returns the tensors of a checkpoint as NumPy copies."""
     tensors = snapshot(model_variables, optimizer)
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
@@ -50,11 +41,7 @@ def assign(
 ) -> None:
     """Restores all weights, slots and the step from a checkpoint.
 
-    Args:
-      model_variables: The result of `named_variables`.
-      optimizer: A built `BertOptimizer`.
-      tensors: The result of `read`.
-      source: The name of the checkpoint for messages.
+    `tensors` is the result of `read`; messages name the `source`.
 
     Raises:
       UserError: If a tensor is missing, unknown or of another shape; then
@@ -87,11 +74,7 @@ def assign_optimizer(
 
     Slots of weights that are not trained here are ignored and logged.
 
-    Args:
-      model_variables: The result of `named_variables`.
-      optimizer: A built `BertOptimizer`.
-      state: `StoredModel.optimizer_state`.
-      source: The name of the checkpoint for messages.
+    `state` is `StoredModel.optimizer_state`; messages name the `source`.
 
     Raises:
       UserError: If the state is empty or does not fit the trained weights;

@@ -122,10 +122,8 @@ class TrainingStep:
     Args:
       strategy: The strategy in whose scope model and optimizer were built.
       model: A model of `bert_tf.modeling`, with any head.
-      objective: The loss to minimize.
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
-      plan: How a step is split.
       scale_loss: Whether to scale the loss against underflow, for float16. A
         step whose gradient overflows then counts, but changes no weight.
       compilation: What XLA compiles; by default the chains of the model.
@@ -133,9 +131,7 @@ class TrainingStep:
 
     Attributes:
       model: The model.
-      objective: The loss to minimize.
       optimizer: The optimizer.
-      plan: How a step is split.
       loss_scale: The `LossScale`, or None.
       compiled: A description of what XLA compiled; empty before the first step.
     """
@@ -179,9 +175,7 @@ class TrainingStep:
     ) -> tuple[bool, dict[str, float]]:
         """Runs some steps in one call into the graph.
 
-        Args:
-          iterator: Yields each replica's rows of the batch of a step.
-          num_steps: The number of steps.
+        `iterator` yields each replica's rows of the batch of a step.
 
         Returns:
           True if loss and gradients were finite, and the metrics of the last

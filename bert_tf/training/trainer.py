@@ -39,9 +39,6 @@ class TrainerConfig:
     """Length, intervals and throughput units of a run.
 
     Attributes:
-      last_step: The step to stop at.
-      metrics_every: Steps between metrics lines.
-      save_every: Steps between checkpoints.
       examples_per_step: Examples of a step.
       tokens_per_example: Length of a sequence, with padding if all have the
         same padded length, else the mean without padding.
@@ -63,7 +60,6 @@ class Pacer:
     `seconds`, so that the progress bar moves.
 
     Args:
-      last_step: The step at which training ends.
       intervals: Numbers of steps whose multiples end a call.
       seconds: Maximum duration of a call.
     """
@@ -112,9 +108,6 @@ class Trainer(abc.ABC):
 
     Args:
       output_dir: The folder for checkpoints, metrics and dumped batches.
-      keep_checkpoint_max: The number of checkpoints to keep.
-      devices: The devices to compute on.
-      preemption: Tells whether to stop early.
     """
 
     identity: Mapping[str, Any]

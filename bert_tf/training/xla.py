@@ -57,13 +57,7 @@ def choose(flag: str, kind: str) -> str:
 
 
 def max_lengths(flag: str, kind: str, num_length_buckets: int) -> int:
-    """Returns the maximum number of lengths of batches; 0 means any number.
-
-    Args:
-      flag: `--xla`.
-      kind: "CPU", "GPU" or "TPU".
-      num_length_buckets: `--num_length_buckets`; 0 if not given.
-    """
+    """Returns the maximum number of lengths of batches; 0 means any number."""
     if num_length_buckets or choose(flag, kind) != STEP:
         return 0
     logging.info(
@@ -78,8 +72,6 @@ class Compilation:
     """Compiles the computations of a device in a step.
 
     Args:
-      flag: `--xla`.
-      kind: "CPU", "GPU" or "TPU".
       row_shapes: Feature to the shape of its rows, for each length that
         batches may have, in ascending order; by default all batches have one
         shape.
