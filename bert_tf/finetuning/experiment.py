@@ -25,8 +25,8 @@ from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.training.losses import TaskObjective
-from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import Objective
+from bert_tf.training.trainer import Preemption
 
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"

@@ -24,6 +24,7 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
+from bert_tf.tasks import result_tables
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.training import checkpoints
@@ -293,9 +294,9 @@ def format_table(
         for cell, values in (*groups.items(), (("all",) * 3, every))
     ]
     return (
-        _align([header, *rows])
+        result_tables.aligned([header, *rows], num_names=0)
         + "\nMean and standard deviation:\n"
-        + _align([header, *means])
+        + result_tables.aligned([header, *means], num_names=0)
     )
 
 
@@ -307,17 +308,6 @@ def _summarize(values: Sequence[float | None]) -> tuple[str, str, str]:
         f"{len(scores)}{of_total} {'run' if len(values) == 1 else 'runs'}",
         f"{statistics.mean(scores):.4f}" if scores else "-",
         f"+- {statistics.stdev(scores):.4f}" if len(scores) > 1 else "",
-    )
-
-
-def _align(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  ".join(
-            cell.rjust(width) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        + "\n"
-        for row in rows
     )
 
 

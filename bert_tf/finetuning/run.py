@@ -37,10 +37,9 @@ from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
-from bert_tf.training import learning_curves
 from bert_tf.training import output as training_output
-from bert_tf.training import preemption as preemptible
-from bert_tf.training.preemption import Preemption
+from bert_tf.training import trainer as trainers
+from bert_tf.training.trainer import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
@@ -58,7 +57,7 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
       Preempted: If the process was asked to stop; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
-    with preemptible.prepare(config) as (devices, preemption):
+    with trainers.prepare(config) as (devices, preemption):
         return run_on(devices, preemption, config, build_task)
 
 
@@ -167,7 +166,7 @@ def _train_and_evaluate(
         training_output.draw_learning_curves(
             output_dir,
             evaluations,
-            learning_curves.draw_finetuning,
+            training_output.draw_finetuning,
             f"Fine-tuning for {task.name}",
         )
         _write_model(

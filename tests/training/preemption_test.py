@@ -1,4 +1,4 @@
-"""Tests for bert_tf.training.preemption, and for runs that get SIGTERM."""
+"""Tests for trainer.Preemption, and for runs that get SIGTERM."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.training import checkpoints
-from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
+from bert_tf.training.trainer import Preemption
 from tests.support import killed_process
 from tests.support import pretrain_case
 from tests.support import tiny_pretraining

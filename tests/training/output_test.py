@@ -1,4 +1,4 @@
-"""Tests for bert_tf.training.learning_curves."""
+"""Tests for bert_tf.training.output."""
 
 import os
 from unittest import mock
@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.training import learning_curves
+from bert_tf.training import output as training_output
 
 
 def _rows(steps, step_name="step"):
@@ -53,7 +53,7 @@ def _evaluations(steps):
 
 class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
     def _draw(
-        self, train, evaluation=(), draw=learning_curves.draw_pretraining
+        self, train, evaluation=(), draw=training_output.draw_pretraining
     ):
         path = os.path.join(self.create_tempdir().full_path, "curves.png")
         draw(path, train, evaluation, "A run")
@@ -79,8 +79,8 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._draw(rows).shape, (700, 1300, 3))
 
     def _titles(self, train, evaluation):
-        with mock.patch.object(learning_curves, "_finish") as finish:
-            self._draw(train, evaluation, learning_curves.draw_finetuning)
+        with mock.patch.object(training_output, "_finish") as finish:
+            self._draw(train, evaluation, training_output.draw_finetuning)
         return [
             call.args[0].get_title(loc="left") for call in finish.mock_calls
         ]
@@ -116,7 +116,7 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._titles([], []), ["Loss"])
 
     def test_finetuning_has_the_size_of_its_panels(self):
-        draw = learning_curves.draw_finetuning
+        draw = training_output.draw_finetuning
         train = _finetuning_rows(range(1, 60))
         picture = self._draw(train, _evaluations([20, 59]), draw)
         self.assertEqual(picture.shape, (700, 1300, 3))
@@ -131,10 +131,10 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_moving_average(self):
         line = np.linspace(5, 1, 100)
-        smooth = learning_curves._moving_average(line, 10)
+        smooth = training_output._moving_average(line, 10)
         self.assertAllClose(smooth[:95], line[:95])
         noise = np.random.default_rng(0).normal(size=1000)
-        smooth = learning_curves._moving_average(noise, 50)
+        smooth = training_output._moving_average(noise, 50)
         self.assertLess(smooth[25:].std(), 0.3)
 
 
