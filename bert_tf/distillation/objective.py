@@ -133,7 +133,7 @@ class LayerPairs:
         return [layers[number - 1] for number in self._teacher_layers]
 
 
-class DistillationObjective:
+class DistillationObjective(label_losses.Objective):
     """The objective that a student minimizes.
 
     loss = (1 - soft) * label_loss + soft * soft_target_loss
@@ -190,7 +190,6 @@ class DistillationObjective:
         return rows | {_TEACHER: outputs}
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[parts], the denominators of the parts' means."""
         counts = {
             "label": lambda: self._label_weights(rows),
             "soft_target": lambda: self._soft_target_weights(rows),
@@ -202,11 +201,6 @@ class DistillationObjective:
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns the sum of each part, <float32>[] each.
-
-        They are `label_sum` and, for weights other than 0, `soft_target_sum`,
-        `hidden_sum` and `attention_sum`.
-        """
         compute = {
             "label": self._label_sum,
             "soft_target": self._soft_target_sum,
@@ -218,7 +212,6 @@ class DistillationObjective:
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns `loss` and the loss of each part, <float32>[] each."""
         values = {
             part: tf.math.divide_no_nan(sums[f"{part}_sum"], count[number])
             for number, part in enumerate(self._parts)

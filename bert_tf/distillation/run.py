@@ -228,8 +228,7 @@ class Teacher(ObjectiveSource):
                 self._reader,
                 self._config.eval_batch_size,
                 self._config.num_length_buckets,
-                self._devices.strategy,
-                self._devices.coordinator.is_chief,
+                self._devices,
             )
             evaluated = evaluator.evaluate(
                 split, self._task, select_threshold=True

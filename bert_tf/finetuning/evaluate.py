@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.distribute.devices import Devices
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.tasks import predict as task_prediction
@@ -91,14 +92,13 @@ class Evaluator:
         reader: SplitReader,
         batch_size: int,
         num_length_buckets: int,
-        strategy: tf.distribute.Strategy,
-        show_progress: bool = True,
+        devices: Devices,
     ) -> None:
         self._reader = reader
-        self._show_progress = show_progress
+        self._is_chief = devices.coordinator.is_chief
         self._num_length_buckets = num_length_buckets
         self._computer = task_prediction.OutputComputer(
-            model, reader.task, batch_size, strategy
+            model, reader.task, batch_size, devices.strategy
         )
 
     def evaluate(
@@ -114,7 +114,7 @@ class Evaluator:
         )
         doing = "predicting" if split.startswith(TEST) else "evaluating"
         with progress.bar(
-            len(features), doing, "row", hidden=not self._show_progress
+            len(features), doing, "row", hidden=not self._is_chief
         ) as bar:
             computed = self._computer.compute(features, lengths, bar.update)
 

@@ -24,8 +24,8 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
-from bert_tf.training.step import Objective
 from bert_tf.training.trainer import Preemption
 
 # Precedes the name of the flag that gives the model.
@@ -95,8 +95,7 @@ class Experiment:
             self.reader,
             batch_size,
             self.config.num_length_buckets,
-            self.devices.strategy,
-            self.devices.coordinator.is_chief,
+            self.devices,
         )
 
 

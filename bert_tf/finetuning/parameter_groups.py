@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.training.step import Objective
+from bert_tf.training.losses import Objective
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _EMBEDDINGS = "bert/embeddings/"

@@ -34,8 +34,8 @@ from bert_tf.training import resume as resume_checks
 from bert_tf.training import xla
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
+from bert_tf.training.losses import Objective
 from bert_tf.training.memory import MemoryWatch
-from bert_tf.training.step import Objective
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.trainer import TrainerConfig

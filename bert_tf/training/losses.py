@@ -11,6 +11,7 @@ Shapes:
   V: vocabulary size.
 """
 
+import abc
 from collections.abc import Mapping
 
 import keras
@@ -160,11 +161,52 @@ def normalize(
     return values
 
 
-class PretrainingObjective:
-    """The `Objective` of pretraining: masked-LM and next-sentence loss."""
+class Objective(abc.ABC):
+    """A loss as sums over rows, so that parts of a step can be added up.
+
+    Attributes:
+      inputs: Names of the features that the model reads.
+      sums: Names of the values that `compute_sums` returns.
+      metrics: Names of the values that `normalize` returns, `loss` included.
+      variables: Name to variable: trained and kept in checkpoints, but not part
+        of the model.
+    """
+
+    inputs: tuple[str, ...]
+    sums: tuple[str, ...]
+    metrics: tuple[str, ...]
+    variables: Mapping[str, keras.Variable] = {}
+
+    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the rows with targets added, computed without gradients."""
+        return rows
+
+    @abc.abstractmethod
+    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns <float32>[...], the divisors for the sums of these rows.
+
+        Blank rows (bert_tf/distribute/batches.py) do not count.
+        """
+
+    @abc.abstractmethod
+    def compute_sums(
+        self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the sums, <float32>[] each, from the outputs of the model."""
+
+    @abc.abstractmethod
+    def normalize(
+        self, sums: dict[str, tf.Tensor], count: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Divides sums of a part or the whole by the count of the whole."""
+
+
+class PretrainingObjective(Objective):
+    """Masked-LM loss and, by default, next-sentence loss."""
 
     inputs = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    variables: Mapping[str, keras.Variable] = {}
+    count = staticmethod(pretraining_counts)
+    normalize = staticmethod(normalize)
 
     def __init__(self, use_next_sentence: bool = True):
         self._use_next_sentence = use_next_sentence
@@ -174,25 +216,10 @@ class PretrainingObjective:
             self.sums += ("next_sentence_sum", "next_sentence_correct")
             self.metrics += ("next_sentence_loss", "next_sentence_accuracy")
 
-    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows unchanged, as they have labels."""
-        return rows
-
-    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Calls `pretraining_counts`."""
-        return pretraining_counts(rows)
-
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Calls `pretraining_sums`."""
         return pretraining_sums(outputs, rows, self._use_next_sentence)
-
-    def normalize(
-        self, sums: dict[str, tf.Tensor], count: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Calls the function `normalize`."""
-        return normalize(sums, count)
 
 
 def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -206,29 +233,22 @@ def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return weights * tf.reshape(rows, [-1] + [1] * (rank - 1))
 
 
-class TaskObjective:
-    """The `Objective` of a fine-tuning task."""
+class TaskObjective(Objective):
+    """The loss of a fine-tuning task."""
 
     inputs = ("input_ids", "input_mask", "segment_ids")
     sums = ("loss_sum",)
     metrics = ("loss",)
-    variables: Mapping[str, keras.Variable] = {}
 
     def __init__(self, task: Task):
         self._task = task
 
-    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows unchanged, as they have labels."""
-        return rows
-
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the weights of some rows, <float32>[]."""
         return tf.reduce_sum(loss_weights(self._task, rows))
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns `loss_sum` <float32>[], weighted."""
         losses = self._task.losses(outputs, rows)
         weights = loss_weights(self._task, rows)
         return {"loss_sum": tf.reduce_sum(losses * weights)}

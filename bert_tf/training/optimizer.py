@@ -206,12 +206,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
     Args:
       learning_rate: A number or a schedule of the updates done so far.
-      beta_1: See `UpdateRule`.
-      beta_2: See `UpdateRule`.
-      epsilon: See `UpdateRule`.
-      weight_decay_rate: See `UpdateRule`.
-      bias_correction: See `UpdateRule`.
-      trust_ratio: See `UpdateRule`.
+      beta_1 to trust_ratio: See `UpdateRule`.
       exclude_from_decay: Patterns of the names that are not decayed.
       global_clipnorm: Maximum global norm of the gradients, or None.
       name: The optimizer's name.
@@ -219,7 +214,6 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
     Attributes:
       rule: The `UpdateRule`.
-      exclude_from_decay: Patterns of the names that are not decayed.
       trained_variables: The variables that the optimizer was built with.
     """
 
@@ -281,11 +275,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return self._rules[self._get_variable_index(variable)]
 
     def set_rate_factors(self, factor_of: Callable[[str], float]) -> None:
-        """Sets the learning rate factor of each variable.
-
-        Args:
-          factor_of: Returns the factor of a variable, given its path.
-        """
+        """Sets the learning rate factor of each variable, given its path."""
         self._rate_factors = [
             factor_of(variable.path) for variable in self.trained_variables
         ]

@@ -13,14 +13,13 @@ Shapes:
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
-from typing import Protocol
 
-import keras
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.training import optimizer as optimizers
+from bert_tf.training.losses import Objective
 from bert_tf.training.memory import MemoryWatch
 from bert_tf.training.xla import Compilation
 
@@ -28,42 +27,6 @@ _STEP_METRICS = ("learning_rate", "grad_norm")
 
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
-
-
-class Objective(Protocol):
-    """A loss as sums over rows, so that parts of a step can be added up.
-
-    Attributes:
-      inputs: Names of the features that the model reads.
-      sums: Names of the values that `compute_sums` returns.
-      metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable: trained and kept in checkpoints, but not part
-        of the model.
-    """
-
-    inputs: tuple[str, ...]
-    sums: tuple[str, ...]
-    metrics: tuple[str, ...]
-    variables: Mapping[str, keras.Variable]
-
-    def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows with targets added, computed without gradients."""
-
-    def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[...], the divisors for the sums of these rows.
-
-        Blank rows (bert_tf/distribute/batches.py) do not count.
-        """
-
-    def compute_sums(
-        self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """Returns the sums, <float32>[] each, from the outputs of the model."""
-
-    def normalize(
-        self, sums: dict[str, tf.Tensor], count: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Divides sums of a part or the whole by the count of the whole."""
 
 
 class LossScale:
