@@ -48,7 +48,7 @@ def _build(config):
     bert_config = pretraining_input.read_model_config(config)
     training_step = training_setup.build_training(config, bert_config, devices)
     source = pretraining_input.build_input(
-        config, pretraining_input.find_records(config), None
+        config, pretraining_input.find_records(config), None, None
     )
 
     def read(first_row=0, num_rows=config.train_batch_size):

@@ -30,11 +30,7 @@ _LAYER_SHAPE = ("hidden_size", "num_attention_heads", "intermediate_size")
 
 
 def read(config: DistillConfig, teacher: StoredModel) -> StoredModel:
-    """Returns the student that training starts from.
-
-    Raises:
-      UserError: If the student does not fit the flags or the teacher.
-    """
+    """Returns the student that training starts from."""
     if config.has_student:
         student = pretrained_models.read(config)
         _check_text(student, teacher)
@@ -57,9 +53,6 @@ def choose_layers(
 
     By default g(m) = m x N / M, rounded up: every second, third, ... layer
     (Jiao et al., 2020, section 4.1), ending with the teacher's last layer.
-
-    Raises:
-      UserError: If --teacher_layers does not fit these numbers.
     """
     chosen = config.layers_of_flag()
     if chosen is None:

@@ -34,11 +34,7 @@ _FINE_TUNED = {
 
 
 def with_files(task: Task, config: DistillConfig) -> Task:
-    """Returns the teacher's task with the files of the flags.
-
-    Raises:
-      UserError: If a file is missing, or the task has no data of a kind.
-    """
+    """Returns the teacher's task with the files of the flags."""
     files: dict[str, str] = {}
     for kind in config.requested_splits():
         path = getattr(config, f"{kind}_file")

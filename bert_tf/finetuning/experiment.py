@@ -24,6 +24,7 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
+from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.trainer import Preemption
@@ -196,9 +197,6 @@ def check_identity(
 
     `before` is the `trial_identity` when the trial in the folder `where`
     started. With --allow_changed_data changes are only logged.
-
-    Raises:
-      UserError: If they differ, naming how.
     """
     if before is None:
         raise UserError(
@@ -207,7 +205,7 @@ def check_identity(
         )
     without_effect = fields_affecting(type(config), "place", "nothing")
     changes = [
-        _change(name, before.get(name), now.get(name))
+        resume_checks.change(name, before.get(name), now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
         # Earlier versions stored paths, too.
@@ -225,21 +223,13 @@ def check_identity(
         logging.warning("Changed in %s, as allowed: %s.", where, change)
 
 
-def _change(name: str, old: Any, new: Any) -> str:
-    return f"{name} was {old!r} and is {new!r} now"
-
-
 def agree(
     coordinator: Coordinator,
     config: FinetuneConfig,
     stored: StoredModel,
     data_hashes: Mapping[str, str],
 ) -> None:
-    """Checks that all workers have the same flags, model and data.
-
-    Raises:
-      UserError: If they differ, naming how.
-    """
+    """Checks that all workers have the same flags, model and data."""
     if coordinator.num_workers == 1:
         return  # Avoid hashing a large model.
     vocabulary = stored.vocabulary

@@ -70,12 +70,6 @@ def run_trials(
     finite does not stop the others: it would fail again in the same way.
 
     All workers run each trial together; the chief records the results.
-
-    Returns:
-      The results of the best trial.
-
-    Raises:
-      UserError: If all have failed.
     """
     kinds = experiment.config.requested_splits().keys() - {TRAIN}
     requested = {
@@ -193,11 +187,7 @@ def _folder(experiment: Experiment, trial_config: TrialConfig) -> str:
 def _read_finished(
     experiment: Experiment, trial_config: TrialConfig
 ) -> FinishedTrial | None:
-    """Returns a trial if it has finished or failed.
-
-    Raises:
-      UserError: If it had other settings.
-    """
+    """Returns a trial if it has finished or failed."""
     coordinator = experiment.devices.coordinator
     folder = _folder(experiment, trial_config)
     path = os.path.join(folder, _RUN_FILE)

@@ -151,11 +151,7 @@ def rows_per_step(
 def count_steps(
     num_rows: int, batch_size: int, trial_config: TrialConfig
 ) -> int:
-    """Returns the steps of a trial (run_classifier.py:843-845 of the original).
-
-    Raises:
-      UserError: If there is less than one step.
-    """
+    """Returns the steps of a trial (run_classifier.py:843-845)."""
     steps = int(num_rows / batch_size * trial_config.num_train_epochs)
     if not steps:
         raise UserError(

@@ -39,10 +39,6 @@ def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model of --pretrained_model_dir or of the original's flags.
 
     The result includes the flags that override the model's configuration.
-
-    Raises:
-      UserError: If there is no model, it has no vocabulary, or it cannot read
-        sequences of --max_seq_length.
     """
     if config.pretrained_model_dir:
         stored = formats.read(config.pretrained_model_dir)
@@ -57,9 +53,6 @@ def read_for_evaluation(config: FinetuneConfig) -> StoredModel:
 
     It is the trained model of --output_dir, unless --pretrained_model_dir names
     another one; else the model of the original's flags.
-
-    Raises:
-      UserError: If there is no model, or the flags contradict its training.
     """
     path = _trained_model_path(config)
     if not has_trained_model(config):
@@ -97,11 +90,7 @@ def _trained_model_path(config: FinetuneConfig) -> str:
 
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
-    """Returns a model with the flags that override its configuration.
-
-    Raises:
-      UserError: If the model does not fit the flags.
-    """
+    """Returns a model with the flags that override its configuration."""
     stored = dataclasses.replace(
         stored, config=_override(stored.config, config)
     )
@@ -137,11 +126,7 @@ def check_length(stored: StoredModel, config: FinetuneConfig) -> None:
 
 
 def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
-    """Applies --do_lower_case where the model's format does not store it.
-
-    Raises:
-      UserError: If the model contradicts the flag, or has no vocabulary.
-    """
+    """Applies --do_lower_case where the model's format does not store it."""
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"The model in {stored.path} has no vocabulary, so it cannot read "
@@ -224,12 +209,7 @@ def draw_weights(bert_config: BertConfig, seed: int) -> Tensors:
 def with_normalization(
     stored: StoredModel, config: FinetuneConfig
 ) -> StoredModel:
-    """Returns the model with the text normalization of --normalization.
-
-    Raises:
-      UserError: If the model was trained with another normalization that cannot
-        be undone, or the flag contradicts --do_lower_case.
-    """
+    """Returns the model with the text normalization of --normalization."""
     flag = config.normalization
     if flag in (None, stored.normalization):
         return stored
@@ -286,9 +266,6 @@ def build_model(
     If the model has no head for the task, it gets a new one. It has one if it
     was trained for a task with the same labels, in any order. With `keep_head`
     it must have one. Other arguments are those of the model's constructor.
-
-    Raises:
-      UserError: If the model must have a head for the task and has none.
     """
     new_parts = ["pooler"] if new_pooler else []
     if has_head_for(stored, task):

@@ -53,12 +53,6 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
     """Runs fine-tuning, prediction or an ensemble for run/finetune_squad.py.
 
     Predictions are also scored if the file has answers.
-
-    Returns:
-      Split to metrics.
-
-    Raises:
-      UserError: For errors that the user can fix.
     """
     if (
         config.null_score_diff_threshold is not None

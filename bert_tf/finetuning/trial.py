@@ -246,11 +246,7 @@ class Trial(Trainer):
         ]
 
     def train(self) -> None:
-        """Trains to the end; then the model has the selected weights.
-
-        Raises:
-          NotFiniteError: If a loss or gradient is not finite.
-        """
+        """Trains to the end; then the model has the selected weights."""
         self.store.clean()
         iterator = None
         evaluator = None

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -22,56 +24,37 @@ _UNKNOWN_ID = "The records hold a token id that a model with"
 
 
 @dataclasses.dataclass(frozen=True)
-class TextSettings:
-    """The vocabulary and tokenizer settings of the records."""
-
-    vocabulary: Vocabulary
-    lower_case: bool
-    strip_accents: bool | None
-
-    def tokenizer_settings(self) -> dict:
-        """Returns the tokenizer settings that a model directory stores."""
-        return stored_model.tokenizer_settings(
-            self.vocabulary, self.lower_case, self.strip_accents
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class PretrainingData:
-    """The model configuration, records and vocabulary of a run."""
+    """The model configuration, records and vocabulary of a run.
+
+    Attributes:
+      manifest: The manifest of the records, if there is one.
+      vocabulary: The vocabulary of the records, if known.
+      tokenizer_settings: See `StoredModel`; None if and only if the vocabulary
+        is unknown.
+    """
 
     bert_config: BertConfig
     record_files: list[str]
     manifest: Manifest | None
-    text: TextSettings | None
-
-    @property
-    def vocabulary(self) -> Vocabulary | None:
-        """The vocabulary of the records, if known."""
-        return self.text.vocabulary if self.text else None
+    vocabulary: Vocabulary | None
+    tokenizer_settings: Mapping[str, Any] | None
 
 
 def read_data(config: PretrainConfig) -> PretrainingData:
-    """Reads model configuration, manifest and vocabulary, and checks them.
-
-    Raises:
-      UserError: If a file is missing, or records, vocabulary, model and flags
-        do not fit together.
-    """
+    """Reads model configuration, manifest and vocabulary, and checks them."""
     bert_config = read_model_config(config)
     record_files = find_records(config)
     manifest = manifests.find(record_files)
-    text = find_text_settings(config, bert_config, manifest)
+    vocabulary, settings = _find_vocabulary(config, bert_config, manifest)
     check_objectives(config, bert_config, manifest)
-    return PretrainingData(bert_config, record_files, manifest, text)
+    return PretrainingData(
+        bert_config, record_files, manifest, vocabulary, settings
+    )
 
 
 def read_model_config(config: PretrainConfig) -> BertConfig:
-    """Reads the model configuration, with the flags that override it.
-
-    Raises:
-      UserError: If --max_seq_length exceeds the positions of the model.
-    """
+    """Reads the model configuration, with the flags that override it."""
     bert_config = files.read_bert_config(config.bert_config_file)
     overrides = {
         name: getattr(config, name)
@@ -90,11 +73,7 @@ def read_model_config(config: PretrainConfig) -> BertConfig:
 
 
 def find_records(config: PretrainConfig) -> list[str]:
-    """Returns the files of --input_file.
-
-    Raises:
-      UserError: If there are none; it names the commands that create them.
-    """
+    """Returns the files of --input_file."""
     try:
         return files.expand_globs(config.input_file, "--input_file")
     except UserError as error:
@@ -111,17 +90,10 @@ def find_records(config: PretrainConfig) -> list[str]:
         ) from error
 
 
-def find_text_settings(
+def _find_vocabulary(
     config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
-) -> TextSettings | None:
-    """Finds the vocabulary and checks it against records and model.
-
-    Returns:
-      The settings; None if neither a flag nor a manifest names a vocabulary.
-
-    Raises:
-      UserError: If vocabulary, records and model do not fit together.
-    """
+) -> tuple[Vocabulary | None, dict[str, Any] | None]:
+    """Finds vocabulary and tokenizer settings, and checks them."""
     path = config.vocab_file or (manifest.vocab_file if manifest else None)
     if path is None:
         logging.warning(
@@ -129,7 +101,7 @@ def find_text_settings(
             "nothing about their vocabulary can be checked, and the model "
             "directory will have no vocab.txt."
         )
-        return None
+        return None, None
     vocabulary = Vocabulary.from_file(path)
     if manifest:
         manifest.check_vocabulary(vocabulary.hash, path)
@@ -142,7 +114,9 @@ def find_text_settings(
     vocabulary.check_size(bert_config.vocab_size)
     lower_case = _find_lower_case(config, vocabulary, manifest)
     strip_accents = manifest.strip_accents if manifest else None
-    return TextSettings(vocabulary, lower_case, strip_accents)
+    return vocabulary, stored_model.tokenizer_settings(
+        vocabulary, lower_case, strip_accents
+    )
 
 
 def _find_lower_case(
@@ -171,11 +145,7 @@ def _find_lower_case(
 def check_objectives(
     config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
 ) -> None:
-    """Checks that the records fit the losses and masking of the flags.
-
-    Raises:
-      UserError: If the records were created for another objective.
-    """
+    """Checks that the records fit the losses and masking of the flags."""
     record_flags = manifest.flags if manifest else {}
     is_causal = record_flags.get("left_to_right", bert_config.left_to_right)
     if is_causal != bert_config.left_to_right:
@@ -218,10 +188,6 @@ def build_input(
 
     Dynamic masking uses the masking flags in the manifest. The chief writes the
     counts of records for later runs.
-
-    Raises:
-      UserError: If the records do not have the length of the flags, or
-        --dynamic_masking has no vocabulary.
     """
     masking = None
     if config.dynamic_masking:
@@ -261,11 +227,7 @@ def build_input(
 def build_evaluation_input(
     config: PretrainConfig, vocabulary_hash: str | None
 ) -> PretrainingInput:
-    """Returns the input of --eval_input_file, by default --input_file.
-
-    Raises:
-      UserError: If its records were created with another vocabulary.
-    """
+    """Returns the input of --eval_input_file, by default --input_file."""
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
     record_files = files.expand_globs(pattern, flag)

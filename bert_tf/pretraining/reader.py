@@ -150,11 +150,7 @@ def leave_out_damaged(
 def _require_all(
     devices: Devices, place: str, error: tf.errors.OpError
 ) -> None:
-    """Checks that all workers got the same error.
-
-    Raises:
-      UserError: If not; the others wait in the step that they could read.
-    """
+    """Checks that all workers got the same error."""
     missing = worker_health.meet(devices.cluster, place, _TIMEOUT)
     if missing:
         names = " and ".join(map(devices.cluster.name, missing))
@@ -166,11 +162,7 @@ def _require_all(
 
 
 def require_same(source: PretrainingInput, devices: Devices) -> None:
-    """Checks that all workers read, and have left out, the same records.
-
-    Raises:
-      UserError: If not.
-    """
+    """Checks that all workers read, and have left out, the same records."""
     devices.coordinator.agree(
         {
             f"the number of records in {path}": int(count)

@@ -229,13 +229,12 @@ class _PretrainingTrainer(Trainer):
             config.output_dir, step
         ):
             return
-        text = data.text
         training_output.write_model_directory(
             config.output_dir,
             data.bert_config,
             self.weights(),
-            text.vocabulary if text else None,
-            text.tokenizer_settings() if text else None,
+            data.vocabulary,
+            data.tokenizer_settings,
             {
                 "kind": "pretraining",
                 "max_seq_length": config.max_seq_length,

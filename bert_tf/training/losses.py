@@ -95,11 +95,7 @@ def pretraining_sums(
     batch: dict[str, tf.Tensor],
     use_next_sentence: bool = True,
 ) -> dict[str, tf.Tensor]:
-    """Sums both losses of a batch.
-
-    Returns:
-      The results of `masked_lm_sums` and `next_sentence_sums`.
-    """
+    """Sums both losses of a batch."""
     sums = masked_lm_sums(
         outputs["masked_lm_logits"],
         batch["masked_lm_ids"],

@@ -130,16 +130,8 @@ def estimate(
 ) -> MemoryEstimate:
     """Estimates the memory of a training step.
 
-    Args:
-      config: The model configuration.
-      num_weights: The number of parameters.
-      max_seq_length: S.
-      max_predictions_per_seq: P.
-      activation_bytes: 4, or 2 in half precision.
-      remat: Whether layers are recomputed in the backward pass.
-      compiles_step: Whether XLA compiles the whole step.
-      num_devices: Devices that share the memory.
-      logits_copies: Arrays of the size of the logits that exist at once.
+    `activation_bytes` is 4, or 2 in half precision; `num_devices` share the
+    memory; `logits_copies` are the arrays of their size that exist at once.
     """
     tokens = max_seq_length
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -169,14 +161,11 @@ class StepSizes:
     """The settings that determine the memory of a step, but the micro-batch.
 
     Attributes:
-      config: The model configuration.
-      num_weights: The number of parameters.
       max_seq_length: Tokens of an example, all choices together.
       max_predictions_per_seq: Masked tokens of an example, if any.
       precision: "float32", "bfloat16" or "float16".
       kind: "CPU", "GPU" or "TPU".
       num_devices: Devices of this process.
-      remat: `--remat`.
       compiles_step: Whether XLA compiles the whole step.
     """
 
@@ -259,10 +248,6 @@ class MemoryWatch:
     """Logs the estimated memory before training and the peak after 10 steps.
 
     Create it after model and optimizer are built.
-
-    Args:
-      sizes: The settings that determine the memory.
-      plan: How a step is split.
     """
 
     def __init__(self, sizes: StepSizes, plan: StepPlan) -> None:
@@ -364,11 +349,7 @@ def _gigabytes(number: int) -> str:
 
 
 def available_bytes(device_type: str) -> int | None:
-    """Returns the free bytes of a device, or None if unknown.
-
-    Args:
-      device_type: "CPU" or "GPU"; for a TPU the result is None.
-    """
+    """Returns the free bytes of a device, or None if unknown."""
     if device_type == "GPU":
         return _free_gpu_bytes()
     return _free_ram_bytes() if device_type == "CPU" else None

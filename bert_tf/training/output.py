@@ -63,15 +63,7 @@ Panel = tuple[str, str, float]
 
 
 def write_model_directory(output_dir: str, *contents: Any) -> None:
-    """Writes the model directory of a run.
-
-    Args:
-      output_dir: The run's directory.
-      *contents: As for `model_directory.write`.
-
-    Raises:
-      UserError: If it could not be written.
-    """
+    """Writes the model directory of a run."""
     path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
     with writing("The trained model", path):
         model_directory.write(path, *contents)

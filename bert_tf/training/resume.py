@@ -91,7 +91,7 @@ def log_devices(
 ) -> None:
     """Logs the devices that differ from those of the checkpoint."""
     changes = [
-        _change(name, before[name], value)
+        change(name, before[name], value)
         for name, value in now.items()
         if name in before and before[name] != value
     ]
@@ -162,7 +162,7 @@ def check_continuation(
         return
     changed = _fixed_changes(before, now)
     phase = [
-        _change(flag, before["flags"].get(flag), now["flags"][flag])
+        change(flag, before["flags"].get(flag), now["flags"][flag])
         for flag in _PHASE_FLAGS
         if before["flags"].get(flag) != now["flags"][flag]
     ]
@@ -178,8 +178,8 @@ def check_continuation(
             f"changes: {'; '.join(changed)}. Use the settings that it started "
             "with, another --output_dir, or --allow_changed_data."
         )
-    for change in changed:
-        logging.warning("Changed at step %d, as allowed: %s.", step, change)
+    for each in changed:
+        logging.warning("Changed at step %d, as allowed: %s.", step, each)
     # Another pattern for the same records is no new phase.
     if data_changes and phase:
         logging.warning(
@@ -203,7 +203,7 @@ def check_model(
     """
     old, new = before.get("bert_config", {}), now["bert_config"]
     changes = [
-        _change(f"bert_config.{key}", value, new.get(key))
+        change(f"bert_config.{key}", value, new.get(key))
         for key, value in old.items()
         if value != new.get(key) and key not in _TRAINING_ONLY
     ]
@@ -213,8 +213,8 @@ def check_model(
             f"{'; '.join(changes)}. Use the settings that it was trained with, "
             "or --allow_changed_data."
         )
-    for change in changes:
-        logging.warning("Evaluated with a change, as allowed: %s.", change)
+    for each in changes:
+        logging.warning("Evaluated with a change, as allowed: %s.", each)
 
 
 def _fixed_changes(before, now) -> list[str]:
@@ -225,12 +225,12 @@ def _fixed_changes(before, now) -> list[str]:
             continue
         if name == "bert_config":
             changes += [
-                _change(f"bert_config.{key}", old.get(key), new.get(key))
+                change(f"bert_config.{key}", old.get(key), new.get(key))
                 for key in sorted(old.keys() | new.keys())
                 if old.get(key) != new.get(key)
             ]
         else:
-            changes.append(_change(name, old, new))
+            changes.append(change(name, old, new))
     return changes
 
 
@@ -291,7 +291,7 @@ def _log_options(before, now, step: int) -> None:
     without_effect = fields_affecting(PretrainConfig, "place", "nothing")
     not_logged = {*without_effect, *_PHASE_FLAGS, *_FIXED}
     changes = [
-        _change(f"--{name}", before.get(name), value)
+        change(f"--{name}", before.get(name), value)
         for name, value in now.items()
         if name not in not_logged and before.get(name) != value
     ]
@@ -299,5 +299,6 @@ def _log_options(before, now, step: int) -> None:
         logging.warning("Changed at step %d: %s.", step, "; ".join(changes))
 
 
-def _change(name: str, old: Any, new: Any) -> str:
+def change(name: str, old: Any, new: Any) -> str:
+    """Describes the change of a setting."""
     return f"{name} was {old!r} and is {new!r} now"

@@ -224,11 +224,7 @@ class Trainer(abc.ABC):
         """Returns the JSON values that a checkpoint stores."""
 
     def restore_or_initialize(self) -> None:
-        """Builds the model and restores the last checkpoint, if there is one.
-
-        Raises:
-          UserError: If the checkpoint belongs to another run.
-        """
+        """Builds the model and restores the last checkpoint, if any."""
         self.identity = self.identify()
         checkpoint = self.store.restore_latest()
         self.check_resume(checkpoint)

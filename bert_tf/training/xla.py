@@ -96,9 +96,6 @@ class Compilation:
     def check(self, num_local_devices: int) -> None:
         """Checks that the devices of this process can run compiled steps.
 
-        Args:
-          num_local_devices: The number of these devices.
-
         Raises:
           UserError: If they are logical devices of one CPU.
         """
@@ -169,11 +166,7 @@ class Compilation:
         return choose_program
 
     def describe(self, graph: tf.Graph) -> str:
-        """Describes the compiled parts of the graph of a step.
-
-        Args:
-          graph: The graph of the loop over steps.
-        """
+        """Describes the compiled parts of the graph of a step."""
         names = compiled_functions(graph)
         steps = [name for name in names if _STEP_NAME in name]
         updates = [name for name in names if optimizers.COMPILED_NAME in name]
