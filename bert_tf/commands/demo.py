@@ -5,7 +5,7 @@
 A second run resumes where the first one stopped, or finishes at once.
 """
 
-from bert_tf.flags.demo import DemoConfig
+from bert_tf.flags.predict import DemoConfig
 
 
 def main(config: DemoConfig) -> None:

@@ -29,8 +29,8 @@ from bert_tf.finetuning import run as finetuning
 from bert_tf.flags import cli
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.flags.data import LearnVocabularyConfig
-from bert_tf.flags.demo import DemoConfig
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.flags.predict import DemoConfig
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.inference import predict
 from bert_tf.inference.fill_mask import FillMask

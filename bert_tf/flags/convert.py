@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 # Formats of checkpoints to read and write.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
@@ -14,42 +14,35 @@ FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 class ConvertCheckpointConfig:
     """Flags of run/convert_checkpoint.py."""
 
-    target_format: str = option(
-        help_text="Format to write.", group="output", name="to", choices=FORMATS
+    target_format: str = options.output(
+        help_text="Format to write.", name="to", choices=FORMATS
     )
-    input: str = option(
+    input: str = options.data(
         help_text="Directory of the model; a checkpoint of TensorFlow may "
-        "also be a prefix such as bert_model.ckpt.",
-        group="data",
+        "also be a prefix such as bert_model.ckpt."
     )
-    output: str = option(help_text="Directory to write.", group="output")
-    source_format: str | None = option(
+    output: str = options.output(help_text="Directory to write.")
+    source_format: str | None = options.data(
         None,
         "Format of --input (default: detected).",
-        group="data",
         name="from",
         choices=FORMATS,
     )
-    overwrite: bool = option(
-        False, "Replace --output if it exists.", group="output"
-    )
-    allow_missing: str | None = option(
+    overwrite: bool = options.output(False, "Replace --output if it exists.")
+    allow_missing: str | None = options.model(
         None,
         "Regular expression for the names of weights that may be missing "
         "(they are initialized randomly) or unused.",
-        group="model",
     )
-    allow_activation_change: bool = option(
+    allow_activation_change: bool = options.model(
         False,
         "Convert a model with the exact GELU to KerasHub, which has only the "
         "tanh form; prints the difference.",
-        group="model",
     )
-    do_lower_case: bool | None = option(
+    do_lower_case: bool | None = options.model(
         None,
         "The model reads lower-cased text; for formats that do not store "
         "this (default: detected from the vocabulary).",
-        group="model",
     )
 
 
@@ -57,39 +50,32 @@ class ConvertCheckpointConfig:
 class ExtendVocabularyConfig:
     """Flags of run/extend_vocabulary.py."""
 
-    input: str = option(
+    input: str = options.model(
         help_text="Model to extend: a model directory, or any format that "
-        "convert_checkpoint.py reads.",
-        group="model",
+        "convert_checkpoint.py reads."
     )
-    output: str = option(help_text="Model directory to write.", group="output")
-    new_words_file: str | None = option(
+    output: str = options.output(help_text="Model directory to write.")
+    new_words_file: str | None = options.data(
         None,
         "New words, one a line; a line such as ##itis is a token that "
         "continues words.",
-        group="data",
     )
-    use_unused: bool = option(
+    use_unused: bool = options.model(
         True,
         "Store new words in [unusedN] lines first; only the others enlarge "
         "the embedding table.",
-        group="model",
     )
-    max_position_embeddings: int | None = option(
+    max_position_embeddings: int | None = options.model(
         None,
         "New length of the position table; new rows are copies of the old "
         "ones.",
-        group="model",
     )
-    do_lower_case: bool | None = option(
+    do_lower_case: bool | None = options.model(
         None,
         "The model reads lower-cased text; for formats that do not store "
         "this (default: detected from the vocabulary).",
-        group="model",
     )
-    overwrite: bool = option(
-        False, "Replace --output if it exists.", group="output"
-    )
+    overwrite: bool = options.output(False, "Replace --output if it exists.")
 
     def __post_init__(self) -> None:
         require(

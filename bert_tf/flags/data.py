@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
-from bert_tf.flags.checks import require_defaults
-from bert_tf.flags.checks import require_rate
+from bert_tf.flags import options
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
+from bert_tf.flags.options import require_defaults
+from bert_tf.flags.options import require_rate
 
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
@@ -14,23 +14,19 @@ RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """Flags of the scripts that can run on Apache Beam.
+    """Flags of the scripts that can run on Apache Beam."""
 
-    Without Beam `num_processes` processes do the work; each of these scripts
-    has that flag, too.
-    """
-
-    runner: str | None = option(
+    runner: str | None = options.hardware(
         None,
         "Apache Beam runner to use; the result is the same (default: "
         "processes on this machine, without Beam).",
-        group="hardware",
         choices=RUNNERS,
     )
-    beam_options: str = option(
-        "",
-        "Further options for Apache Beam, quoted as for a shell.",
-        group="hardware",
+    beam_options: str = options.hardware(
+        "", "Further options for Apache Beam, quoted as for a shell."
+    )
+    num_processes: int = options.hardware(
+        0, "Worker processes; 0 means one per core."
     )
 
     def __post_init__(self) -> None:
@@ -51,26 +47,22 @@ class BeamConfig:
 class TokenizeFileConfig:
     """Flags of run/tokenize_file.py."""
 
-    vocab_file: str = option(
-        help_text="Vocabulary, one token a line.", group="data"
+    vocab_file: str = options.data(help_text="Vocabulary, one token a line.")
+    input_file: str = options.data(
+        help_text="UTF-8 text file; only \\n ends a line."
     )
-    input_file: str = option(
-        help_text="UTF-8 text file; only \\n ends a line.", group="data"
-    )
-    output_file: str = option(
+    output_file: str = options.output(
         help_text="JSON lines to write: ids, tokens and byte offsets of each "
-        "line.",
-        group="output",
+        "line."
     )
-    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
-    strip_accents: bool | None = option(
-        None, "Strip accents (default: as --do_lower_case).", group="data"
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
     )
-    preserve_special_tokens: bool = option(
+    preserve_special_tokens: bool = options.data(
         False,
         "Keep special tokens such as [MASK] whole where the text contains "
         "them.",
-        group="data",
     )
 
 
@@ -78,44 +70,31 @@ class TokenizeFileConfig:
 class LearnVocabularyConfig(BeamConfig):
     """Flags of run/learn_vocabulary.py."""
 
-    input_file: str = option(
-        help_text="Text files (also .gz): comma-separated globs.", group="data"
+    input_file: str = options.data(
+        help_text="Text files (also .gz): comma-separated globs."
     )
-    output_file: str = option(
-        help_text="Vocabulary file to write.", group="output"
+    output_file: str = options.output(help_text="Vocabulary file to write.")
+    vocab_size: int = options.training(
+        30522, "Number of lines in the vocabulary, exactly."
     )
-    vocab_size: int = option(
-        30522, "Number of lines in the vocabulary, exactly.", group="training"
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
     )
-    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
-    strip_accents: bool | None = option(
-        None, "Strip accents (default: as --do_lower_case).", group="data"
+    num_unused: int = options.training(
+        994, "Number of [unusedN] lines reserved for new words."
     )
-    num_unused: int = option(
-        994,
-        "Number of [unusedN] lines reserved for new words.",
-        group="training",
+    min_frequency: int = options.training(
+        2, "Minimum count of a word; rarer words are not used for learning."
     )
-    min_frequency: int = option(
-        2,
-        "Minimum count of a word; rarer words are not used for learning.",
-        group="training",
+    character_coverage: float = options.training(
+        0.9999, "Share of the text's characters that the vocabulary must cover."
     )
-    character_coverage: float = option(
-        0.9999,
-        "Share of the text's characters that the vocabulary must cover.",
-        group="training",
+    heldout_fraction: float = options.evaluation(
+        0.02, "Share of the documents held out for the report."
     )
-    heldout_fraction: float = option(
-        0.02,
-        "Share of the documents held out for the report.",
-        group="evaluation and prediction",
-    )
-    num_processes: int = option(
-        0, "Worker processes; 0 means one per core.", group="hardware"
-    )
-    replace_invalid_utf8: bool = option(
-        False, "Replace bytes that are not UTF-8 with U+FFFD.", group="data"
+    replace_invalid_utf8: bool = options.data(
+        False, "Replace bytes that are not UTF-8 with U+FFFD."
     )
 
     def __post_init__(self) -> None:
@@ -139,106 +118,80 @@ class CreatePretrainingDataConfig(BeamConfig):
     The first twelve are the original's (create_pretraining_data.py:30-65).
     """
 
-    input_file: str = option(
-        help_text="Text files (also .gz): comma-separated globs.", group="data"
+    input_file: str = options.data(
+        help_text="Text files (also .gz): comma-separated globs."
     )
-    output_file: str = option(
+    output_file: str = options.output(
         help_text="Record files to write, separated by commas; with "
-        "--num_shards, one name for all shards.",
-        group="output",
+        "--num_shards, one name for all shards."
     )
-    vocab_file: str = option(
-        help_text="Vocabulary, one token a line.", group="data"
+    vocab_file: str = options.data(help_text="Vocabulary, one token a line.")
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    do_whole_word_mask: bool = options.masking(
+        False, "Mask all tokens of a word together."
     )
-    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
-    do_whole_word_mask: bool = option(
-        False, "Mask all tokens of a word together.", group="masking"
+    max_seq_length: int = options.data(128, "Sequence length, in tokens.")
+    max_predictions_per_seq: int = options.masking(
+        20, "Maximum number of masked tokens per sequence."
     )
-    max_seq_length: int = option(
-        128, "Sequence length, in tokens.", group="data"
+    random_seed: int = options.data(12345, "Random seed.")
+    dupe_factor: int = options.data(
+        10, "Number of times each document is used, with different masks."
     )
-    max_predictions_per_seq: int = option(
-        20, "Maximum number of masked tokens per sequence.", group="masking"
+    masked_lm_prob: float = options.masking(0.15, "Share of tokens to predict.")
+    short_seq_prob: float = options.data(
+        0.1, "Probability that a pass over a document makes shorter sequences."
     )
-    random_seed: int = option(12345, "Random seed.", group="data")
-    dupe_factor: int = option(
-        10,
-        "Number of times each document is used, with different masks.",
-        group="data",
-    )
-    masked_lm_prob: float = option(
-        0.15, "Share of tokens to predict.", group="masking"
-    )
-    short_seq_prob: float = option(
-        0.1,
-        "Probability that a pass over a document makes shorter sequences.",
-        group="data",
-    )
-    generator: str = option(
+    generator: str = options.data(
         "streaming",
         "Algorithm: streaming uses bounded memory and all cores; original "
         "reproduces the original's records one by one.",
-        group="data",
         choices=("streaming", "original"),
     )
-    strip_accents: bool | None = option(
-        None, "Strip accents (default: as --do_lower_case).", group="data"
+    strip_accents: bool | None = options.data(
+        None, "Strip accents (default: as --do_lower_case)."
     )
-    num_shards: int = option(
+    num_shards: int = options.output(
         0,
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes exactly the files in "
         "--output_file.",
-        group="output",
     )
-    num_processes: int = option(
-        0, "Worker processes; 0 means one per core.", group="hardware"
-    )
-    split_sentences: bool | None = option(
+    split_sentences: bool | None = options.data(
         None,
         "Treat lines as paragraphs and split them into sentences (default: "
         "true with the streaming generator; the original one cannot).",
-        group="data",
     )
-    one_document_per_file: bool = option(
-        False,
-        "Treat each file as one document and ignore blank lines.",
-        group="data",
+    one_document_per_file: bool = options.data(
+        False, "Treat each file as one document and ignore blank lines."
     )
-    replace_invalid_utf8: bool = option(
-        False, "Replace bytes that are not UTF-8 with U+FFFD.", group="data"
+    replace_invalid_utf8: bool = options.data(
+        False, "Replace bytes that are not UTF-8 with U+FFFD."
     )
-    next_sentence_pairs: bool = option(
+    next_sentence_pairs: bool = options.data(
         True,
         "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
         "makes one segment per sequence (Table 5).",
-        group="data",
     )
-    left_to_right: bool = option(
+    left_to_right: bool = options.masking(
         False,
         "Make data for a left-to-right model (Table 5): no masks, each token "
         "is predicted from the tokens before it. At most "
         "--max_predictions_per_seq tokens are predicted, drawn evenly.",
-        group="masking",
     )
-    mask_rate: float = option(
-        0.8,
-        "Share of chosen tokens replaced with [MASK] (Table 8).",
-        group="masking",
+    mask_rate: float = options.masking(
+        0.8, "Share of chosen tokens replaced with [MASK] (Table 8)."
     )
-    same_rate: float = option(
-        0.1, "Share of chosen tokens left unchanged (Table 8).", group="masking"
+    same_rate: float = options.masking(
+        0.1, "Share of chosen tokens left unchanged (Table 8)."
     )
-    random_rate: float = option(
-        0.1,
-        "Share of chosen tokens replaced with a random one (Table 8).",
-        group="masking",
+    random_rate: float = options.masking(
+        0.1, "Share of chosen tokens replaced with a random one (Table 8)."
     )
-    max_ngram: int = option(
+    max_ngram: int = options.masking(
         1,
         "Maximum number of adjacent words masked together. Above 1, whole "
         "words are masked, and runs of k words have weight 1/k.",
-        group="masking",
     )
 
     def __post_init__(self) -> None:
@@ -305,17 +258,14 @@ class CreatePretrainingDataConfig(BeamConfig):
 class DataServiceConfig:
     """Flags of run/data_service.py."""
 
-    port: int = option(
-        help_text="Port that --tf_data_service names.", group="server"
+    port: int = options.server(help_text="Port that --tf_data_service names.")
+    worker_port: int = options.server(
+        0, "Port that sends the batches; 0 means --port + 1."
     )
-    worker_port: int = option(
-        0, "Port that sends the batches; 0 means --port + 1.", group="server"
-    )
-    host: str | None = option(
+    host: str | None = options.server(
         None,
         "Address under which the trainers reach this machine (default: its "
         "host name).",
-        group="server",
     )
 
     def __post_init__(self) -> None:

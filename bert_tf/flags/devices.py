@@ -3,10 +3,9 @@
 import dataclasses
 from typing import Any
 
-from bert_tf.config import IGNORED
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
@@ -18,53 +17,42 @@ XLA_MODES = ("auto", "on", "off")
 class DeviceConfig:
     """Flags of all scripts that choose devices and precision."""
 
-    use_tpu: bool = option(
-        False,
-        "Same as --distribution_strategy=tpu.",
-        group="hardware",
-        affects="place",
+    use_tpu: bool = options.hardware(
+        False, "Same as --distribution_strategy=tpu.", affects="place"
     )
-    tpu_name: str | None = option(
+    tpu_name: str | None = options.hardware(
         None,
         "Same as --tpu; ignored without --use_tpu, as in the original.",
-        group="hardware",
         affects="place",
     )
-    tpu: str | None = option(
-        None, "Address of the TPU.", group="hardware", affects="place"
+    tpu: str | None = options.hardware(
+        None, "Address of the TPU.", affects="place"
     )
-    distribution_strategy: str = option(
+    distribution_strategy: str = options.hardware(
         "one_device",
         "tf.distribute strategy.",
-        group="hardware",
         affects="place",
         choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
-    num_gpus: int = option(
+    num_gpus: int = options.hardware(
         0,
         "Number of GPUs (or logical CPUs) to use per machine; 0 means all.",
-        group="hardware",
         affects="place",
     )
-    worker_hosts: str | None = option(
+    worker_hosts: str | None = options.hardware(
         None,
         "Workers of --distribution_strategy=multi_worker_mirrored, as "
         "host:port, separated by commas, the same list on each worker; "
         "replaces TF_CONFIG.",
-        group="hardware",
         affects="place",
     )
-    task_index: int | None = option(
-        None,
-        "Index of this worker in --worker_hosts, from 0.",
-        group="hardware",
-        affects="place",
+    task_index: int | None = options.hardware(
+        None, "Index of this worker in --worker_hosts, from 0.", affects="place"
     )
-    mixed_precision: str = option(
+    mixed_precision: str = options.hardware(
         "float32",
         "Compute precision. auto uses bfloat16 where the hardware supports "
         "it; weights stay float32.",
-        group="hardware",
         choices=PRECISIONS,
     )
 
@@ -123,49 +111,24 @@ class TrainingDeviceConfig(DeviceConfig):
     Also the flags for Cloud TPUs of the original's time, which are ignored.
     """
 
-    tpu_zone: str | None = option(
-        None,
-        "Accepted for compatibility; ignored.",
-        group=IGNORED,
-        affects="nothing",
-    )
-    gcp_project: str | None = option(
-        None,
-        "Accepted for compatibility; ignored.",
-        group=IGNORED,
-        affects="nothing",
-    )
-    master: str | None = option(
-        None,
-        "Accepted for compatibility; ignored.",
-        group=IGNORED,
-        affects="nothing",
-    )
-    num_tpu_cores: int | None = option(
-        None,
-        "Accepted for compatibility; ignored.",
-        group=IGNORED,
-        affects="nothing",
-    )
-    xla: str = option(
+    tpu_zone: str | None = options.ignored(None)
+    gcp_project: str | None = options.ignored(None)
+    master: str | None = options.ignored(None)
+    num_tpu_cores: int | None = options.ignored(None)
+    xla: str = options.hardware(
         "auto",
         "XLA compilation of the training step: on compiles all of it, off "
         "nothing, auto what suits the device. The log reports what was "
         "compiled.",
-        group="hardware",
         affects="place",
         choices=XLA_MODES,
     )
-    remat: bool = option(
+    remat: bool = options.hardware(
         False,
         "Recompute activations in the backward pass to save memory; steps "
         "take about a third longer.",
-        group="hardware",
         affects="nothing",
     )
-    allow_changed_data: bool = option(
-        False,
-        "Resume although the data or options changed.",
-        group="output",
-        affects="nothing",
+    allow_changed_data: bool = options.output(
+        False, "Resume although the data or options changed.", affects="nothing"
     )

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
-from bert_tf.flags.checks import require_defaults
-from bert_tf.flags.checks import require_dropout
-from bert_tf.flags.checks import require_rate
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
+from bert_tf.flags.options import require_defaults
+from bert_tf.flags.options import require_dropout
+from bert_tf.flags.options import require_rate
 
 # The paper's models have heads of this size, and feed-forward layers of four
 # times their width.
@@ -27,140 +27,110 @@ _SHAPE_FLAGS = (
 class DistillConfig(FinetuneConfig):
     """Flags of run/distill.py."""
 
-    teacher_dir: str = option(
+    teacher_dir: str = options.model(
         help_text="Fine-tuned teacher: a model directory or any other "
         "format. The student gets its task.",
-        group="model",
         affects="place",
     )
-    data_dir: str | None = option(
+    data_dir: str | None = options.data(
         None,
         "Directory with the official files of the teacher's task, or with a "
         "tagger's train, dev and test files.",
-        group="data",
         affects="place",
     )
-    train_file: str | None = option(
+    train_file: str | None = options.data(
         None,
         "Training set, with the columns of the teacher's training data.",
-        group="data",
         affects="place",
     )
-    dev_file: str | None = option(
-        None, "Dev set.", group="data", affects="place"
-    )
-    test_file: str | None = option(
-        None, "Test set.", group="data", affects="nothing"
-    )
-    text_column: str | None = option(
+    dev_file: str | None = options.data(None, "Dev set.", affects="place")
+    test_file: str | None = options.data(None, "Test set.", affects="nothing")
+    text_column: str | None = options.data(
         None,
         "Classification of your own files: column of the text (default: the "
         "teacher's, else text).",
-        group="data",
     )
-    text_pair_column: str | None = option(
+    text_pair_column: str | None = options.data(
         None,
         "Classification of your own files: column of the second text of a "
         "pair (default: the teacher's).",
-        group="data",
     )
-    label_column: str | None = option(
+    label_column: str | None = options.data(
         None,
         "Classification of your own files: column of the label (default: the "
         "teacher's, else label); for a multi_label teacher also several, "
         "separated by commas.",
-        group="data",
     )
-    unlabeled_file: str | None = option(
+    unlabeled_file: str | None = options.data(
         None,
         "Additional training set without labels, in the format of "
         "run/predict.py --input_file; only the teacher labels it.",
-        group="data",
         affects="place",
     )
-    max_seq_length: int | None = option(
+    max_seq_length: int | None = options.data(
         None,
         "Maximum sequence length of both models, in tokens (default: the "
         "teacher's in training).",
-        group="data",
     )
 
-    num_hidden_layers: int | None = option(
-        None,
-        "Layers of a new student, L; replaces --pretrained_model_dir.",
-        group="model",
+    num_hidden_layers: int | None = options.model(
+        None, "Layers of a new student, L; replaces --pretrained_model_dir."
     )
-    hidden_size: int | None = option(
-        None,
-        "Width of a new student, H (default: the teacher's).",
-        group="model",
+    hidden_size: int | None = options.model(
+        None, "Width of a new student, H (default: the teacher's)."
     )
-    num_attention_heads: int | None = option(
+    num_attention_heads: int | None = options.model(
         None,
         "Attention heads of a new student, A (default: the teacher's if the "
         "width is equal, else H / 64 as in the paper).",
-        group="model",
     )
-    intermediate_size: int | None = option(
+    intermediate_size: int | None = options.model(
         None,
         "Feed-forward width of a new student (default: the teacher's if the "
         "width is equal, else 4 H as in the paper).",
-        group="model",
     )
-    initialize_from_teacher: bool = option(
+    initialize_from_teacher: bool = options.model(
         True,
         "Initialize a new student of the teacher's width with "
         "--teacher_layers, the embeddings and the head; a narrower one is "
         "initialized randomly.",
-        group="model",
     )
-    teacher_layers: str | None = option(
+    teacher_layers: str | None = options.distillation(
         None,
         "Teacher layer for each student layer, from 1, separated by commas: "
         "for initialization and for the hidden-state loss (default: evenly "
         "spaced, the last for the last).",
-        group="distillation",
     )
-    distillation_weight: float = option(
+    distillation_weight: float = options.distillation(
         0.5,
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "
         "labels have the rest (Hinton et al., 2015).",
-        group="distillation",
     )
-    temperature: float = option(
-        2.0,
-        "Divisor of the logits for soft targets, at least 1.",
-        group="distillation",
+    temperature: float = options.distillation(
+        2.0, "Divisor of the logits for soft targets, at least 1."
     )
-    hidden_weight: float = option(
-        1.0,
-        "Weight of the hidden-state loss, which is added; 0 turns it off.",
-        group="distillation",
+    hidden_weight: float = options.distillation(
+        1.0, "Weight of the hidden-state loss, which is added; 0 turns it off."
     )
-    hidden_loss: str = option(
+    hidden_loss: str = options.distillation(
         "mse",
         "Loss between hidden states: mse (Jiao et al., 2020) or cosine (Sanh "
         "et al., 2019).",
-        group="distillation",
         choices=("mse", "cosine"),
     )
-    attention_weight: float = option(
+    attention_weight: float = options.distillation(
         0.0,
         "Weight of the attention loss, which is added (Sun et al., 2020); "
         "needs the teacher's number of heads and "
         "--attention_probs_dropout_prob=0.",
-        group="distillation",
     )
-    head_dropout_prob: float = option(
-        0.1,
-        "Dropout between the student's encoder and its head.",
-        group="training",
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the student's encoder and its head."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_own_files("data_dir")
-        self._require_one_source("data_dir")
+        self._require_folder_or_files()
         require(
             self.do_train or self.unlabeled_file is None,
             "--unlabeled_file is for training, so it needs --do_train.",
@@ -197,11 +167,7 @@ class DistillConfig(FinetuneConfig):
         self.layers_of_flag()
 
     def _check_start(self) -> None:
-        set_flags = [
-            f"--{name}"
-            for name in _SHAPE_FLAGS
-            if getattr(self, name) is not None
-        ]
+        set_flags = [f"--{x}" for x in options.set_values(self, *_SHAPE_FLAGS)]
         if self.has_student:
             super()._check_start()
             require(
@@ -257,9 +223,9 @@ class DistillConfig(FinetuneConfig):
 
     def column_flags(self) -> dict[str, str]:
         """Returns the column names that are set, by flag."""
-        names = ("text_column", "text_pair_column", "label_column")
-        values = {name: getattr(self, name) for name in names}
-        return {name: x for name, x in values.items() if x is not None}
+        return options.set_values(
+            self, "text_column", "text_pair_column", "label_column"
+        )
 
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int

@@ -4,10 +4,10 @@ import dataclasses
 import itertools
 import os
 
-from bert_tf.config import option
 from bert_tf.errors import UserError
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 HEADS = (
     "classification",
@@ -36,113 +36,94 @@ BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 class ExportConfig:
     """Flags of every exporter: the model and the task of the export."""
 
-    model_dir: str = option(
-        help_text="Model of any format, with its vocabulary.", group="model"
+    model_dir: str = options.model(
+        help_text="Model of any format, with its vocabulary."
     )
-    head: str = option(
+    head: str = options.model(
         "auto",
         "Task of the export (default: the task that the model was trained "
         "for; fill_mask for a pretrained model, embeddings for a bare "
         "encoder).",
-        group="model",
         choices=("auto", *HEADS),
     )
-    pair: bool | None = option(
+    pair: bool | None = options.model(
         None,
         "The classifier takes text_pair in addition to text (default: as in "
         "training; false if that is not stored).",
-        group="model",
     )
-    pooling: str = option(
+    pooling: str = options.model(
         "mean",
         "Embedding of a text: mean or maximum of a layer's outputs over the "
         "tokens, or the output at [CLS].",
-        group="model",
         choices=POOLINGS,
     )
-    layer: int = option(
-        -1,
-        "Layer whose outputs become embeddings, from 0 or from -1.",
-        group="model",
+    layer: int = options.model(
+        -1, "Layer whose outputs become embeddings, from 0 or from -1."
     )
-    top_k: int = option(
-        5, "Candidates per [MASK], for fill_mask.", group="model"
-    )
+    top_k: int = options.model(5, "Candidates per [MASK], for fill_mask.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavedModelConfig(ExportConfig):
     """Flags of export/savedmodel.py."""
 
-    output_dir: str = option(
-        help_text="Directory of the model's versions: 1, 2, ...", group="output"
+    output_dir: str = options.output(
+        help_text="Directory of the model's versions: 1, 2, ..."
     )
-    version: int | None = option(
-        None, "Version to write (default: the next number).", group="output"
+    version: int | None = options.output(
+        None, "Version to write (default: the next number)."
     )
-    max_seq_length: int | None = option(
+    max_seq_length: int | None = options.model(
         None,
         "Maximum length of a row, in tokens (default: as in training; if "
         "that is not stored, the number of positions).",
-        group="model",
     )
-    buckets: str | None = option(
+    buckets: str | None = options.hardware(
         None,
         "Lengths that a batch may be padded to, such as 16,32,64, in "
         "addition to --max_seq_length (default: "
         f"{','.join(map(str, BUCKETS))}).",
-        group="hardware",
     )
-    precision: str = option(
+    precision: str = options.hardware(
         "float32",
         "Compute precision. auto uses bfloat16 where this machine supports it.",
-        group="hardware",
         choices=("float32", "bfloat16", "auto"),
     )
-    ids_only: bool = option(
+    ids_only: bool = options.output(
         False,
         "Also write a SavedModel that takes ids and needs no TF-Text, to "
         "<output_dir>_ids.",
-        group="output",
     )
-    litert: bool = option(
+    litert: bool = options.output(
         False,
         "Also write the files that run/serve.py --engine=litert runs, the "
         "fastest way on an x86 CPU, to litert/ of the version.",
-        group="output",
     )
-    litert_quantization: str | None = option(
+    litert_quantization: str | None = options.output(
         None,
         "Weights in litert/: dynamic is int8, float16, or none for float32 "
         "(default: dynamic).",
-        group="output",
         choices=LITERT_QUANTIZATIONS,
     )
-    model_name: str | None = option(
+    model_name: str | None = options.output(
         None,
         "Name of the model on servers (default: the name of --output_dir).",
-        group="output",
     )
-    doc_stride: int | None = option(
+    doc_stride: int | None = options.model(
         None,
         "Distance between the starts of the windows of a long text, in "
         "tokens (default: as in training).",
-        group="model",
     )
-    max_query_length: int | None = option(
+    max_query_length: int | None = options.model(
         None,
         "Maximum length of a question, in tokens (default: as in training).",
-        group="model",
     )
-    n_best_size: int | None = option(
-        None,
-        "Number of starts and ends to combine (default: as in training).",
-        group="model",
+    n_best_size: int | None = options.model(
+        None, "Number of starts and ends to combine (default: as in training)."
     )
-    max_answer_length: int | None = option(
+    max_answer_length: int | None = options.model(
         None,
         "Maximum length of an answer, in tokens (default: as in training).",
-        group="model",
     )
 
     def __post_init__(self) -> None:
@@ -216,17 +197,15 @@ class SavedModelConfig(ExportConfig):
 class VerifyConfig:
     """Flags of export/verify.py."""
 
-    export_dir: str = option(
+    export_dir: str = options.model(
         help_text="Export to check: <output_dir>/<version>, or <output_dir> "
-        "for its newest version.",
-        group="model",
+        "for its newest version."
     )
-    model_dir: str = option(help_text="Model that was exported.", group="model")
-    url: str | None = option(
+    model_dir: str = options.model(help_text="Model that was exported.")
+    url: str | None = options.server(
         None,
         "Live server to check as well: http://HOST:PORT/v1/models/NAME, or "
         "HOST:PORT for gRPC.",
-        group="server",
     )
 
 
@@ -234,58 +213,50 @@ class VerifyConfig:
 class TfliteConfig(ExportConfig):
     """Flags of export/tflite.py."""
 
-    output_file: str = option(
+    output_file: str = options.output(
         help_text=".tflite file to write; <output_file>.json describes it "
-        "and its verification.",
-        group="output",
+        "and its verification."
     )
-    quantization: str = option(
+    quantization: str = options.output(
         "dynamic",
         "Weights: none is float32; float16 halves the file; dynamic stores "
         "them in int8 and multiplies in int8; full_int8 also quantizes "
         "everything else; all writes each of these files, for comparison.",
-        group="output",
         choices=(*QUANTIZATIONS, ALL),
     )
-    input: str = option(
+    input: str = options.model(
         "ids",
         "Inputs: ids, with TensorFlow Lite's own operators only; or text, "
         "for hosts that have TF-Text's operators.",
-        group="model",
         choices=("ids", "text"),
     )
-    max_seq_length: int | None = option(
+    max_seq_length: int | None = options.model(
         None,
         "Length of each row, in tokens (default: variable with --input=ids; "
         "as in training with text).",
-        group="model",
     )
-    batch_size: int | None = option(
-        None, "Rows per call (default: any number).", group="model"
+    batch_size: int | None = options.model(
+        None, "Rows per call (default: any number)."
     )
-    representative_file: str | None = option(
+    representative_file: str | None = options.evaluation(
         None,
         "Typical rows, in the format of the task's files, to calibrate the "
         "scales of full_int8.",
-        group="evaluation and prediction",
     )
-    eval_file: str | None = option(
+    eval_file: str | None = options.evaluation(
         None,
         "Labeled rows, in the format of the task's dev file, to score the "
         "file and the model on.",
-        group="evaluation and prediction",
     )
-    max_drop: float = option(
+    max_drop: float = options.evaluation(
         1.0,
         "Maximum loss of score compared with the model, in points of 100; if "
         "it is exceeded, no file is written.",
-        group="evaluation and prediction",
     )
-    compatibility: str = option(
+    compatibility: str = options.output(
         "current",
         "Oldest runtime that must run the file; 2.14 uses one scale per "
         "dense layer instead of one per column.",
-        group="output",
         choices=COMPATIBILITIES,
     )
 

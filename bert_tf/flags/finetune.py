@@ -10,14 +10,14 @@ from typing import Any
 
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
-from bert_tf.config import option
 from bert_tf.errors import UserError
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
-from bert_tf.flags.checks import require_dropout
-from bert_tf.flags.checks import require_rate
-from bert_tf.flags.checks import require_seed
+from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
+from bert_tf.flags.options import require_dropout
+from bert_tf.flags.options import require_rate
+from bert_tf.flags.options import require_seed
 from bert_tf.flags.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
@@ -46,212 +46,168 @@ class TrialConfig:
 class FinetuneConfig(TrainingDeviceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
-    output_dir: str = option(
+    output_dir: str = options.output(
         help_text="Directory for checkpoints, predictions, logs and the model.",
-        group="output",
         affects="place",
     )
-    bert_config_file: str | None = option(
+    bert_config_file: str | None = options.model(
         None,
         "Configuration of --init_checkpoint, bert_config.json.",
-        group="model",
         affects="place",
     )
-    vocab_file: str | None = option(
-        None, "Vocabulary of --init_checkpoint.", group="model", affects="place"
+    vocab_file: str | None = options.model(
+        None, "Vocabulary of --init_checkpoint.", affects="place"
     )
-    init_checkpoint: str | None = option(
+    init_checkpoint: str | None = options.model(
         None,
         "Pretrained model: any format, or a checkpoint's prefix.",
-        group="model",
         affects="place",
     )
-    do_lower_case: bool | None = option(
+    do_lower_case: bool | None = options.data(
         None,
         "Lower-case the text for --vocab_file (default: as the model states, "
         "else unless a vocabulary entry has an upper-case letter). Not "
         "needed with --pretrained_model_dir.",
-        group="data",
     )
-    max_seq_length: int = option(
-        128,
-        "Maximum sequence length, in tokens; longer texts are truncated.",
-        group="data",
+    max_seq_length: int = options.data(
+        128, "Maximum sequence length, in tokens; longer texts are truncated."
     )
-    do_train: bool = option(
-        False, "Train.", group="training", affects="nothing"
+    do_train: bool = options.training(False, "Train.", affects="nothing")
+    do_eval: bool = options.evaluation(
+        False, "Evaluate on the dev set.", affects="nothing"
     )
-    do_eval: bool = option(
-        False,
-        "Evaluate on the dev set.",
-        group="evaluation and prediction",
-        affects="nothing",
+    do_predict: bool = options.evaluation(
+        False, "Predict the test set.", affects="nothing"
     )
-    do_predict: bool = option(
-        False,
-        "Predict the test set.",
-        group="evaluation and prediction",
-        affects="nothing",
-    )
-    train_batch_size: str = option(
+    train_batch_size: str = options.training(
         "32",
         "Examples per step (sentences for taggers, windows for SQuAD); a "
         "list such as 16,32 trains one trial for each value.",
-        group="training",
     )
-    eval_batch_size: int = option(
-        8,
-        "Batch size for the dev set.",
-        group="evaluation and prediction",
-        affects="nothing",
+    eval_batch_size: int = options.evaluation(
+        8, "Batch size for the dev set.", affects="nothing"
     )
-    predict_batch_size: int = option(
-        8,
-        "Batch size for the test set.",
-        group="evaluation and prediction",
-        affects="nothing",
+    predict_batch_size: int = options.evaluation(
+        8, "Batch size for the test set.", affects="nothing"
     )
-    learning_rate: str = option(
+    learning_rate: str = options.training(
         DEFAULT_RATE,
         "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
         "each value.",
-        group="training",
     )
-    num_train_epochs: str = option(
+    num_train_epochs: str = options.training(
         "3.0",
         "Passes over the data; a list such as 2,3,4 trains one trial for "
         "each value.",
-        group="training",
     )
-    warmup_proportion: float = option(
-        0.1, "Share of the steps used for linear warmup.", group="training"
+    warmup_proportion: float = options.training(
+        0.1, "Share of the steps used for linear warmup."
     )
-    save_checkpoints_steps: int = option(
-        1000, "Steps between checkpoints.", group="output", affects="nothing"
+    save_checkpoints_steps: int = options.output(
+        1000, "Steps between checkpoints.", affects="nothing"
     )
-    iterations_per_loop: int | None = option(
+    iterations_per_loop: int | None = options.output(
         None,
         "Steps between lines of metrics (default: a hundredth of the run; "
         "the original's 1000 exceeds many runs).",
-        group="output",
         affects="nothing",
     )
 
-    pretrained_model_dir: str | None = option(
+    pretrained_model_dir: str | None = options.model(
         None,
         "Pretrained model with its vocabulary: a model directory or any "
         "other format; replaces --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
-        group="model",
         affects="place",
     )
-    normalization: str | None = option(
+    normalization: str | None = options.data(
         None,
         "Text normalization: original, or ascii_lower as in MediaPipe and "
         "the TensorFlow Lite Task Library, so that a .tflite file agrees "
         "with the trained model on the device (default: the pretrained "
         "model's).",
-        group="data",
         choices=NORMALIZATIONS,
     )
-    num_restarts: int = option(
+    num_restarts: int = options.training(
         1,
         "Trials per combination of hyperparameters; they differ only in the "
         "seed.",
-        group="training",
         affects="nothing",
     )
-    seed: int = option(
-        12345,
-        "Random seed of the head, the order and dropout.",
-        group="training",
+    seed: int = options.training(
+        12345, "Random seed of the head, the order and dropout."
     )
-    num_length_buckets: int = option(
+    num_length_buckets: int = options.hardware(
         0,
         "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
         "pads all to --max_seq_length, as the original does; larger numbers "
         "choose the lengths with the least padding (for TPUs, which compile "
         "each).",
-        group="hardware",
     )
-    micro_batch_size: int = option(
+    micro_batch_size: int = options.hardware(
         0,
         "Examples computed at once in training; 0 means the whole batch.",
-        group="hardware",
         affects="nothing",
     )
-    optimizer: str = option(
+    optimizer: str = options.training(
         "bert_adam",
         "Optimizer. bert_adam is the original's: AdamW without bias "
         "correction.",
-        group="training",
         choices=OPTIMIZERS,
     )
-    weight_decay_rate: float = option(
-        0.01, "Decoupled weight decay.", group="training"
-    )
-    layer_decay: float = option(
+    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
+    layer_decay: float = options.training(
         1.0,
         "Factor between the learning rates of adjacent encoder layers: each "
         "layer uses this times the rate of the layer above it, the "
         "embeddings this times the rate of the first layer.",
-        group="training",
     )
-    num_frozen_layers: int = option(
+    num_frozen_layers: int = options.training(
         0,
         "Number of frozen encoder layers, from the first; above 0, the "
         "embeddings are frozen too.",
-        group="training",
     )
-    hidden_dropout_prob: float | None = option(
+    hidden_dropout_prob: float | None = options.training(
         None,
         "Dropout of embeddings and layer outputs (default: the "
         "configuration's).",
-        group="training",
     )
-    attention_probs_dropout_prob: float | None = option(
+    attention_probs_dropout_prob: float | None = options.training(
         None,
         "Dropout of attention probabilities (default: the configuration's).",
-        group="training",
     )
-    left_to_right: bool | None = option(
+    left_to_right: bool | None = options.model(
         None,
         "Attention to the left only, Table 5 (default: the configuration's).",
-        group="model",
     )
-    head: str = option(
+    head: str = options.model(
         "linear",
         "Task head: linear, or bilstm with a new bidirectional LSTM below it "
         "(Table 5).",
-        group="model",
         choices=HEAD_TYPES,
     )
-    new_pooler: bool = option(
+    new_pooler: bool = options.model(
         False,
         "Initialize the pooler randomly, for encoders whose pooler was never "
         "trained.",
-        group="model",
     )
-    keep_best: bool = option(
+    keep_best: bool = options.evaluation(
         False,
         "Keep the model of the best evaluation on the dev set, instead of "
         "the last one.",
-        group="evaluation and prediction",
     )
-    early_stopping_patience: int = option(
+    early_stopping_patience: int = options.evaluation(
         0,
         "Stop after this many evaluations without improvement and keep the "
         "best model; 0 means never.",
-        group="evaluation and prediction",
     )
-    evaluate_every_steps: int = option(
+    evaluate_every_steps: int = options.evaluation(
         0,
         "Steps between evaluations during training, for --keep_best and "
         "--early_stopping_patience; 0 means one epoch.",
-        group="evaluation and prediction",
     )
-    keep_checkpoint_max: int = option(
-        1, "Number of checkpoints to keep.", group="output", affects="nothing"
+    keep_checkpoint_max: int = options.output(
+        1, "Number of checkpoints to keep.", affects="nothing"
     )
 
     def __post_init__(self) -> None:
@@ -338,33 +294,24 @@ class FinetuneConfig(TrainingDeviceConfig):
             kind: f"--{flag}" for kind, flag in flags if getattr(self, flag)
         }
 
-    def _require_own_files(self, folder_flag: str | None = None) -> None:
-        """Raises `UserError` if one of --train_file, ... is not set.
-
-        Args:
-          folder_flag: A flag that names a folder with these files instead.
-        """
-        if folder_flag and getattr(self, folder_flag):
-            return
-        hint = f", or --{folder_flag}" if folder_flag else ""
+    def _require_own_files(self, hint: str = "") -> None:
+        """Raises `UserError` if one of --train_file, ... is not set."""
         for kind, flag in self.requested_splits().items():
             require(
                 getattr(self, f"{kind}_file") is not None,
                 f"{flag} needs --{kind}_file{hint}.",
             )
 
-    def _require_one_source(self, folder_flag: str) -> None:
-        """Raises `UserError` for a folder and files at the same time."""
-        set_flags = [
-            f"--{kind}_file"
-            for kind in ("train", "dev", "test")
-            if getattr(self, f"{kind}_file") is not None
-        ]
+    def _require_folder_or_files(self) -> None:
+        """Raises `UserError` unless either --data_dir or the files are set."""
+        if not self.data_dir:
+            self._require_own_files(", or --data_dir")
+            return
+        files = options.set_values(self, "train_file", "dev_file", "test_file")
         require(
-            not (getattr(self, folder_flag) and set_flags),
-            f"--{folder_flag} replaces --train_file, --dev_file and "
-            f"--test_file. Received: --{folder_flag} and "
-            f"{', '.join(set_flags)}.",
+            not files,
+            "--data_dir replaces --train_file, --dev_file and --test_file. "
+            f"Received: --data_dir and --{', --'.join(files)}.",
         )
 
     @property
@@ -420,3 +367,42 @@ class FinetuneConfig(TrainingDeviceConfig):
                 f"{getattr(self, name)!r}."
             )
         return tuple(values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedTaskConfig(FinetuneConfig):
+    """Flags of scripts whose --task_name is a data set, or custom files."""
+
+    task_name: str = options.data(help_text="Task, or custom.")
+    data_dir: str | None = options.data(
+        None, "Directory with the task's official files.", affects="place"
+    )
+    train_file: str | None = options.data(
+        None, "custom: training set.", affects="place"
+    )
+    dev_file: str | None = options.data(
+        None, "custom: dev set.", affects="place"
+    )
+    test_file: str | None = options.data(
+        None, "custom: test set.", affects="nothing"
+    )
+
+    @property
+    def is_custom(self) -> bool:
+        """True if the task reads the user's own files."""
+        return self.task_name.lower() == "custom"
+
+    def _require_official_files(self, *own: str) -> None:
+        """Raises `UserError` unless --data_dir is set, and no flag in `own`."""
+        own = ("train_file", "dev_file", "test_file", *own)
+        set_flags = options.set_values(self, *own)
+        require(
+            not set_flags,
+            f"--{', --'.join(set_flags)}: these are for --task_name=custom; "
+            f"{self.task_name} reads its official files from --data_dir.",
+        )
+        require(
+            self.data_dir is not None,
+            f"--task_name={self.task_name} needs --data_dir, the folder with "
+            "its official files.",
+        )

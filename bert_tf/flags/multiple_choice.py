@@ -2,67 +2,39 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_dropout
-from bert_tf.flags.finetune import FinetuneConfig
-
-_OWN_CHOICE_FLAGS = (
-    "train_file",
-    "dev_file",
-    "test_file",
-    "context_column",
-    "choice_columns",
-    "label_column",
-)
+from bert_tf.flags import options
+from bert_tf.flags.finetune import NamedTaskConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_dropout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultipleChoiceConfig(FinetuneConfig):
+class MultipleChoiceConfig(NamedTaskConfig):
     """Flags of run/finetune_multiple_choice.py."""
 
-    task_name: str = option(
+    task_name: str = options.data(
         help_text="Task: a data set in --data_dir, or custom for your own "
         "files.",
-        group="data",
         choices=("swag", "codah", "comve_a", "comve_b", "custom"),
     )
-    data_dir: str | None = option(
-        None,
-        "Directory with the task's official files.",
-        group="data",
-        affects="place",
-    )
-    train_file: str | None = option(
-        None, "custom: training set.", group="data", affects="place"
-    )
-    dev_file: str | None = option(
-        None, "custom: dev set.", group="data", affects="place"
-    )
-    test_file: str | None = option(
-        None, "custom: test set.", group="data", affects="nothing"
-    )
-    context_column: str | None = option(
+    context_column: str | None = options.data(
         None,
         "custom: column of the text that the choices continue or answer "
         "(default: context); --context_column= if there is none.",
-        group="data",
     )
-    choice_columns: str | None = option(
+    choice_columns: str | None = options.data(
         None,
         "custom: columns of the choices, separated by commas; a single "
         "column of a .jsonl or .json file holds lists of choices (default: "
         "choices).",
-        group="data",
     )
-    label_column: str | None = option(
+    label_column: str | None = options.data(
         None,
         "custom: column of the correct choice: its index from 0, or the name "
         "of its column (default: label).",
-        group="data",
     )
-    head_dropout_prob: float = option(
-        0.1, "Dropout between the encoder and the head.", group="training"
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout between the encoder and the head."
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +42,9 @@ class MultipleChoiceConfig(FinetuneConfig):
         if self.is_custom:
             self._check_own_files()
         else:
-            self._check_official_files()
+            self._require_official_files(
+                "context_column", "choice_columns", "label_column"
+            )
         require_dropout(self, "head_dropout_prob")
 
     def _check_own_files(self) -> None:
@@ -95,28 +69,6 @@ class MultipleChoiceConfig(FinetuneConfig):
             "different columns. Received: "
             f"{', '.join(map(repr, columns))}.",
         )
-
-    def _check_official_files(self) -> None:
-        set_flags = [
-            f"--{name}"
-            for name in _OWN_CHOICE_FLAGS
-            if getattr(self, name) is not None
-        ]
-        require(
-            not set_flags,
-            f"{', '.join(set_flags)}: these are for --task_name=custom; "
-            f"{self.task_name} reads its official files from --data_dir.",
-        )
-        require(
-            self.data_dir is not None,
-            f"--task_name={self.task_name} needs --data_dir, the folder with "
-            "its official files.",
-        )
-
-    @property
-    def is_custom(self) -> bool:
-        """True if the task reads the user's own files."""
-        return self.task_name == "custom"
 
     def choices_of_flag(self) -> tuple[str, ...]:
         """Returns the names in --choice_columns, none if it is not set."""

@@ -1,25 +1,22 @@
-"""Flags of the scripts that use a model, except run/serve.py."""
+"""Flags of run/demo.py and of the scripts that use a model, except serve.py."""
 
 import dataclasses
 
-from bert_tf.config import IGNORED
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
 from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 
 @dataclasses.dataclass(frozen=True)
 class FillMaskConfig:
     """Flags of run/fill_mask.py."""
 
-    model_dir: str = option(
-        help_text="Model of any format, with its vocabulary.", group="model"
+    model_dir: str = options.model(
+        help_text="Model of any format, with its vocabulary."
     )
-    text: str = option(help_text="Text with one or more [MASK].", group="data")
-    top_k: int = option(
-        5, "Candidates per [MASK].", group="evaluation and prediction"
-    )
+    text: str = options.data(help_text="Text with one or more [MASK].")
+    top_k: int = options.evaluation(5, "Candidates per [MASK].")
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "top_k")
@@ -33,55 +30,38 @@ class ExtractFeaturesConfig:
     original's flags name the files that are not next to it.
     """
 
-    input_file: str = option(
+    input_file: str = options.data(
         help_text="One text per line; ' ||| ' separates the two texts of a "
-        "pair.",
-        group="data",
+        "pair."
     )
-    output_file: str = option(
-        help_text="JSON lines to write, in the original's format.",
-        group="output",
+    output_file: str = options.output(
+        help_text="JSON lines to write, in the original's format."
     )
-    layers: str = option(
-        "-1,-2,-3,-4",
-        "Layers to write, separated by commas.",
-        group="evaluation and prediction",
+    layers: str = options.evaluation(
+        "-1,-2,-3,-4", "Layers to write, separated by commas."
     )
-    bert_config_file: str | None = option(
-        None,
-        "Model configuration (default: the one next to the model).",
-        group="model",
+    bert_config_file: str | None = options.model(
+        None, "Model configuration (default: the one next to the model)."
     )
-    max_seq_length: int = option(
-        128, "Maximum sequence length, in tokens.", group="data"
+    max_seq_length: int = options.data(
+        128, "Maximum sequence length, in tokens."
     )
-    init_checkpoint: str | None = option(
-        None, "Model: any format, or a checkpoint's prefix.", group="model"
+    init_checkpoint: str | None = options.model(
+        None, "Model: any format, or a checkpoint's prefix."
     )
-    vocab_file: str | None = option(
-        None,
-        "Vocabulary, one token a line (default: the model's).",
-        group="model",
+    vocab_file: str | None = options.model(
+        None, "Vocabulary, one token a line (default: the model's)."
     )
-    do_lower_case: bool = option(True, "Lower-case the text.", group="data")
-    batch_size: int = option(32, "Texts computed at once.", group="hardware")
-    use_tpu: bool = option(
-        False, "Accepted for compatibility; ignored.", group=IGNORED
-    )
-    master: str | None = option(
-        None, "Accepted for compatibility; ignored.", group=IGNORED
-    )
-    num_tpu_cores: int | None = option(
-        None, "Accepted for compatibility; ignored.", group=IGNORED
-    )
-    use_one_hot_embeddings: bool = option(
-        False, "Accepted for compatibility; ignored.", group=IGNORED
-    )
-    model_dir: str | None = option(
+    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    batch_size: int = options.hardware(32, "Texts computed at once.")
+    use_tpu: bool = options.ignored(False)
+    master: str | None = options.ignored(None)
+    num_tpu_cores: int | None = options.ignored(None)
+    use_one_hot_embeddings: bool = options.ignored(False)
+    model_dir: str | None = options.model(
         None,
         "Model of any format; replaces --bert_config_file, --init_checkpoint "
         "and --vocab_file.",
-        group="model",
     )
 
     def __post_init__(self) -> None:
@@ -107,14 +87,13 @@ class ExtractFeaturesConfig:
 class _PredictionConfig(DeviceConfig):
     """Flags of all scripts that predict with fine-tuned models."""
 
-    batch_size: int = option(32, "Rows computed at once.", group="hardware")
-    num_length_buckets: int = option(
+    batch_size: int = options.hardware(32, "Rows computed at once.")
+    num_length_buckets: int = options.hardware(
         0,
         "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
         "pads all to the model's max_seq_length, as the original does; "
         "larger numbers choose the lengths with the least padding (for TPUs, "
         "which compile each).",
-        group="hardware",
     )
 
     def __post_init__(self) -> None:
@@ -127,20 +106,17 @@ class _PredictionConfig(DeviceConfig):
 class PredictConfig(_PredictionConfig):
     """Flags of run/predict.py."""
 
-    model_dir: str = option(
-        help_text="Fine-tuned model of any format, with its vocabulary.",
-        group="model",
+    model_dir: str = options.model(
+        help_text="Fine-tuned model of any format, with its vocabulary."
     )
-    input_file: str = option(
+    input_file: str = options.data(
         help_text="Rows to predict, with the columns of the training data: "
         ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels "
-        "are not read.",
-        group="data",
+        "are not read."
     )
-    output_file: str = option(
+    output_file: str = options.output(
         help_text="JSON lines to write: one object per row, in the input's "
-        "order.",
-        group="output",
+        "order."
     )
 
 
@@ -148,23 +124,33 @@ class PredictConfig(_PredictionConfig):
 class GlueSubmissionConfig(_PredictionConfig):
     """Flags of run/glue_submission.py."""
 
-    model_dirs: str = option(
+    model_dirs: str = options.model(
         help_text="Fine-tuned models, one for each task: comma-separated "
-        "globs of directories. Each one's task is read from its files.",
-        group="model",
+        "globs of directories. Each one's task is read from its files."
     )
-    glue_dir: str = option(
-        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
-        group="data",
+    glue_dir: str = options.data(
+        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ..."
     )
-    output_file: str = option(
-        "submission.zip",
-        "Zip file to write, for the leaderboard.",
-        group="output",
+    output_file: str = options.output(
+        "submission.zip", "Zip file to write, for the leaderboard."
     )
-    allow_missing_tasks: bool = option(
+    allow_missing_tasks: bool = options.output(
         False,
         "Omit tasks without a model or a folder; the leaderboard does not "
         "accept such a file.",
-        group="output",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+    """Flags of run/demo.py."""
+
+    output_dir: str = options.output(".demo", "Directory for all files.")
+    num_train_steps: int = options.training(
+        0,
+        "Pretraining steps; 0 means the number that the demo's quality "
+        "checks are made for.",
+    )
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "num_train_steps")

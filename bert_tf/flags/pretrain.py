@@ -3,12 +3,12 @@
 import dataclasses
 
 from bert_tf.config import HIDDEN_ACTS
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
-from bert_tf.flags.checks import require_rate
-from bert_tf.flags.checks import require_seed
+from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
+from bert_tf.flags.options import require_rate
+from bert_tf.flags.options import require_seed
 
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 
@@ -17,167 +17,126 @@ OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 class PretrainConfig(TrainingDeviceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
-    bert_config_file: str = option(
-        help_text="Model configuration, bert_config.json.",
-        group="model",
-        affects="place",
+    bert_config_file: str = options.model(
+        help_text="Model configuration, bert_config.json.", affects="place"
     )
-    input_file: str = option(
-        help_text="Records to train on: comma-separated globs.", group="data"
+    input_file: str = options.data(
+        help_text="Records to train on: comma-separated globs."
     )
-    output_dir: str = option(
+    output_dir: str = options.output(
         help_text="Directory for checkpoints, logs and the model.",
-        group="output",
         affects="place",
     )
-    init_checkpoint: str | None = option(
+    init_checkpoint: str | None = options.model(
         None,
         "Model to start from: any format, or a checkpoint's prefix.",
-        group="model",
         affects="place",
     )
-    max_seq_length: int = option(
-        128, "Sequence length of the records, in tokens.", group="data"
+    max_seq_length: int = options.data(
+        128, "Sequence length of the records, in tokens."
     )
-    max_predictions_per_seq: int = option(
-        20, "Masked tokens per record.", group="data"
+    max_predictions_per_seq: int = options.data(20, "Masked tokens per record.")
+    do_train: bool = options.training(False, "Train.", affects="nothing")
+    do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
+    train_batch_size: int = options.training(
+        32, "Sequences per batch, over all replicas."
     )
-    do_train: bool = option(
-        False, "Train.", group="training", affects="nothing"
+    eval_batch_size: int = options.evaluation(
+        8, "Sequences per evaluation step.", affects="nothing"
     )
-    do_eval: bool = option(
-        False, "Evaluate.", group="evaluation and prediction", affects="nothing"
+    learning_rate: float = options.training(5e-5, "Peak learning rate.")
+    num_train_steps: int = options.training(
+        100000, "Steps of the whole schedule."
     )
-    train_batch_size: int = option(
-        32, "Sequences per batch, over all replicas.", group="training"
+    num_warmup_steps: int = options.training(10000, "Steps of linear warmup.")
+    save_checkpoints_steps: int = options.output(
+        1000, "Steps between checkpoints.", affects="nothing"
     )
-    eval_batch_size: int = option(
-        8,
-        "Sequences per evaluation step.",
-        group="evaluation and prediction",
-        affects="nothing",
+    iterations_per_loop: int = options.output(
+        1000, "Steps between lines of metrics.", affects="nothing"
     )
-    learning_rate: float = option(5e-5, "Peak learning rate.", group="training")
-    num_train_steps: int = option(
-        100000, "Steps of the whole schedule.", group="training"
-    )
-    num_warmup_steps: int = option(
-        10000, "Steps of linear warmup.", group="training"
-    )
-    save_checkpoints_steps: int = option(
-        1000, "Steps between checkpoints.", group="output", affects="nothing"
-    )
-    iterations_per_loop: int = option(
-        1000,
-        "Steps between lines of metrics.",
-        group="output",
-        affects="nothing",
-    )
-    max_eval_steps: int = option(
-        100,
-        "Maximum number of evaluation steps.",
-        group="evaluation and prediction",
-        affects="nothing",
+    max_eval_steps: int = options.evaluation(
+        100, "Maximum number of evaluation steps.", affects="nothing"
     )
 
-    eval_input_file: str | None = option(
-        None,
-        "Records to evaluate on (default: --input_file).",
-        group="evaluation and prediction",
-        affects="place",
+    eval_input_file: str | None = options.evaluation(
+        None, "Records to evaluate on (default: --input_file).", affects="place"
     )
-    vocab_file: str | None = option(
+    vocab_file: str | None = options.data(
         None,
         "Vocabulary of the records (default: the one next to them).",
-        group="data",
         affects="place",
     )
-    do_lower_case: bool | None = option(
+    do_lower_case: bool | None = options.data(
         None,
         "The vocabulary is lower-cased (default: as the records' manifest "
         "states).",
-        group="data",
     )
-    seed: int = option(
-        12345,
-        "Random seed of weights, order, masks and dropout.",
-        group="training",
+    seed: int = options.training(
+        12345, "Random seed of weights, order, masks and dropout."
     )
-    optimizer: str = option(
+    optimizer: str = options.training(
         "bert_adam",
         "Optimizer. bert_adam is the original's: AdamW without bias "
         "correction.",
-        group="training",
         choices=OPTIMIZERS,
     )
-    weight_decay_rate: float = option(
-        0.01, "Decoupled weight decay.", group="training"
+    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
+    gradient_accumulation_steps: int = options.training(
+        1, "Batches of --train_batch_size per optimizer step."
     )
-    gradient_accumulation_steps: int = option(
-        1, "Batches of --train_batch_size per optimizer step.", group="training"
-    )
-    micro_batch_size: str = option(
+    micro_batch_size: str = options.hardware(
         "0",
         "Sequences computed at once: a number, auto (as many as fit in "
         "memory) or 0 (all). Does not change the result.",
-        group="hardware",
     )
-    dynamic_masking: bool = option(
-        False, "Draw new masks in each epoch.", group="training"
+    dynamic_masking: bool = options.training(
+        False, "Draw new masks in each epoch."
     )
-    masked_lm_prob: float = option(
-        0.15,
-        "Share of tokens to predict, for --dynamic_masking.",
-        group="training",
+    masked_lm_prob: float = options.training(
+        0.15, "Share of tokens to predict, for --dynamic_masking."
     )
-    use_next_sentence: bool = option(
-        True, "Include the next-sentence loss.", group="training"
+    use_next_sentence: bool = options.training(
+        True, "Include the next-sentence loss."
     )
-    stop_at_step: int | None = option(
+    stop_at_step: int | None = options.training(
         None,
         "Stop at this step, before the end of the schedule.",
-        group="training",
         affects="nothing",
     )
-    hidden_act: str | None = option(
+    hidden_act: str | None = options.model(
         None,
         "Activation function (default: the configuration's).",
-        group="model",
         choices=HIDDEN_ACTS,
     )
-    left_to_right: bool | None = option(
+    left_to_right: bool | None = options.model(
         None,
         "Attention to the left only, Table 5 (default: the configuration's).",
-        group="model",
     )
-    init_optimizer_state: bool = option(
+    init_optimizer_state: bool = options.model(
         False,
         "Continue training of --init_checkpoint: load Adam's moments and the "
         "step too.",
-        group="model",
         affects="nothing",
     )
-    keep_checkpoint_max: int = option(
-        5, "Number of checkpoints to keep.", group="output", affects="nothing"
+    keep_checkpoint_max: int = options.output(
+        5, "Number of checkpoints to keep.", affects="nothing"
     )
-    schedule_start_step: int = option(
+    schedule_start_step: int = options.training(
         0,
         "First step of the learning-rate schedule, for a second phase: "
         "--num_warmup_steps counts from here, --num_train_steps still from "
         "step 0.",
-        group="training",
     )
-    max_corrupt_records: int = option(
+    max_corrupt_records: int = options.data(
         0,
         "Number of corrupt records to skip before the run fails.",
-        group="data",
         affects="nothing",
     )
-    tf_data_service: str | None = option(
+    tf_data_service: str | None = options.data(
         None,
         "Machines that read the records (run/data_service.py): "
         "grpc://host:port of each, separated by commas.",
-        group="data",
         affects="place",
     )
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 # Engines that run the models.
 ENGINES = ("savedmodel", "litert")
@@ -17,93 +17,71 @@ class ServeConfig:
     The flags for batching may be None: the default applies.
     """
 
-    model_base_path: str | None = option(
-        None,
-        "Directory that holds the model's versions: 1, 2, ...",
-        group="model",
+    model_base_path: str | None = options.model(
+        None, "Directory that holds the model's versions: 1, 2, ..."
     )
-    model_name: str | None = option(
-        None,
-        "Name of the model in requests (default: the directory's name).",
-        group="model",
+    model_name: str | None = options.model(
+        None, "Name of the model in requests (default: the directory's name)."
     )
-    model_config_file: str | None = option(
+    model_config_file: str | None = options.model(
         None,
         "Text file of ModelServerConfig, for several models, version labels "
         "or versions other than the newest.",
-        group="model",
     )
-    engine: str = option(
+    engine: str = options.model(
         "savedmodel",
         "Engine: savedmodel runs any model, as TensorFlow Serving does; "
         "litert, the fastest on an x86 CPU, runs models that were exported "
         "with --litert.",
-        group="model",
         choices=ENGINES,
     )
-    host: str = option(
-        "127.0.0.1", "Address to listen on; 0.0.0.0 means all.", group="server"
+    host: str = options.server(
+        "127.0.0.1", "Address to listen on; 0.0.0.0 means all."
     )
-    port: int = option(8500, "Port for gRPC; 0 disables it.", group="server")
-    rest_api_port: int = option(
-        8501,
-        "Port for REST, the page and /metrics; 0 disables them.",
-        group="server",
+    port: int = options.server(8500, "Port for gRPC; 0 disables it.")
+    rest_api_port: int = options.server(
+        8501, "Port for REST, the page and /metrics; 0 disables them."
     )
-    rest_api_timeout_in_ms: int = option(
-        30000, "Timeout of REST requests, in milliseconds.", group="server"
+    rest_api_timeout_in_ms: int = options.server(
+        30000, "Timeout of REST requests, in milliseconds."
     )
-    file_system_poll_wait_seconds: float = option(
-        1.0,
-        "Seconds between checks for new versions; 0 checks only once.",
-        group="model",
+    file_system_poll_wait_seconds: float = options.model(
+        1.0, "Seconds between checks for new versions; 0 checks only once."
     )
-    enable_model_warmup: bool = option(
+    enable_model_warmup: bool = options.model(
         True,
         "Run the requests in a new version's "
         "assets.extra/tf_serving_warmup_requests before it serves.",
-        group="model",
     )
-    enable_batching: bool = option(
-        True,
-        "Merge rows of different requests into one call of the model.",
-        group="batching",
+    enable_batching: bool = options.batching(
+        True, "Merge rows of different requests into one call of the model."
     )
-    batching_parameters_file: str | None = option(
+    batching_parameters_file: str | None = options.batching(
         None,
         "Text file of BatchingParameters; replaces the other flags of this "
         "group.",
-        group="batching",
     )
-    max_batch_size: int | None = option(
-        None,
-        "Maximum number of rows in a batch (default: 64).",
-        group="batching",
+    max_batch_size: int | None = options.batching(
+        None, "Maximum number of rows in a batch (default: 64)."
     )
-    batch_timeout_micros: int | None = option(
+    batch_timeout_micros: int | None = options.batching(
         None,
         "Time that a request waits for others while a thread is free, in "
         "microseconds (default: 0).",
-        group="batching",
     )
-    max_enqueued_batches: int | None = option(
+    max_enqueued_batches: int | None = options.batching(
         None,
         "Maximum number of full batches that wait for a signature; further "
         "requests are refused (default: 10).",
-        group="batching",
     )
-    num_batch_threads: int | None = option(
-        None,
-        "Batches computed at once (default: one per core).",
-        group="batching",
+    num_batch_threads: int | None = options.batching(
+        None, "Batches computed at once (default: one per core)."
     )
-    tensorflow_intra_op_parallelism: int = option(
-        0,
-        "Threads inside one operator, or LiteRT's; 0 means one per core.",
-        group="hardware",
+    tensorflow_intra_op_parallelism: int = options.hardware(
+        0, "Threads inside one operator, or LiteRT's; 0 means one per core."
     )
-    tensorflow_inter_op_parallelism: int = option(
-        0, "Operators computed at once; 0 means one per core.", group="hardware"
+    tensorflow_inter_op_parallelism: int = options.hardware(
+        0, "Operators computed at once; 0 means one per core."
     )
 
     def __post_init__(self) -> None:
@@ -116,7 +94,6 @@ class ServeConfig:
             "--model_name is for --model_base_path only.",
         )
         require_at_least(self, 0, "file_system_poll_wait_seconds")
-        require_at_least(self, 1, "rest_api_timeout_in_ms")
         require_at_least(
             self,
             0,
@@ -124,21 +101,26 @@ class ServeConfig:
             "tensorflow_inter_op_parallelism",
             "batch_timeout_micros",
         )
-        require_at_least(self, 1, "max_batch_size", "max_enqueued_batches")
-        require_at_least(self, 1, "num_batch_threads")
+        require_at_least(
+            self,
+            1,
+            "rest_api_timeout_in_ms",
+            "max_batch_size",
+            "max_enqueued_batches",
+            "num_batch_threads",
+        )
         self._check_ports()
         self._check_batching()
 
     def batching(self) -> dict[str, int]:
         """Returns the batching flags that are set."""
-        names = (
+        return options.set_values(
+            self,
             "max_batch_size",
             "batch_timeout_micros",
             "max_enqueued_batches",
             "num_batch_threads",
         )
-        values = {name: getattr(self, name) for name in names}
-        return {name: x for name, x in values.items() if x is not None}
 
     def _check_ports(self) -> None:
         for name in ("port", "rest_api_port"):

@@ -2,111 +2,87 @@
 
 import dataclasses
 
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
     """Flags of run/finetune_squad.py; the original's flags first."""
 
-    train_file: str | None = option(
+    train_file: str | None = options.data(
         None,
         "SQuAD JSON to train on, such as train-v1.1.json.",
-        group="data",
         affects="place",
     )
-    predict_file: str | None = option(
+    predict_file: str | None = options.data(
         None,
         "SQuAD JSON to predict, and to score if it has answers, such as "
         "dev-v1.1.json.",
-        group="data",
         affects="nothing",
     )
-    max_seq_length: int = option(
-        384,
-        "Maximum length of question and paragraph together, in tokens.",
-        group="data",
+    max_seq_length: int = options.data(
+        384, "Maximum length of question and paragraph together, in tokens."
     )
-    doc_stride: int = option(
+    doc_stride: int = options.data(
         128,
         "Distance between the starts of the windows that long paragraphs are "
         "split into, in tokens.",
-        group="data",
     )
-    max_query_length: int = option(
+    max_query_length: int = options.data(
         64,
         "Maximum length of a question, in tokens; longer ones are truncated.",
-        group="data",
     )
-    do_eval: bool = option(
+    do_eval: bool = options.evaluation(
         False,
         "Score --predict_file, which must have answers.",
-        group="evaluation and prediction",
         affects="nothing",
     )
-    do_predict: bool = option(
+    do_predict: bool = options.evaluation(
         False,
         "Predict --predict_file, and score it if it has answers.",
-        group="evaluation and prediction",
         affects="nothing",
     )
-    eval_batch_size: int | None = option(
+    eval_batch_size: int | None = options.evaluation(
         None,
         "Batch size for scores, in windows (default: --predict_batch_size).",
-        group="evaluation and prediction",
         affects="nothing",
     )
-    predict_batch_size: int = option(
-        8,
-        "Batch size for predictions, in windows.",
-        group="evaluation and prediction",
-        affects="nothing",
+    predict_batch_size: int = options.evaluation(
+        8, "Batch size for predictions, in windows.", affects="nothing"
     )
-    n_best_size: int = option(
-        20,
-        "Answers per question in nbest_predictions.json.",
-        group="evaluation and prediction",
+    n_best_size: int = options.evaluation(
+        20, "Answers per question in nbest_predictions.json."
     )
-    max_answer_length: int = option(
-        30,
-        "Maximum length of an answer, in tokens.",
-        group="evaluation and prediction",
+    max_answer_length: int = options.evaluation(
+        30, "Maximum length of an answer, in tokens."
     )
-    version_2_with_negative: bool = option(
-        False, "Some questions have no answer, as in SQuAD 2.0.", group="data"
+    version_2_with_negative: bool = options.data(
+        False, "Some questions have no answer, as in SQuAD 2.0."
     )
-    null_score_diff_threshold: float | None = option(
+    null_score_diff_threshold: float | None = options.evaluation(
         None,
         "Predict no answer where null_odds exceeds this threshold (default: "
         "the model's if it is only used; else the value with the best F1 on "
         "--predict_file; else 0).",
-        group="evaluation and prediction",
     )
-    verbose_logging: bool = option(
-        False,
-        "Log every question that is skipped.",
-        group="output",
-        affects="nothing",
+    verbose_logging: bool = options.output(
+        False, "Log every question that is skipped.", affects="nothing"
     )
-    triviaqa_file: str | None = option(
+    triviaqa_file: str | None = options.data(
         None,
         "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
         "<output_dir>/triviaqa.",
-        group="data",
     )
-    triviaqa_evidence_dir: str | None = option(
-        None,
-        "Directory evidence/wikipedia of TriviaQA, with its documents.",
-        group="data",
+    triviaqa_evidence_dir: str | None = options.data(
+        None, "Directory evidence/wikipedia of TriviaQA, with its documents."
     )
-    ensemble_nbest_files: str | None = option(
+    ensemble_nbest_files: str | None = options.evaluation(
         None,
         "nbest_predictions.json of several runs, as comma-separated paths or "
         "globs: they predict --predict_file together, without a model.",
-        group="evaluation and prediction",
     )
 
     def __post_init__(self) -> None:

@@ -4,13 +4,13 @@ import dataclasses
 
 from bert_tf.config import APPROACHES
 from bert_tf.config import LAYER_COMBINATIONS
-from bert_tf.config import option
-from bert_tf.flags.checks import require
-from bert_tf.flags.checks import require_at_least
-from bert_tf.flags.checks import require_defaults
-from bert_tf.flags.checks import require_dropout
+from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FinetuneConfig
+from bert_tf.flags.options import require
+from bert_tf.flags.options import require_at_least
+from bert_tf.flags.options import require_defaults
+from bert_tf.flags.options import require_dropout
 
 # Flags that have no effect on a frozen encoder.
 _ENCODER_FLAGS = (
@@ -38,82 +38,67 @@ _TAGGER_DEFAULTS = {
 class TaggerConfig(FinetuneConfig):
     """Flags of run/finetune_tagger.py."""
 
-    data_dir: str | None = option(
+    data_dir: str | None = options.data(
         None,
         "Directory with eng.train, eng.testa and eng.testb of CoNLL-2003, or "
         "with train, dev (valid) and test files that end in .txt, .conll or "
         ".tsv.",
-        group="data",
         affects="place",
     )
-    train_file: str | None = option(
+    train_file: str | None = options.data(
         None,
         "Training set: one word and its columns per line.",
-        group="data",
         affects="place",
     )
-    dev_file: str | None = option(
-        None, "Dev set.", group="data", affects="place"
-    )
-    test_file: str | None = option(
-        None, "Test set.", group="data", affects="nothing"
-    )
-    word_column: str | None = option(
+    dev_file: str | None = options.data(None, "Dev set.", affects="place")
+    test_file: str | None = options.data(None, "Test set.", affects="nothing")
+    word_column: str | None = options.data(
         None,
         "Column of the words: a number from 0 (or from -1 backwards), or a "
         "name if the first line names the columns (default: the model's if "
         "it is only used, else 0).",
-        group="data",
     )
-    tag_column: str | None = option(
+    tag_column: str | None = options.data(
         None,
         "Column of the tags in IOB1 or IOB2, as for --word_column (default: "
         "the model's if it is only used, else -1).",
-        group="data",
     )
-    approach: str = option(
+    approach: str = options.model(
         "fine_tuning",
         "fine_tuning trains the encoder; feature_based freezes it and trains "
         "two BiLSTMs on top of it (section 5.3).",
-        group="model",
         choices=APPROACHES,
     )
-    layer_combination: str | None = option(
+    layer_combination: str | None = options.model(
         None,
         "feature_based: encoder layers that the BiLSTMs read (Table 7; "
         "default: the best one there, concat_last_four_hidden).",
-        group="model",
         choices=LAYER_COMBINATIONS,
     )
-    lstm_size: int | None = option(
-        None,
-        "Units in each direction of a BiLSTM (default: 768).",
-        group="model",
+    lstm_size: int | None = options.model(
+        None, "Units in each direction of a BiLSTM (default: 768)."
     )
-    context: str | None = option(
+    context: str | None = options.data(
         None,
         "Extent of a window: the whole document, as -DOCSTART- lines delimit "
         "it, or one sentence (default: the model's if it is only used, else "
         "document).",
-        group="data",
         choices=("document", "sentence"),
     )
-    doc_stride: int | None = option(
+    doc_stride: int | None = options.data(
         None,
         "Distance between the starts of windows, in tokens; a word is tagged "
         "in the window where it has the most context (default: the model's "
         "if it is only used, else half of --max_seq_length). 0 uses one "
         "window, and words after it get the tag O.",
-        group="data",
     )
-    learning_rate: str | None = option(
+    learning_rate: str | None = options.training(
         None,
         "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
         "each value (default: 5e-5; feature_based: 1e-3).",
-        group="training",
     )
-    head_dropout_prob: float = option(
-        0.1, "Dropout before the classification layer.", group="training"
+    head_dropout_prob: float = options.training(
+        0.1, "Dropout before the classification layer."
     )
 
     def __post_init__(self) -> None:
@@ -127,8 +112,7 @@ class TaggerConfig(FinetuneConfig):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
         super().__post_init__()
-        self._require_one_source("data_dir")
-        self._require_own_files("data_dir")
+        self._require_folder_or_files()
         self._check_approach()
         require_at_least(self, 0, "doc_stride")
         require_at_least(self, 1, "lstm_size")

@@ -1,15 +1,45 @@
-"""Checks of flag values that raise `UserError`."""
+"""Options by their subject in `--help`, and checks that raise `UserError`."""
 
 import dataclasses
+import functools
 from typing import Any
 
+from bert_tf.config import IGNORED
+from bert_tf.config import option
 from bert_tf.errors import UserError
+
+data = functools.partial(option, group="data")
+masking = functools.partial(option, group="masking")
+model = functools.partial(option, group="model")
+training = functools.partial(option, group="training")
+distillation = functools.partial(option, group="distillation")
+evaluation = functools.partial(option, group="evaluation and prediction")
+output = functools.partial(option, group="output")
+server = functools.partial(option, group="server")
+batching = functools.partial(option, group="batching")
+hardware = functools.partial(option, group="hardware")
+
+
+def ignored(default: Any) -> Any:
+    """Declares a flag of the original's that has no effect."""
+    return option(
+        default,
+        "Accepted for compatibility; ignored.",
+        group=IGNORED,
+        affects="nothing",
+    )
 
 
 def require(condition: bool, message: str) -> None:
     """Raises `UserError` unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def set_values(config: Any, *names: str) -> dict[str, Any]:
+    """Returns the flags among `names` that are not None, with their values."""
+    values = {name: getattr(config, name) for name in names}
+    return {name: x for name, x in values.items() if x is not None}
 
 
 def require_at_least(config: Any, least: int, *names: str) -> None:
