@@ -27,7 +27,7 @@ class _Work:
         from bert_tf.checkpoints import formats
         from bert_tf.config import BertConfig
         from bert_tf.distribute import batches as batches_lib
-        from bert_tf.distribute import strategy as strategies
+        from bert_tf.distribute import devices as device_setup
         from bert_tf.modeling import inference
         from bert_tf.modeling.task_models import BertForClassification
         from bert_tf.tasks import predict as task_prediction
@@ -56,7 +56,7 @@ class _Work:
         self._features = self._task.featurize(
             self._examples, self._tokenizer, True
         )
-        self._strategy = strategies.build("one_device")
+        self._strategy = device_setup.build_strategy("one_device")
         config = BertConfig(type_vocab_size=2, **settings["shape"])
         with self._strategy.scope():
             model = BertForClassification(

@@ -35,7 +35,7 @@ def _build_ours(precision):
 
     from bert_tf.config import BertConfig
     from bert_tf.distribute import batches as batches_lib
-    from bert_tf.distribute import strategy as strategies
+    from bert_tf.distribute import devices as device_setup
     from bert_tf.modeling.bert import BertForPretraining
     from bert_tf.training import step as training_step
     from bert_tf.training.losses import PretrainingObjective
@@ -43,7 +43,7 @@ def _build_ours(precision):
 
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(0)
-    strategy = strategies.build("one_device")
+    strategy = device_setup.build_strategy("one_device")
     with strategy.scope():
         model = BertForPretraining(
             BertConfig(vocab_size=_VOCAB, type_vocab_size=2),

@@ -47,10 +47,6 @@ def find(
 ) -> Cluster | None:
     """Finds the workers in the flags or, without them, in TF_CONFIG.
 
-    Args:
-      flags: The flags.
-      environment: The environment variables.
-
     Returns:
       The cluster; None for a run of one process, even if it is the only worker
       of a cluster.

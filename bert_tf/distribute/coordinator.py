@@ -25,7 +25,6 @@ class Coordinator:
     """Exchanges values between the workers of a run, and makes them wait.
 
     Args:
-      strategy: The strategy of the run, over the devices of all workers.
       cluster: The workers; None for a run of one process.
 
     Attributes:
@@ -112,11 +111,7 @@ class Coordinator:
         return int(chiefs), bool(stopping)
 
     def barrier(self, name: str) -> None:
-        """Waits for all workers.
-
-        Args:
-          name: The name of the barrier, for the log.
-        """
+        """Waits for all workers."""
         if self._cluster is None:
             return
         self._add_up(np.zeros(1, np.float32))

@@ -1,4 +1,4 @@
-"""Sets up the devices of a run: strategy, workers and precision."""
+"""Sets up the devices of a run: strategy, workers and compute precision."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -13,16 +14,50 @@ from absl import logging
 
 from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute import health as worker_health
-from bert_tf.distribute import precision as precisions
 from bert_tf.distribute import rendezvous
-from bert_tf.distribute import strategy as strategies
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
+from bert_tf.errors import UserError
 from bert_tf.flags.devices import DeviceConfig
 
 # How long the workers may take to connect once all are running. TensorFlow
 # would wait an hour for one that ended in the meantime.
 _SECONDS_TO_CONNECT = 180
+# The names in `/proc/cpuinfo` of the units that multiply bfloat16. Without them
+# bfloat16 is emulated, many times slower than float32.
+_CPU_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+_CPU_FLAGS_FILE = "/proc/cpuinfo"
+
+_BFLOAT16_CAPABILITY = (8, 0)  # Ampere
+_FLOAT16_CAPABILITY = (7, 0)  # Volta
+
+_POLICIES = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """A compute precision and why it was chosen.
+
+    Attributes:
+      name: "float32", "bfloat16" or "float16".
+    """
+
+    name: str
+    reason: str
+
+    @property
+    def policy(self) -> str:
+        """The Keras dtype policy; weights stay float32 in each."""
+        return _POLICIES[self.name]
+
+    @property
+    def needs_loss_scale(self) -> bool:
+        """True if small gradients underflow, as with 5 exponent bits."""
+        return self.name == "float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +65,7 @@ class Devices:
     """The devices of a run, its compute precision and its workers.
 
     Attributes:
-      strategy: The strategy.
       kind: "CPU", "GPU" or "TPU".
-      precision: The compute precision.
       coordinator: Exchanges values between the workers.
       cluster: The workers; None for a run of one process.
       xla: `--xla`; "auto" in scripts without that flag.
@@ -40,7 +73,7 @@ class Devices:
 
     strategy: tf.distribute.Strategy
     kind: str
-    precision: precisions.Precision
+    precision: Precision
     coordinator: Coordinator
     cluster: Cluster | None = None
     xla: str = "auto"
@@ -84,11 +117,11 @@ def prepare(flags: DeviceConfig) -> Devices:
         _prefix_log(cluster)
         # TensorFlow logs every collective each time it builds one.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
-        strategies.check_worker(flags.num_gpus, cluster)
+        check_worker(flags.num_gpus, cluster)
         rendezvous.wait_for_all(cluster)
         clusters.export(cluster)
     with _connecting() if cluster else contextlib.nullcontext():
-        strategy = strategies.build(
+        strategy = build_strategy(
             "tpu" if flags.use_tpu else flags.distribution_strategy,
             flags.num_gpus,
             flags.tpu or flags.tpu_name,
@@ -96,10 +129,10 @@ def prepare(flags: DeviceConfig) -> Devices:
         )
     # Otherwise the order of additions may differ from run to run.
     tf.config.experimental.enable_op_determinism()
-    kind = strategies.device_type(strategy)
+    kind = device_type(strategy)
     if flags.tpu_name and kind != "TPU":
         logging.warning("--tpu_name has no effect without --use_tpu.")
-    precision = precisions.resolve(flags.mixed_precision, kind)
+    precision = resolve_precision(flags.mixed_precision, kind)
     logging.info(
         "Strategy %s with %d %s%s; precision %s (%s).",
         type(strategy).__name__,
@@ -155,3 +188,199 @@ class _PrefixFormatter(logging.PythonFormatter):
 
     def format(self, record) -> str:
         return self._prefix + super().format(record)
+
+
+def build_strategy(
+    name: str,
+    num_devices: int = 0,
+    tpu: str | None = None,
+    cluster: Cluster | None = None,
+) -> tf.distribute.Strategy:
+    """Returns the strategy of `--distribution_strategy`.
+
+    Call it before TensorFlow has touched a device: it sets how GPUs use memory
+    and how many logical devices the CPU has. With several workers it waits
+    until all of them have called it.
+
+    Args:
+      name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
+        "auto" is multi_worker_mirrored with several workers, mirrored with
+        more than one GPU, else one_device.
+      num_devices: GPUs to use, of each worker, or logical CPU devices where
+        there is no GPU; 0 means all.
+      tpu: Address of the TPU, for "tpu".
+      cluster: The workers, which TF_CONFIG must name too; None for a run of
+        one process.
+
+    Raises:
+      UserError: If there are fewer devices.
+    """
+    if name == "tpu":
+        return _build_tpu_strategy(tpu)
+    if cluster is not None:
+        check_worker(num_devices, cluster)
+        return _build_workers_strategy(num_devices)
+    devices = _prepare_devices(name, num_devices)
+    # The only worker of a cluster trains as a single machine does.
+    if name in ("auto", "multi_worker_mirrored"):
+        gpus = devices[0].startswith("GPU")
+        several = gpus and len(devices) > 1
+        name = "mirrored" if several else "one_device"
+    if name == "one_device":
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def _prepare_devices(name: str, num_devices: int) -> list[str]:
+    """Returns the names of the devices to use."""
+    gpus = _prepare_gpus()
+    if not gpus and name == "mirrored" and num_devices > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        if not tf.config.get_logical_device_configuration(cpu):
+            logical = [tf.config.LogicalDeviceConfiguration()] * num_devices
+            _configure(tf.config.set_logical_device_configuration, cpu, logical)
+    kind = "GPU" if gpus else "CPU"
+    present = len(tf.config.list_logical_devices(kind))
+    if num_devices > present:
+        raise UserError(
+            f"--num_gpus={num_devices} is more than the devices present. "
+            f"Found: {present} {kind}."
+        )
+    if name == "one_device" and num_devices > 1:
+        raise UserError(
+            "--distribution_strategy=one_device uses one device. Received: "
+            f"--num_gpus={num_devices}; use --distribution_strategy=mirrored."
+        )
+    return [f"{kind}:{index}" for index in range(num_devices or present)]
+
+
+def check_worker(num_devices: int, cluster: Cluster) -> None:
+    """Checks, before the others wait for it, that a worker has the devices.
+
+    Raises:
+      UserError: If there are fewer.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    present = len(gpus) or 1
+    if num_devices > present:
+        kind = "GPU" if gpus else "CPU"
+        raise UserError(
+            f"--num_gpus={num_devices} is more than the devices of "
+            f"{cluster.name(cluster.index)}. Found: {present} {kind}."
+        )
+
+
+def _build_workers_strategy(num_devices: int) -> tf.distribute.Strategy:
+    """Returns the strategy of several workers; blocks until they connect."""
+    gpus = _prepare_gpus()
+    if gpus and num_devices:
+        _configure(tf.config.set_visible_devices, gpus[:num_devices], "GPU")
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementations.NCCL if gpus else implementations.RING
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=options
+    )
+
+
+def _prepare_gpus() -> list[tf.config.PhysicalDevice]:
+    """Returns the GPUs, set up to allocate memory on demand."""
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        # By default TensorFlow reserves all memory of all GPUs at once.
+        _configure(tf.config.experimental.set_memory_growth, gpu, True)
+    return gpus
+
+
+def _configure(setter: Callable[..., None], *arguments) -> None:
+    try:
+        setter(*arguments)
+    except RuntimeError as error:
+        # Devices that are already in use keep their settings.
+        logging.debug("%s: %s", setter.__name__, error)
+
+
+def _build_tpu_strategy(tpu: str | None) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=tpu or ""
+        )
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"No TPU answers at --tpu={tpu or ''!r} ({reason}); give its name "
+            "or address, `local` on its own machine, or another "
+            "--distribution_strategy."
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def device_type(strategy: tf.distribute.Strategy) -> str:
+    """Returns the kind of device of a strategy: "CPU", "GPU" or "TPU"."""
+    device = strategy.extended.worker_devices[0]
+    return tf.DeviceSpec.from_string(device).device_type
+
+
+def _cpu_bfloat16_flags() -> list[str]:
+    """Returns the bfloat16 units of this machine's CPU."""
+    try:
+        with open(_CPU_FLAGS_FILE, encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith("flags")]
+    except OSError:
+        return []
+    present = set(lines[0].split()) if lines else set()
+    return [flag for flag in _CPU_BFLOAT16_FLAGS if flag in present]
+
+
+def _gpu_capability() -> tuple[int, int] | None:
+    """Returns the lowest compute capability of the GPUs, or None."""
+    capabilities = []
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capabilities.append(details.get("compute_capability", (0, 0)))
+    return min(capabilities) if capabilities else None
+
+
+def _choose_precision(device_type: str) -> Precision:
+    """Returns the fastest precision the hardware supports."""
+    if device_type == "TPU":
+        return Precision("bfloat16", "TPUs compute in bfloat16")
+    if device_type == "GPU":
+        capability = _gpu_capability() or (0, 0)
+        name = "float32"
+        if capability >= _BFLOAT16_CAPABILITY:
+            name = "bfloat16"
+        elif capability >= _FLOAT16_CAPABILITY:
+            name = "float16"
+        version = ".".join(map(str, capability))
+        return Precision(name, f"the GPU has compute capability {version}")
+    flags = _cpu_bfloat16_flags()
+    if flags:
+        return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
+    return Precision(
+        "float32",
+        f"the CPU has none of {', '.join(_CPU_BFLOAT16_FLAGS)}",
+    )
+
+
+def resolve_precision(flag: str, device_type: str) -> Precision:
+    """Turns `--mixed_precision` into the compute precision.
+
+    Args:
+      flag: "float32", "bfloat16", "float16" or "auto".
+      device_type: "CPU", "GPU" or "TPU".
+    """
+    if flag == "auto":
+        return _choose_precision(device_type)
+    if flag == "bfloat16" and device_type == "CPU":
+        fastest = _choose_precision(device_type)
+        if fastest.name == "float32":
+            return Precision(
+                "float32",
+                f"--mixed_precision=bfloat16 is not used, as {fastest.reason} "
+                "and would only emulate it",
+            )
+    return Precision(flag, f"--mixed_precision={flag}")

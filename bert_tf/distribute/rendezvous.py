@@ -33,11 +33,6 @@ def wait_for_all(
 ) -> None:
     """Waits until all workers are running, and logs which are missing.
 
-    Args:
-      cluster: The workers.
-      reminder_seconds: Time between two lines of the log, in seconds.
-      poll_seconds: Time between two attempts, in seconds.
-
     Raises:
       UserError: If this worker cannot listen at its port, or another worker
         was given other addresses or the same index.
@@ -69,9 +64,6 @@ def wait_for_all(
 
 class _Meeting:
     """Listens at this worker's address and greets the other workers.
-
-    Args:
-      cluster: The workers.
 
     Raises:
       UserError: If this worker cannot listen at its address.

@@ -11,7 +11,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.distribute import precision as precisions
+from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError
 from bert_tf.export import assets_extra
 from bert_tf.export import version_directory
@@ -125,7 +125,7 @@ def prepare(config: SavedModelConfig) -> Export:
     head = entry.head.build(_source(config, stored))
     precision = config.precision
     if precision == "auto":
-        precision = precisions.resolve("auto", "CPU").name
+        precision = device_setup.resolve_precision("auto", "CPU").name
     return Export(
         config,
         stored,

@@ -74,10 +74,6 @@ class Task:
 
     Attributes:
       servable: The model version, acquired by the creator of the task.
-      signature: One of its signatures.
-      inputs: The request's tensors.
-      outputs: The names of the requested outputs.
-      loop: The event loop of `future`.
       future: Receives the outputs by name, or the error.
       num_rows: Rows of the inputs; 0 if the request must run alone.
       queued_at: Time of arrival, by `time.monotonic`.
@@ -113,7 +109,6 @@ class BatchScheduler:
     """Threads that compute batches of requests.
 
     Args:
-      options: The batching parameters.
       observe: Called with the tasks and the number of rows of every batch.
     """
 
@@ -149,12 +144,6 @@ class BatchScheduler:
         """Queues a request; must be called in an event loop.
 
         The servable is acquired until the request is answered.
-
-        Args:
-          servable: The model version.
-          signature: One of its signatures.
-          inputs: The inputs of the signature.
-          outputs: The names of the requested outputs.
 
         Returns:
           A future for the outputs by name.

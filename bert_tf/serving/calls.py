@@ -2,10 +2,11 @@
 
 A `Call` holds the signature and inputs to compute and builds the response.
 Rules and error messages are TensorFlow Serving's (predict_util.cc,
-classifier.cc, regressor.cc, multi_inference.cc).
+classifier.cc, regressor.cc, multi_inference.cc), also in warmup files.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 from collections.abc import Mapping
 
@@ -17,6 +18,7 @@ from tensorflow_serving.apis import inference_pb2
 from tensorflow_serving.apis import input_pb2
 from tensorflow_serving.apis import model_pb2
 from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.serving import errors
@@ -31,6 +33,9 @@ _INPUTS = tf.saved_model.CLASSIFY_INPUTS
 _CLASSES = tf.saved_model.CLASSIFY_OUTPUT_CLASSES
 _SCORES = tf.saved_model.CLASSIFY_OUTPUT_SCORES
 _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
+WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
+# saved_model_warmup_util.h of TensorFlow Serving.
+_MAX_WARMUP_RECORDS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +43,7 @@ class Call:
     """The computation for a request.
 
     Attributes:
-      signature: The signature to run.
       inputs: Its inputs, checked.
-      outputs: The names of the requested outputs.
       respond: Builds the response proto from the outputs by name, or None.
     """
 
@@ -119,12 +122,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a request of Examples.
 
-    Args:
-      request: The request.
-      servable: The model.
-      build: Returns the call for a signature and serialized Examples; its
-        `respond` returns the `result` of the response.
-      response: The class of the response.
+    The call that `build` makes responds with the `result` of the response.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -195,25 +193,23 @@ def _inference(
     signature: Signature,
     examples: np.ndarray,
 ) -> Call:
-    spec = _model_spec(servable, signature)
     if task.method_name == CLASSIFY:
         call = _classification(signature, examples)
-
-        def respond(values: Mapping[str, np.ndarray]) -> message.Message:
-            return inference_pb2.InferenceResult(
-                model_spec=spec, classification_result=call.respond(values)
-            )
+        field = "classification_result"
     elif task.method_name == REGRESS:
         call = _regression(signature, examples)
-
-        def respond(values: Mapping[str, np.ndarray]) -> message.Message:
-            return inference_pb2.InferenceResult(
-                model_spec=spec, regression_result=call.respond(values)
-            )
+        field = "regression_result"
     else:
         raise errors.unimplemented(
             f"Unsupported signature method_name: {task.method_name}"
         )
+
+    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+        return inference_pb2.InferenceResult(
+            model_spec=_model_spec(servable, signature),
+            **{field: call.respond(values)},
+        )
+
     return dataclasses.replace(call, respond=respond)
 
 
@@ -379,3 +375,61 @@ def _model_spec(servable: Servable, signature: Signature):
 def _text(label: bytes) -> str:
     # String fields of a proto must be UTF-8.
     return label.decode("utf-8", "replace")
+
+
+_WARMUP_CALLS = {
+    "predict_log": lambda *args: [predict(*args)],
+    "classify_log": lambda *args: [classify(*args)],
+    "regress_log": lambda *args: [regress(*args)],
+    "multi_inference_log": multi_inference,
+}
+
+
+def warm_up(servable: Servable, directory: str) -> int:
+    """Runs the requests in a version's warmup file; returns their number.
+
+    Raises:
+      RequestError: If a request fails; then the version must not be served.
+    """
+    path = os.path.join(directory, WARMUP_FILE)
+    if not os.path.exists(path):
+        return 0
+    count = 0
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            count += 1
+            if count > _MAX_WARMUP_RECORDS:
+                raise errors.invalid(
+                    "Number of warmup records exceeds the maximum "
+                    f"({_MAX_WARMUP_RECORDS}) at {path}"
+                )
+            _warm_up_with(servable, record, path)
+    except tf.errors.DataLossError as error:
+        raise errors.RequestError(
+            tf.errors.DATA_LOSS,
+            f"{error.message}. Please verify your warmup data is in TFRecord "
+            "format.",
+        ) from error
+    return count
+
+
+def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
+    log = prediction_log_pb2.PredictionLog()
+    try:
+        log.ParseFromString(record)
+    except message.DecodeError as error:
+        raise errors.invalid(
+            f"Failed to parse warmup record: {record[:80]!r} from {path}"
+        ) from error
+    kind = log.WhichOneof("log_type")
+    request = getattr(log, kind).request if kind in _WARMUP_CALLS else None
+    if request is None:
+        raise errors.unimplemented(
+            f"Unsupported log_type for warmup: {kind}. In {path}"
+        )
+    for call in _WARMUP_CALLS[kind](request, servable):
+        try:
+            outputs = servable.run(call.signature, call.inputs, call.outputs)
+        except tf.errors.OpError as error:
+            raise errors.from_exception(error) from error
+        call.respond(outputs)

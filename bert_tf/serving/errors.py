@@ -1,9 +1,12 @@
 """Errors of requests, with TensorFlow's codes and HTTP's statuses."""
 
+import functools
+from collections.abc import Callable
+
+import grpc
 import tensorflow as tf
 
-# HTTP statuses by TensorFlow's codes, which are also gRPC's (http_server.cc of
-# TensorFlow Serving).
+# HTTP statuses by TensorFlow's codes (http_server.cc of TensorFlow Serving).
 _HTTP_STATUS = {
     tf.errors.CANCELLED: 499,
     tf.errors.UNKNOWN: 500,
@@ -22,27 +25,8 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DATA_LOSS: 500,
 }
-_NAMES = {
-    getattr(tf.errors, name): name
-    for name in (
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "UNAUTHENTICATED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-    )
-}
+# gRPC has the same codes.
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class RequestError(Exception):
@@ -79,39 +63,18 @@ class OverloadError(RequestError):
         return 503
 
 
-def invalid(message: str) -> RequestError:
-    """Returns the error of an invalid request."""
-    return RequestError(tf.errors.INVALID_ARGUMENT, message)
+def _with_code(code: int) -> Callable[[str], RequestError]:
+    return functools.partial(RequestError, code)
 
 
-def not_found(message: str) -> RequestError:
-    """Returns the error of a request for something that does not exist."""
-    return RequestError(tf.errors.NOT_FOUND, message)
-
-
-def failed_precondition(message: str) -> RequestError:
-    """Returns the error of a request that the server's state rules out."""
-    return RequestError(tf.errors.FAILED_PRECONDITION, message)
-
-
-def deadline_exceeded(message: str) -> RequestError:
-    """Returns the error of a request that took too long."""
-    return RequestError(tf.errors.DEADLINE_EXCEEDED, message)
-
-
-def unavailable(message: str) -> RequestError:
-    """Returns the error of a request that may succeed later."""
-    return RequestError(tf.errors.UNAVAILABLE, message)
-
-
-def unimplemented(message: str) -> RequestError:
-    """Returns the error of a request for an unsupported feature."""
-    return RequestError(tf.errors.UNIMPLEMENTED, message)
-
-
-def cancelled(message: str) -> RequestError:
-    """Returns the error of a request whose client has disconnected."""
-    return RequestError(tf.errors.CANCELLED, message)
+# Errors for a message, by code.
+invalid = _with_code(tf.errors.INVALID_ARGUMENT)
+not_found = _with_code(tf.errors.NOT_FOUND)
+failed_precondition = _with_code(tf.errors.FAILED_PRECONDITION)
+deadline_exceeded = _with_code(tf.errors.DEADLINE_EXCEEDED)
+unavailable = _with_code(tf.errors.UNAVAILABLE)
+unimplemented = _with_code(tf.errors.UNIMPLEMENTED)
+cancelled = _with_code(tf.errors.CANCELLED)
 
 
 def from_exception(error: BaseException) -> RequestError:

@@ -1,22 +1,23 @@
 """The gRPC interface: TensorFlow Serving's two services."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from collections.abc import Callable
+from collections.abc import Sequence
 
 import grpc
 from google.protobuf import message
-from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import inference_pb2
 from tensorflow_serving.apis import model_management_pb2
-from tensorflow_serving.apis import model_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.serving import calls as inference
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
-from bert_tf.serving import model_protos
+from bert_tf.serving import service as services
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
@@ -33,10 +34,6 @@ _SIGNATURE_DEF = "signature_def"
 
 def server(service: Service, address: str) -> grpc.aio.Server:
     """Returns a gRPC server, to be started in the running event loop.
-
-    Args:
-      service: The service that answers requests.
-      address: Host and port to listen on.
 
     Raises:
       RuntimeError: If it cannot listen there.
@@ -75,35 +72,34 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         )
 
     async def MultiInference(self, request, context):
-        try:
-            async with self._service.counted("MultiInference") as counted:
-                inference.check_tasks(request)
-                model = _model(request.tasks[0].model_spec)
-                with self._service.manager.use(**model) as servable:
-                    counted.servable = servable
-                    calls = inference.multi_inference(request, servable)
-                    outputs = await asyncio.gather(
-                        *(self._service.compute(servable, x) for x in calls)
-                    )
-                    return inference_pb2.MultiInferenceResponse(
-                        results=[
-                            call.respond(values)
-                            for call, values in zip(calls, outputs, strict=True)
-                        ]
-                    )
-        except errors.RequestError as error:
-            await _abort(context, error)
+        async with _counted(
+            self._service, "MultiInference", context
+        ) as counted:
+            inference.check_tasks(request)
+            with self._service.manager.use(
+                **_model(request.tasks[0])
+            ) as servable:
+                counted.servable = servable
+                calls = inference.multi_inference(request, servable)
+                outputs = await asyncio.gather(
+                    *(self._service.compute(servable, x) for x in calls)
+                )
+                return inference_pb2.MultiInferenceResponse(
+                    results=[
+                        call.respond(values)
+                        for call, values in zip(calls, outputs, strict=True)
+                    ]
+                )
 
     async def GetModelMetadata(self, request, context):
-        try:
-            async with self._service.counted("GetModelMetadata") as counted:
-                _check_metadata(request)
-                model = _model(request.model_spec)
-                with self._service.manager.use(**model) as servable:
-                    counted.servable = servable
-                    return model_protos.metadata(servable)
-        except errors.RequestError as error:
-            await _abort(context, error)
+        async with _counted(
+            self._service, "GetModelMetadata", context
+        ) as counted:
+            model = _model(request)
+            _check_fields(request.metadata_field)
+            with self._service.manager.use(**model) as servable:
+                counted.servable = servable
+                return services.metadata(servable)
 
     async def _answer(
         self,
@@ -112,18 +108,12 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         request: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> message.Message:
-        try:
-            async with self._service.counted(method) as counted:
-                if not request.HasField("model_spec"):
-                    raise errors.invalid("Missing ModelSpec")
-                model = _model(request.model_spec)
-                with self._service.manager.use(**model) as servable:
-                    counted.servable = servable
-                    call = make_call(request, servable)
-                    outputs = await self._service.compute(servable, call)
-                    return call.respond(outputs)
-        except errors.RequestError as error:
-            await _abort(context, error)
+        async with _counted(self._service, method, context) as counted:
+            with self._service.manager.use(**_model(request)) as servable:
+                counted.servable = servable
+                call = make_call(request, servable)
+                outputs = await self._service.compute(servable, call)
+                return call.respond(outputs)
 
 
 class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
@@ -135,58 +125,53 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
     async def GetModelStatus(
         self, request, context
     ) -> get_model_status_pb2.GetModelStatusResponse:
-        try:
-            async with self._service.counted("GetModelStatus"):
-                if not request.HasField("model_spec"):
-                    raise errors.invalid("Missing ModelSpec")
-                return model_protos.status(
-                    self._service.manager, **_model(request.model_spec)
-                )
-        except errors.RequestError as error:
-            await _abort(context, error)
+        async with _counted(self._service, "GetModelStatus", context):
+            return self._service.status(**_model(request))
 
     async def HandleReloadConfigRequest(
         self, request, context
     ) -> model_management_pb2.ReloadConfigResponse:
-        try:
-            async with self._service.counted("HandleReloadConfigRequest"):
-                try:
-                    configs = model_config.from_proto(request.config)
-                except ValueError as error:
-                    raise errors.invalid(str(error)) from error
-                await asyncio.to_thread(
-                    self._service.manager.reconfigure, configs
-                )
-                return model_management_pb2.ReloadConfigResponse()
-        except errors.RequestError as error:
-            await _abort(context, error)
+        async with _counted(
+            self._service, "HandleReloadConfigRequest", context
+        ):
+            try:
+                configs = model_config.from_proto(request.config)
+            except ValueError as error:
+                raise errors.invalid(str(error)) from error
+            await asyncio.to_thread(self._service.manager.reconfigure, configs)
+            return model_management_pb2.ReloadConfigResponse()
 
 
-def _check_metadata(
-    request: get_model_metadata_pb2.GetModelMetadataRequest,
-) -> None:
-    if not request.HasField("model_spec"):
-        raise errors.invalid("Missing ModelSpec")
-    if not request.metadata_field:
+@contextlib.asynccontextmanager
+async def _counted(
+    service: Service, method: str, context: grpc.aio.ServicerContext
+) -> AsyncIterator[services.Request]:
+    """Counts a request, and answers it with its error if there is one."""
+    try:
+        async with service.counted(method) as counted:
+            yield counted
+    except errors.RequestError as error:
+        await context.abort(_CODES[error.code], error.message)
+
+
+def _check_fields(fields: Sequence[str]) -> None:
+    if not fields:
         raise errors.invalid(
             "GetModelMetadataRequest must specify at least one metadata_field"
         )
-    for field in request.metadata_field:
+    for field in fields:
         if field != _SIGNATURE_DEF:
             raise errors.invalid(f"Metadata field {field} is not supported")
 
 
-def _model(spec: model_pb2.ModelSpec) -> dict:
+def _model(request: message.Message) -> dict:
     """Returns the model and version of a request, for `ModelManager.use`."""
+    if not request.HasField("model_spec"):
+        raise errors.invalid("Missing ModelSpec")
+    spec = request.model_spec
     choice = spec.WhichOneof("version_choice")
     return {
         "name": spec.name,
         "version": spec.version.value if choice == "version" else None,
         "label": spec.version_label if choice == "version_label" else None,
     }
-
-
-async def _abort(
-    context: grpc.aio.ServicerContext, error: errors.RequestError
-) -> None:
-    await context.abort(_CODES[error.code], error.message)

@@ -20,9 +20,6 @@ _INT64 = range(-(2**63), 2**63)
 def read(document: Mapping[str, Any]) -> input_pb2.Input:
     """Returns the examples of a request.
 
-    Args:
-      document: The request's JSON object.
-
     Raises:
       RequestError: If it has no valid examples.
     """

@@ -59,10 +59,6 @@ def predict_inputs(
 ) -> tuple[dict[str, np.ndarray], bool]:
     """Returns the inputs of a `predict` request.
 
-    Args:
-      document: The request.
-      signature: The requested signature.
-
     Returns:
       The inputs by name, and True if the request is in the row format.
 
@@ -162,11 +158,6 @@ def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
 
 def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
     """Converts nested lists to a tensor.
-
-    Args:
-      value: A number, a string, a boolean or nested lists of them.
-      dtype: The tensor's type.
-      name: The input's name, for the errors; "" if there is only one input.
 
     Raises:
       RequestError: If the lists are ragged or their values have another type.
@@ -300,10 +291,6 @@ def write_predictions(
     outputs: Mapping[str, np.ndarray], by_rows: bool
 ) -> bytes:
     """Returns the response to a `predict` request.
-
-    Args:
-      outputs: The outputs by name.
-      by_rows: True if the request was in the row format.
 
     Raises:
       RequestError: If the outputs cannot be written in that format.

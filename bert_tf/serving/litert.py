@@ -12,9 +12,7 @@ Shapes:
   P: masked tokens of a row that are predicted.
 """
 
-import concurrent.futures
 import os
-import queue
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -60,8 +58,6 @@ _TOKENS_PER_CALL = 128
 # Maximum padding of a row next to a longer one. The fixed cost of a call is
 # about the cost of this many tokens of BERT-base.
 _MAX_PADDING = 8
-# One interpreter, whose threads share a row, has the lowest latency.
-_NUM_INTERPRETERS = 1
 
 
 class LiteRows:
@@ -82,18 +78,9 @@ class LiteRows:
     """
 
     def __init__(self, content: bytes, num_threads: int) -> None:
-        models = [
-            LiteModel(content, max(1, num_threads // _NUM_INTERPRETERS))
-            for _ in range(_NUM_INTERPRETERS)
-        ]
-        self.inputs = tuple(models[0].inputs)
-        self._outputs = models[0].outputs
-        self._free = queue.SimpleQueue()
-        for model in models:
-            self._free.put(model)
-        self._executor = None
-        if len(models) > 1:
-            self._executor = concurrent.futures.ThreadPoolExecutor(len(models))
+        # One interpreter, whose threads share a row, has the lowest latency.
+        self._model = LiteModel(content, num_threads)
+        self.inputs = tuple(self._model.inputs)
 
     def run(
         self, inputs: Mapping[str, np.ndarray], lengths: np.ndarray
@@ -111,15 +98,9 @@ class LiteRows:
             for name in self.inputs
         }
         outputs = self._empty(rows, count)
-
-        def run_group(group):
-            self._run_group(rows, *group, outputs)
-
         if all(x.size for x in rows.values()):
-            groups = _group(lengths.ravel())
-            execute = self._executor.map if self._executor else map
-            for _ in execute(run_group, groups):
-                pass
+            for chosen, length in _group(lengths.ravel()):
+                self._run_group(rows, chosen, length, outputs)
         return {
             name: x.reshape(*lengths.shape, *x.shape[1:])
             for name, x in outputs.items()
@@ -137,12 +118,7 @@ class LiteRows:
             name: x[chosen] if name == _POSITIONS else x[chosen, :length]
             for name, x in rows.items()
         }
-        model = self._free.get()
-        try:
-            values = model.run(part)
-        finally:
-            self._free.put(model)
-        for name, value in values.items():
+        for name, value in self._model.run(part).items():
             if value.ndim > 1:
                 outputs[name][chosen, : value.shape[1]] = value
             else:
@@ -157,7 +133,7 @@ class LiteRows:
             name: np.zeros(
                 [count, *(width if n < 0 else n for n in shape[1:])], dtype
             )
-            for name, (dtype, shape) in self._outputs.items()
+            for name, (dtype, shape) in self._model.outputs.items()
         }
 
 
@@ -182,12 +158,8 @@ class Litert(Servable):
     """A version of a model whose encoder runs in LiteRT.
 
     Args:
-      name: The model's name.
-      version: The version's number.
       signature_defs: The signatures for clients; signatures that need the
         SavedModel's weights, such as `attention`, are dropped.
-      graph: The SavedModel without weights.
-      rows: The model.
     """
 
     def __init__(
@@ -282,12 +254,6 @@ class LitertEngine(Engine):
         self, name: str, version: int, directory: str, content: bytes
     ) -> Litert:
         """Loads a version with a .tflite file other than the stored one.
-
-        Args:
-          name: The model's name.
-          version: The version's number.
-          directory: The version's directory.
-          content: The bytes of the .tflite file.
 
         Raises:
           RequestError: If it cannot be loaded.

@@ -65,9 +65,7 @@ class ModelConfig:
     """Configuration of one served model.
 
     Attributes:
-      name: The name in requests.
       base_path: The folder of its versions.
-      policy: The rule that selects the served versions.
       labels: Names that requests may use for versions.
     """
 
@@ -78,12 +76,7 @@ class ModelConfig:
 
 
 def of_one_model(base_path: str, name: str | None) -> list[ModelConfig]:
-    """Returns the configuration for --model_base_path.
-
-    Args:
-      base_path: The folder of the model's versions.
-      name: The model's name; by default the folder's.
-    """
+    """Returns the configuration for --model_base_path, named as its folder."""
     name = name or os.path.basename(os.path.abspath(base_path))
     return [ModelConfig(name, base_path)]
 
@@ -165,9 +158,6 @@ def _policy(proto: model_server_config_pb2.ModelConfig) -> VersionPolicy:
 
 def find_versions(base_path: str) -> dict[int, str]:
     """Returns the directories of a model's versions by version number.
-
-    Args:
-      base_path: The folder of the versions.
 
     Raises:
       OSError: If it cannot be read.

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.serving import calls
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
-from bert_tf.serving import warmup
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
@@ -74,7 +74,6 @@ class ModelManager:
     """Keeps the configured versions of models loaded.
 
     Args:
-      engine: The engine that loads them.
       warm_up: If true, runs a version's warmup requests before it serves.
       on_change: Called with a model's name, its version, and True if the
         version was loaded or False if it was retired.
@@ -102,11 +101,7 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, then keeps checking for new versions.
-
-        Args:
-          configs: The models.
-          poll_seconds: Seconds between checks; 0 means only one check.
+        """Loads the models, then checks for new versions; only once for 0 s.
 
         Raises:
           UserError: If a model cannot be served.
@@ -193,12 +188,7 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, which stays loaded inside the context.
-
-        Args:
-          name: The model's name.
-          version: The version; by default the newest.
-          label: A label of the version, instead of its number.
+        """Yields a version, by default the newest; it stays loaded meanwhile.
 
         Raises:
           RequestError: If it is not served.
@@ -214,12 +204,9 @@ class ModelManager:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[tuple[int, str, errors.RequestError | None]]:
-        """Returns number, state and error of versions, the newest first.
+        """Returns number, state and error of all versions, or of one.
 
-        Args:
-          name: The model's name.
-          version: One version; by default all.
-          label: A label of the version, instead of its number.
+        The newest comes first.
 
         Raises:
           RequestError: If there is no such model or version.
@@ -403,7 +390,7 @@ class ModelManager:
             servable = self._engine.load(name, number, directory)
             try:
                 if self._warm_up:
-                    warmup.run(servable, directory)
+                    calls.warm_up(servable, directory)
             except errors.RequestError:
                 servable.retire()
                 raise

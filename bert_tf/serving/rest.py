@@ -25,8 +25,7 @@ from bert_tf.serving import errors
 from bert_tf.serving import json_examples
 from bert_tf.serving import json_tensors
 from bert_tf.serving import json_values
-from bert_tf.serving import metrics
-from bert_tf.serving import model_protos
+from bert_tf.serving import service as services
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
@@ -76,12 +75,7 @@ HEADERS = {
 def application(
     service: Service, timeout_seconds: float
 ) -> applications.Starlette:
-    """Returns the ASGI application.
-
-    Args:
-      service: The service that answers requests.
-      timeout_seconds: Time limit of a request.
-    """
+    """Returns the ASGI application."""
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
         routes=[
@@ -105,8 +99,9 @@ class _Api:
         self._timeout_seconds = timeout_seconds
 
     async def metrics(self, request: requests.Request) -> responses.Response:
+        metrics = self._service.metrics
         return responses.Response(
-            self._service.metrics.page(), media_type=metrics.CONTENT_TYPE
+            metrics.page(), media_type=metrics.content_type
         )
 
     async def ready(self, request: requests.Request) -> responses.Response:
@@ -199,12 +194,11 @@ class _Api:
         return write(call.respond(outputs).result)
 
     async def _status(self, match: re.Match) -> dict:
-        manager = self._service.manager
         if not match["metadata"]:
             async with self._service.counted("GetModelStatus"):
-                return _to_json(model_protos.status(manager, **_model(match)))
+                return _to_json(self._service.status(**_model(match)))
         async with self._service.counted("GetModelMetadata") as counted:
-            with manager.use(**_model(match)) as servable:
+            with self._service.manager.use(**_model(match)) as servable:
                 counted.servable = servable
                 return _metadata(servable)
 
@@ -218,7 +212,7 @@ async def _read_body(request: requests.Request) -> bytes:
 
 def _metadata(servable: Servable) -> dict:
     """Returns the metadata in TensorFlow Serving's JSON format."""
-    response = model_protos.metadata(servable)
+    response = services.metadata(servable)
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(signatures)
     return {
@@ -228,13 +222,7 @@ def _metadata(servable: Servable) -> dict:
 
 
 async def _in_time(size: int, function: Callable, *args):
-    """Calls a function, in a thread if its data exceeds `_LARGE_BYTES`.
-
-    Args:
-      size: The number of bytes that it processes.
-      function: The function to call.
-      *args: Its arguments.
-    """
+    """Calls a function, in a thread if its data exceeds `_LARGE_BYTES`."""
     if size <= _LARGE_BYTES:
         return function(*args)
     return await asyncio.to_thread(function, *args)
@@ -291,11 +279,7 @@ async def _index(request: requests.Request) -> responses.Response:
 
 
 class _ResponseHeaders:
-    """Adds `HEADERS` to all responses of an application.
-
-    Args:
-      app: The ASGI application.
-    """
+    """Adds `HEADERS` to all responses of an application."""
 
     def __init__(self, app: types.ASGIApp) -> None:
         self._app = app

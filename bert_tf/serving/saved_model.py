@@ -43,12 +43,6 @@ _FAULTS = (
 class SavedModel(Servable):
     """A loaded SavedModel.
 
-    Args:
-      name: The model's name.
-      version: The version's number.
-      directory: The version's directory.
-      config: TensorFlow's session configuration.
-
     Raises:
       RequestError: If it cannot be loaded.
     """

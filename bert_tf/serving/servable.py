@@ -22,9 +22,7 @@ class TensorSpec:
     """Dtype and shape of an input or output of a signature.
 
     Attributes:
-      dtype: The tensor's type.
       shape: Its dimensions, None where variable; None if the rank is unknown.
-      tensor_name: Its name in the graph.
     """
 
     dtype: tf.DType
@@ -51,9 +49,6 @@ class Signature:
     """A signature of a model.
 
     Attributes:
-      name: The signature's name.
-      inputs: Its inputs by name.
-      outputs: Its outputs by name.
       method_name: Its method, such as "tensorflow/serving/predict".
     """
 
@@ -97,11 +92,6 @@ class Servable(abc.ABC):
 
     Users call `acquire` and `release`; after `retire` it closes with the last
     `release`.
-
-    Args:
-      name: The model's name.
-      version: The number of its directory.
-      signatures: Its signatures by name.
     """
 
     def __init__(
@@ -174,11 +164,6 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def load(self, name: str, version: int, directory: str) -> Servable:
         """Loads a version.
-
-        Args:
-          name: The model's name.
-          version: The version's number.
-          directory: The version's directory.
 
         Raises:
           RequestError: If it cannot be loaded.

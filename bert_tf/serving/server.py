@@ -58,9 +58,6 @@ def run(config: ServeConfig) -> None:
 class ModelServer:
     """A server in this process.
 
-    Args:
-      config: The flags.
-
     Raises:
       UserError: For invalid flags or files.
     """

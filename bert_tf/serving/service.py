@@ -1,22 +1,110 @@
-"""Models, batch threads and metrics, shared by REST and gRPC."""
+"""Models, batch threads and Prometheus metrics, shared by REST and gRPC."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
+import prometheus_client
 from absl import logging
+from tensorflow_serving.apis import get_model_metadata_pb2
+from tensorflow_serving.apis import get_model_status_pb2
 
 from bert_tf.serving import errors
 from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
+from bert_tf.serving.batching import Task
 from bert_tf.serving.calls import Call
-from bert_tf.serving.metrics import Metrics
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
+
+# Creation times of counters would double the size of the page.
+prometheus_client.disable_created_metrics()
+_ROWS = tuple(2**i for i in range(11))
+_SECONDS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 30),
+)
+
+
+class Metrics:
+    """The counters of one server."""
+
+    content_type = prometheus_client.exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+    def __init__(self, num_queued_rows: Callable[[], int]) -> None:
+        self._registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self._registry)
+        self._requests = prometheus_client.Counter(
+            "serving_requests",
+            "Requests by their outcome, a code of TensorFlow's.",
+            ("model", "version", "method", "status"),
+            registry=self._registry,
+        )
+        self._seconds = prometheus_client.Histogram(
+            "serving_request_seconds",
+            "Time from a request's arrival to its answer.",
+            ("model", "version", "method"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._batch_rows = prometheus_client.Histogram(
+            "serving_batch_rows",
+            "Rows of a call of the model.",
+            ("model", "version", "signature"),
+            buckets=_ROWS,
+            registry=self._registry,
+        )
+        self._batch_requests = prometheus_client.Histogram(
+            "serving_batch_requests",
+            "Requests whose rows went into one call of the model.",
+            ("model", "version", "signature"),
+            buckets=_ROWS,
+            registry=self._registry,
+        )
+        prometheus_client.Gauge(
+            "serving_queued_rows",
+            "Rows that wait for a call.",
+            registry=self._registry,
+        ).set_function(num_queued_rows)
+        self._loaded = prometheus_client.Gauge(
+            "serving_model_version_loaded",
+            "1 for a version that is served, 0 for one that was.",
+            ("model", "version"),
+            registry=self._registry,
+        )
+
+    def observe_request(
+        self, model: str, version: str, method: str, status: str, start: float
+    ) -> None:
+        """Counts a request that came at `start`, by `time.perf_counter`."""
+        seconds = time.perf_counter() - start
+        self._requests.labels(model, version, method, status).inc()
+        self._seconds.labels(model, version, method).observe(seconds)
+
+    def observe_batch(self, tasks: Sequence[Task], num_rows: int) -> None:
+        """Records the numbers of requests and rows of a batch."""
+        first = tasks[0]
+        labels = (
+            first.servable.name,
+            str(first.servable.version),
+            first.signature.name,
+        )
+        self._batch_rows.labels(*labels).observe(num_rows)
+        self._batch_requests.labels(*labels).observe(len(tasks))
+
+    def observe_version(self, model: str, version: int, loaded: bool) -> None:
+        """Records that a version was loaded or retired."""
+        self._loaded.labels(model, str(version)).set(int(loaded))
+
+    def page(self) -> bytes:
+        """Returns all metrics in Prometheus' text format."""
+        return prometheus_client.generate_latest(self._registry)
 
 
 class Request:
@@ -30,13 +118,7 @@ class Request:
 
 
 class Service:
-    """Everything of a server except its ports.
-
-    Args:
-      engine: The engine that loads models.
-      batching: The batching parameters.
-      warm_up: If true, runs new versions' warmup requests before they serve.
-    """
+    """Everything of a server except its ports."""
 
     def __init__(
         self, engine: Engine, batching: BatchingOptions, warm_up: bool = True
@@ -62,9 +144,6 @@ class Service:
     @contextlib.asynccontextmanager
     async def counted(self, method: str) -> AsyncIterator[Request]:
         """Counts a request, and turns its exceptions into `RequestError`.
-
-        Args:
-          method: The method, such as "Predict".
 
         Raises:
           RequestError: For every error except a cancellation.
@@ -96,6 +175,22 @@ class Service:
                 start,
             )
 
+    def status(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> get_model_status_pb2.GetModelStatusResponse:
+        """Returns the answer to `GetModelStatus`; see `ModelManager.status`."""
+        response = get_model_status_pb2.GetModelStatusResponse()
+        states = get_model_status_pb2.ModelVersionStatus.State
+        for number, state, error in self.manager.status(name, version, label):
+            entry = response.model_version_status.add(
+                version=number, state=states.Value(state)
+            )
+            entry.status.error_code = 0
+            if error is not None:
+                entry.status.error_code = error.code
+                entry.status.error_message = error.message
+        return response
+
     def drain(self) -> None:
         """Reports that the server is not ready, and empties the queues."""
         self.manager.set_unready()
@@ -105,3 +200,17 @@ class Service:
         """Answers queued requests, then retires the models."""
         self._scheduler.stop()
         self.manager.stop()
+
+
+def metadata(
+    servable: Servable,
+) -> get_model_metadata_pb2.GetModelMetadataResponse:
+    """Returns the signatures of a version."""
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    for name, definition in servable.signature_defs().items():
+        signatures.signature_def[name].CopyFrom(definition)
+    response = get_model_metadata_pb2.GetModelMetadataResponse()
+    response.model_spec.name = servable.name
+    response.model_spec.version.value = servable.version
+    response.metadata["signature_def"].Pack(signatures)
+    return response

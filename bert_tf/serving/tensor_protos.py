@@ -32,10 +32,6 @@ _FIELDS = {
 def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
     """Returns the tensor in a request.
 
-    Args:
-      name: The input's name, for the error.
-      proto: The client's tensor.
-
     Raises:
       RequestError: If it is not a valid tensor.
     """
@@ -67,12 +63,7 @@ def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
 
 
 def from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
-    """Returns the proto of an output.
-
-    Args:
-      value: The output.
-      dtype: The output's type in the signature.
-    """
+    """Returns the proto of an output."""
     proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
     for size in value.shape:
         proto.tensor_shape.dim.add(size=size)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
-from bert_tf.distribute import precision as precisions
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
@@ -338,7 +338,7 @@ class MemoryWatch:
         if not sizes.remat:
             other = dataclasses.replace(sizes, remat=True)
             yield "--remat", self._total(other, size)
-        half = precisions.resolve("bfloat16", sizes.kind).name
+        half = device_setup.resolve_precision("bfloat16", sizes.kind).name
         if sizes.precision == "float32" and half == "bfloat16":
             other = dataclasses.replace(sizes, precision=half)
             yield "--mixed_precision=bfloat16", self._total(other, size)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distribute import batches as batches_lib
-from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.batches import StepPlan
 from tests.support import logical_devices
 
@@ -60,7 +60,7 @@ class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
     def test_each_row_goes_to_one_replica(
         self, devices, batch_size, max_micro_batch_size
     ):
-        strategy = strategies.build("mirrored", devices)
+        strategy = device_setup.build_strategy("mirrored", devices)
         plan = StepPlan(batch_size, devices, max_micro_batch_size)
         iterator = batches_lib.distribute_batches(
             strategy, _numbers(batch_size), plan
@@ -104,7 +104,7 @@ class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(numbers, [*range(1, batch_size + 1), *blanks])
 
     def test_reads_only_the_rows_of_the_worker(self):
-        strategy = strategies.build("one_device")
+        strategy = device_setup.build_strategy("one_device")
         calls = []
 
         def read(first, count):
@@ -116,7 +116,7 @@ class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(calls, [(0, 6)])
 
     def test_finite_batches_end(self):
-        strategy = strategies.build("mirrored", 2)
+        strategy = device_setup.build_strategy("mirrored", 2)
         dataset = _numbers(6).take(2)
         batches = batches_lib.distribute_batches(
             strategy, dataset, StepPlan(6, 2), True

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
@@ -17,7 +17,7 @@ _CLUSTER = Cluster(("a:1", "b:2", "c:3"), 0)
 
 class SingleWorkerTest(tf.test.TestCase):
     def test_returns_its_own_values(self):
-        coordinator = Coordinator(strategies.build("one_device"))
+        coordinator = Coordinator(device_setup.build_strategy("one_device"))
         self.assertTrue(coordinator.is_chief)
         self.assertEqual(coordinator.index, 0)
         self.assertEqual(coordinator.num_workers, 1)
@@ -65,7 +65,7 @@ class ReduceTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(1, 2)
     def test_sums_one_value_per_worker(self, per_worker):
         # All replicas are in this process, so they have the same values.
-        strategy = strategies.build("mirrored", 2 * per_worker)
+        strategy = device_setup.build_strategy("mirrored", 2 * per_worker)
         cluster = Cluster(("a:1", "b:2"), 0)
         coordinator = Coordinator(strategy, cluster)
         values = np.array([1.0, 5.0], np.float32)

@@ -7,7 +7,6 @@ from unittest import mock
 import tensorflow as tf
 
 from bert_tf.distribute import devices as device_setup
-from bert_tf.distribute import strategy as strategies
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
@@ -66,7 +65,7 @@ class DevicesTest(tf.test.TestCase):
                 "find",
                 return_value=Cluster(("a:1", "b:1"), 1),
             ),
-            mock.patch.object(strategies, "build", connect),
+            mock.patch.object(device_setup, "build_strategy", connect),
             mock.patch.object(
                 faulthandler, "dump_traceback_later"
             ) as set_timeout,

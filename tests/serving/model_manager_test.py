@@ -236,7 +236,7 @@ class ModelManagerTest(parameterized.TestCase):
 
         self.write(1, "one")
         with (
-            mock.patch.object(model_manager.warmup, "run", fail),
+            mock.patch.object(model_manager.calls, "warm_up", fail),
             self.assertRaisesRegex(UserError, "m/1 is cold"),
         ):
             self.start()

@@ -164,7 +164,7 @@ class MemoryWatchTest(tf.test.TestCase, parameterized.TestCase):
         with (
             self.assertLogs(level="WARNING") as logs,
             mock.patch(
-                "bert_tf.distribute.precision._gpu_capability",
+                "bert_tf.distribute.devices._gpu_capability",
                 return_value=(8, 0),
             ),
         ):

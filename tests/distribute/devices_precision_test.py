@@ -1,4 +1,4 @@
-"""Tests for bert_tf.distribute.precision."""
+"""Tests for choosing the precision in bert_tf.distribute.devices."""
 
 import os
 from unittest import mock
@@ -6,7 +6,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import precision
+from bert_tf.distribute import devices as device_setup
 
 
 class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
@@ -15,7 +15,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         with open(path, "w") as file:
             file.write(f"model name\t: X\nflags\t\t: fpu {flags}\n" * 2)
         self.enter_context(
-            mock.patch.object(precision, "_CPU_FLAGS_FILE", path)
+            mock.patch.object(device_setup, "_CPU_FLAGS_FILE", path)
         )
 
     @parameterized.parameters(
@@ -30,29 +30,35 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_on_a_cpu(self, flag, flags, name, reason):
         self._with_cpu(flags)
-        chosen = precision.resolve(flag, "CPU")
+        chosen = device_setup.resolve_precision(flag, "CPU")
         self.assertEqual(chosen.name, name)
         self.assertIn(reason, chosen.reason)
 
     def test_without_cpu_flags_auto_is_float32(self):
-        with mock.patch.object(precision, "_CPU_FLAGS_FILE", "/nowhere"):
-            self.assertEqual(precision.resolve("auto", "CPU").name, "float32")
+        with mock.patch.object(device_setup, "_CPU_FLAGS_FILE", "/nowhere"):
+            self.assertEqual(
+                device_setup.resolve_precision("auto", "CPU").name, "float32"
+            )
 
     @parameterized.parameters(
         ((9, 0), "bfloat16"), ((7, 5), "float16"), ((6, 1), "float32")
     )
     def test_on_a_gpu(self, capability, name):
         with mock.patch.object(
-            precision, "_gpu_capability", return_value=capability
+            device_setup, "_gpu_capability", return_value=capability
         ):
-            self.assertEqual(precision.resolve("auto", "GPU").name, name)
+            self.assertEqual(
+                device_setup.resolve_precision("auto", "GPU").name, name
+            )
 
     def test_on_a_tpu(self):
-        self.assertEqual(precision.resolve("auto", "TPU").name, "bfloat16")
+        self.assertEqual(
+            device_setup.resolve_precision("auto", "TPU").name, "bfloat16"
+        )
 
     def test_policies(self):
         policies = {
-            name: precision.Precision(name, "").policy
+            name: device_setup.Precision(name, "").policy
             for name in ("float32", "bfloat16", "float16")
         }
         self.assertEqual(
@@ -63,8 +69,10 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
                 "float16": "mixed_float16",
             },
         )
-        self.assertTrue(precision.Precision("float16", "").needs_loss_scale)
-        self.assertFalse(precision.Precision("bfloat16", "").needs_loss_scale)
+        self.assertTrue(device_setup.Precision("float16", "").needs_loss_scale)
+        self.assertFalse(
+            device_setup.Precision("bfloat16", "").needs_loss_scale
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.distribute.strategy."""
+"""Tests for building the strategy in bert_tf.distribute.devices."""
 
 import urllib.error
 from unittest import mock
@@ -6,7 +6,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import strategy as strategies
+from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 from tests.support import logical_devices
@@ -27,10 +27,10 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
         ("multi_worker_mirrored", 0, tf.distribute.OneDeviceStrategy, 1),
     )
     def test_uses_the_requested_devices(self, name, count, kind, replicas):
-        strategy = strategies.build(name, count)
+        strategy = device_setup.build_strategy(name, count)
         self.assertIsInstance(strategy, kind)
         self.assertEqual(strategy.num_replicas_in_sync, replicas)
-        self.assertEqual(strategies.device_type(strategy), "CPU")
+        self.assertEqual(device_setup.device_type(strategy), "CPU")
 
     @parameterized.parameters(
         ("mirrored", 5, "--num_gpus=5 is more.*4 CPU"),
@@ -38,18 +38,18 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_refuses_missing_devices(self, name, count, message):
         with self.assertRaisesRegex(UserError, message):
-            strategies.build(name, count)
+            device_setup.build_strategy(name, count)
 
     def test_refuses_missing_devices_of_a_worker(self):
         cluster = Cluster(("a:1", "b:2"), 1)
         with self.assertRaisesRegex(
             UserError, r"devices of worker 1 \(at b:2\)"
         ):
-            strategies.build("auto", 2, cluster=cluster)
+            device_setup.build_strategy("auto", 2, cluster=cluster)
 
     def test_a_missing_tpu_is_an_error(self):
         with self.assertRaisesRegex(UserError, "No TPU answers at --tpu=''"):
-            strategies.build("tpu")
+            device_setup.build_strategy("tpu")
 
     def test_an_unknown_tpu_address_is_an_error(self):
         resolver = tf.distribute.cluster_resolver
@@ -60,7 +60,7 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(
                 UserError, "at --tpu='my-slice' .*not known.*; give its name"
             ):
-                strategies.build("tpu", tpu="my-slice")
+                device_setup.build_strategy("tpu", tpu="my-slice")
 
 
 if __name__ == "__main__":
