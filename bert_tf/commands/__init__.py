@@ -1,1 +1,4 @@
-"""One module per script: parses flags, then makes one call."""
+"""One module per script: parses flags, then makes one call.
+
+Each imports what it calls inside `main`, so that --help answers at once.
+"""

@@ -14,7 +14,6 @@ from bert_tf.flags.convert import ConvertCheckpointConfig
 
 
 def main(config: ConvertCheckpointConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.checkpoints import convert as conversion
 
     conversion.run(config)

@@ -12,7 +12,6 @@ from bert_tf.flags.data import CreatePretrainingDataConfig
 
 
 def main(config: CreatePretrainingDataConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

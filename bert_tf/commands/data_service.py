@@ -11,7 +11,6 @@ from bert_tf.flags.data import DataServiceConfig
 
 
 def main(config: DataServiceConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.data import data_service
 
     data_service.serve(config)

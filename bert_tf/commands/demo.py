@@ -9,7 +9,6 @@ from bert_tf.flags.predict import DemoConfig
 
 
 def main(config: DemoConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.demo import run as demo
 
     demo.run(config)

@@ -21,7 +21,6 @@ from bert_tf.flags.distill import DistillConfig
 
 
 def main(config: DistillConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.distillation import run as distillation
 
     distillation.run(config)

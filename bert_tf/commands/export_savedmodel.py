@@ -11,7 +11,6 @@ from bert_tf.flags.export import SavedModelConfig
 
 
 def main(config: SavedModelConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.export import savedmodel
 
     savedmodel.run(config)

@@ -11,7 +11,6 @@ from bert_tf.flags.export import TfliteConfig
 
 
 def main(config: TfliteConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.export.tflite import run as tflite_export
 
     tflite_export.run(config)

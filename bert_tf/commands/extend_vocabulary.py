@@ -16,7 +16,6 @@ from bert_tf.flags.convert import ExtendVocabularyConfig
 
 
 def main(config: ExtendVocabularyConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.checkpoints import extend_vocabulary as extension
 
     extension.run(config)

@@ -14,7 +14,6 @@ from bert_tf.flags.predict import ExtractFeaturesConfig
 
 
 def main(config: ExtractFeaturesConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.inference import extract_features
 
     extract_features.run(config)

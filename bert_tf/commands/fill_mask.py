@@ -11,7 +11,6 @@ from bert_tf.flags.predict import FillMaskConfig
 
 
 def main(config: FillMaskConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.inference import fill_mask
 
     fill_mask.run(config)

@@ -22,7 +22,6 @@ from bert_tf.flags.classifier import ClassifierConfig
 
 
 def main(config: ClassifierConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.classification import flags as classification_flags
 

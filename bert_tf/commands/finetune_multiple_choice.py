@@ -20,7 +20,6 @@ from bert_tf.flags.multiple_choice import MultipleChoiceConfig
 
 
 def main(config: MultipleChoiceConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
 

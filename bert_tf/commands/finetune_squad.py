@@ -15,7 +15,6 @@ from bert_tf.flags.squad import SquadConfig
 
 
 def main(config: SquadConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.finetuning import squad as squad_finetuning
 
     squad_finetuning.run(config)

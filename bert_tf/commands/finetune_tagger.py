@@ -23,7 +23,6 @@ from bert_tf.flags.tagger import TaggerConfig
 
 
 def main(config: TaggerConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.tagging import flags as tagging_flags
 

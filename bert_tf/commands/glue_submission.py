@@ -11,7 +11,6 @@ from bert_tf.flags.predict import GlueSubmissionConfig
 
 
 def main(config: GlueSubmissionConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.inference import glue_submission
 
     glue_submission.run(config)

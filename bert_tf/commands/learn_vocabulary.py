@@ -10,7 +10,6 @@ from bert_tf.flags.data import LearnVocabularyConfig
 
 
 def main(config: LearnVocabularyConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.data import vocabulary_building
 
     vocabulary_building.run(config)

@@ -11,7 +11,6 @@ from bert_tf.flags.predict import PredictConfig
 
 
 def main(config: PredictConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.inference import predict
 
     predict.run(config)

@@ -17,7 +17,6 @@ from bert_tf.flags.pretrain import PretrainConfig
 
 
 def main(config: PretrainConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.pretraining import run as pretraining
 
     pretraining.train_and_evaluate(config)

@@ -12,7 +12,6 @@ from bert_tf.flags.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.serving import server
 
     server.run(config)

@@ -11,7 +11,6 @@ from bert_tf.flags.data import TokenizeFileConfig
 
 
 def main(config: TokenizeFileConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.inference import tokenize_file
 
     tokenize_file.run(config)

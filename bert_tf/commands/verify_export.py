@@ -11,7 +11,6 @@ from bert_tf.flags.export import VerifyConfig
 
 
 def main(config: VerifyConfig) -> None:
-    # Imported here, so that --help answers at once.
     from bert_tf.export.verify import run as verification
 
     verification.run(config)

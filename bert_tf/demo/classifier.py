@@ -1,21 +1,38 @@
 """The demo's classifier: predicts the library that a sentence documents.
 
-The label of a docstring is the library that contains it.
+The label of a docstring is the library that contains it. The last step exports
+the classifier and serves it over HTTP; the exporter and the server run as
+separate programs, as users run them.
 """
 
 import collections
+import contextlib
+import dataclasses
 import json
 import os
+import pathlib
+import shlex
+import socket
+import subprocess
+import sys
 import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.checkpoints import model_directory
 from bert_tf.demo import corpus as demo_corpus
 from bert_tf.errors import UserError
 from bert_tf.finetuning import evaluate as task_evaluation
+from bert_tf.flags import cli
 from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.predict import PredictConfig
+from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.training import output as training_output
@@ -32,6 +49,17 @@ SENTENCES = (
     "A layer that normalizes the activations of the previous layer.",
     "Runs the graph in a session and fetches the values of the ops.",
 )
+
+EXPORT_SCRIPT = "export/savedmodel.py"
+SERVE_SCRIPT = "run/serve.py"
+# Name of the exported model and of its folder.
+_NAME = "library"
+_FIRST_VERSION = "1"
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Seconds to load a small model, or to stop, on a busy machine.
+_TIMEOUT = 300
+_POLL_SECONDS = 0.2
 
 
 def configure(
@@ -97,13 +125,7 @@ def write_inputs(output_dir: str) -> PredictConfig:
 
 
 def describe(output_dir: str, dev_file: str, predictions: str) -> str:
-    """Formats the results for the screen.
-
-    Args:
-      output_dir: The folder of the run.
-      dev_file: The table of the evaluation.
-      predictions: The output file of run/predict.py.
-    """
+    """Formats the results for the screen."""
     label, share = measure_majority(dev_file)
     matrix = os.path.join(output_dir, "confusion_matrix.txt")
     picture = os.path.splitext(matrix)[0] + ".png"
@@ -127,10 +149,6 @@ def describe(output_dir: str, dev_file: str, predictions: str) -> str:
 def judge(accuracy: float, share: float) -> None:
     """Checks that a classifier is well above guessing.
 
-    Args:
-      accuracy: The dev accuracy.
-      share: The accuracy of always predicting the most common library.
-
     Raises:
       UserError: If it is not.
     """
@@ -153,3 +171,177 @@ def _describe(prediction: Mapping[str, Any]) -> str:
         prediction["probabilities"].items(), key=lambda pair: -pair[1]
     )
     return ", ".join(f"{label} {p:.0%}" for label, p in ranked[:3])
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """The answers of a server.
+
+    Attributes:
+      predictions: `label` and `probabilities` of each text.
+    """
+
+    url: str
+    predictions: tuple[Mapping[str, Any], ...]
+
+
+def configure_export(model_dir: str, output_dir: str) -> SavedModelConfig:
+    """Returns the flags to export a model."""
+    return SavedModelConfig(
+        model_dir=model_dir,
+        output_dir=os.path.join(output_dir, "served", _NAME),
+    )
+
+
+def is_exported(config: SavedModelConfig) -> bool:
+    """Returns true if there is an exported version; they appear whole."""
+    return os.path.exists(os.path.join(config.output_dir, _FIRST_VERSION))
+
+
+def configure_server(export: SavedModelConfig) -> ServeConfig:
+    """Returns the flags to serve an export on free ports."""
+    port, rest_api_port = _free_ports(2)
+    return ServeConfig(
+        model_base_path=export.output_dir,
+        port=port,
+        rest_api_port=rest_api_port,
+    )
+
+
+def run_script(script: str, config: Any) -> None:
+    """Runs one of the project's scripts.
+
+    Raises:
+      UserError: If it fails.
+    """
+    result = subprocess.run(_command(script, config), check=False)
+    if result.returncode:
+        raise UserError(
+            f"{script} must exit with 0. Received: {result.returncode}; see "
+            "its output above."
+        )
+
+
+def ask(config: ServeConfig, texts: Sequence[str], log_file: str) -> Served:
+    """Starts a server, requests predictions, and stops it.
+
+    Raises:
+      UserError: If the server does not start, answer or stop as expected.
+    """
+    url = f"http://localhost:{config.rest_api_port}/v1/models/{_NAME}"
+    with _running(config, log_file) as process:
+        _wait_until_available(url, process, log_file)
+        body = {"instances": [{"text": text} for text in texts]}
+        answer = _request(f"{url}:predict", body)
+    return Served(url, tuple(answer["predictions"]))
+
+
+def judge_served(served: Served, predictions: str) -> None:
+    """Checks that the server predicts the same labels as run/predict.py.
+
+    Raises:
+      UserError: If a label differs.
+    """
+    lines = _read(predictions).splitlines()
+    expected = [json.loads(line)["label"] for line in lines]
+    received = [answer["label"] for answer in served.predictions]
+    if received != expected:
+        raise UserError(
+            f"The demo's served model must answer {', '.join(expected)}, as "
+            f"run/predict.py does. Received: {', '.join(received)}; this is a "
+            "bug, please report it."
+        )
+
+
+def describe_served(
+    served: Served, config: SavedModelConfig, texts: Sequence[str]
+) -> str:
+    """Formats the requests and answers for the screen."""
+    lines = [
+        "The classifier as a SavedModel, served over HTTP for raw text:",
+        f"  POST {served.url}:predict",
+        "",
+    ]
+    for text, answer in zip(texts, served.predictions, strict=True):
+        best = max(answer["probabilities"])
+        lines += [f"  {text}", f"      {answer['label']} {best:.0%}"]
+    again = ServeConfig(model_base_path=config.output_dir)
+    body = shlex.quote(json.dumps({"instances": [{"text": texts[0]}]}))
+    url = f"http://localhost:{again.rest_api_port}/v1/models/{_NAME}:predict"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Serve it, and try it at "
+            f"http://localhost:{again.rest_api_port}/ or with curl:",
+            f"  {cli.command_line(SERVE_SCRIPT, again)}",
+            f"  curl -d {body} {url}",
+        ]
+    )
+
+
+def _command(script: str, config: Any) -> list[str]:
+    """Returns the command line that is printed, as a list."""
+    _, _, *flags = shlex.split(cli.command_line(script, config))
+    return [sys.executable, str(_ROOT / script), *flags]
+
+
+@contextlib.contextmanager
+def _running(
+    config: ServeConfig, log_file: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yields a server's process and stops it like a user would."""
+    with open(log_file, "wb") as log:
+        process = subprocess.Popen(
+            _command(SERVE_SCRIPT, config), stdout=log, stderr=log
+        )
+    try:
+        yield process
+        process.terminate()
+        process.wait(_TIMEOUT)
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        raise UserError(
+            f"{SERVE_SCRIPT} must exit with 0 when it is stopped. "
+            f"Received: {process.returncode}; see {log_file}."
+        )
+
+
+def _wait_until_available(
+    url: str, process: subprocess.Popen[bytes], log_file: str
+) -> None:
+    deadline = time.monotonic() + _TIMEOUT
+    while not _is_available(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise UserError(
+                f"{SERVE_SCRIPT} must serve {url}. Received: a server that "
+                f"does not; see {log_file}."
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_available(url: str) -> bool:
+    """Returns true if a version of the model is available."""
+    try:
+        status = _request(url)
+    except urllib.error.URLError:  # No server yet, or status 404.
+        return False
+    versions = status["model_version_status"]
+    return any(version["state"] == "AVAILABLE" for version in versions)
+
+
+def _request(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode("utf-8")
+    with urllib.request.urlopen(url, data, timeout=_TIMEOUT) as response:
+        return json.load(response)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Returns unused ports."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]

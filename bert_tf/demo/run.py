@@ -22,8 +22,7 @@ from bert_tf.data import vocabulary_building
 from bert_tf.data.records import tfrecords
 from bert_tf.demo import classifier as demo_classifier
 from bert_tf.demo import corpus as demo_corpus
-from bert_tf.demo import server as demo_server
-from bert_tf.demo.server import Served
+from bert_tf.demo.classifier import Served
 from bert_tf.errors import UserError
 from bert_tf.finetuning import run as finetuning
 from bert_tf.flags import cli
@@ -111,9 +110,17 @@ def run(config: DemoConfig) -> None:
     predictions = _classify(paths)
     export, served = _serve(paths)
     _show(paths, before, after, guess, time.time() - started)
-    _show_classifier(paths, predictions)
-    _show_served(export, served)
-    demo_server.judge(served, predictions)
+    _print("-" * 79)
+    _print(
+        demo_classifier.describe(
+            paths.classifier, paths.heldout_sentences, predictions
+        )
+    )
+    _print("-" * 79)
+    texts = demo_classifier.SENTENCES
+    _print(demo_classifier.describe_served(served, export, texts))
+    _print("=" * 79)
+    demo_classifier.judge_served(served, predictions)
     if not config.num_train_steps:
         judge(after, guess)
         _, share = demo_classifier.measure_majority(paths.heldout_sentences)
@@ -222,11 +229,7 @@ def _run_once(config: PretrainConfig) -> dict[str, float]:
 
 
 def _classify(paths: _Paths) -> str:
-    """Fine-tunes the classifier and predicts the labels of a few sentences.
-
-    Returns:
-      The file with the predictions.
-    """
+    """Fine-tunes the classifier; returns the file with a few predictions."""
     config = demo_classifier.configure(
         paths.model, paths.sentences, paths.heldout_sentences, paths.classifier
     )
@@ -244,19 +247,21 @@ def _classify(paths: _Paths) -> str:
 
 def _serve(paths: _Paths) -> tuple[SavedModelConfig, Served]:
     """Exports and serves the classifier; returns the flags and answers."""
-    export = demo_server.configure_export(
+    export = demo_classifier.configure_export(
         os.path.join(paths.classifier, model_directory.MODEL_FOLDER),
         paths.classifier,
     )
-    _announce("Export", demo_server.EXPORT_SCRIPT, export)
-    if demo_server.is_exported(export):
+    _announce("Export", demo_classifier.EXPORT_SCRIPT, export)
+    if demo_classifier.is_exported(export):
         _print(f"   {export.output_dir} already exists.")
     else:
-        demo_server.run_script(demo_server.EXPORT_SCRIPT, export)
-    server = demo_server.configure_server(export)
-    _announce("Serving", demo_server.SERVE_SCRIPT, server)
+        demo_classifier.run_script(demo_classifier.EXPORT_SCRIPT, export)
+    server = demo_classifier.configure_server(export)
+    _announce("Serving", demo_classifier.SERVE_SCRIPT, server)
     log_file = os.path.join(paths.classifier, "server.log")
-    return export, demo_server.ask(server, demo_classifier.SENTENCES, log_file)
+    return export, demo_classifier.ask(
+        server, demo_classifier.SENTENCES, log_file
+    )
 
 
 def read_eval_results(path: str) -> dict[str, float]:
@@ -271,12 +276,6 @@ def measure_guessing(record_file: str) -> dict[str, float]:
 
     The most common label is that of the records themselves, so no constant
     prediction is better.
-
-    Args:
-      record_file: Pretraining records.
-
-    Returns:
-      `masked_lm_accuracy` and `next_sentence_accuracy`.
     """
     tokens, labels = [], []
     for batch in tfrecords.read_examples(record_file):
@@ -339,28 +338,8 @@ def _show(
     _print(f"  python run/fill_mask.py --model_dir={paths.model} --text={text}")
 
 
-def _show_classifier(paths: _Paths, predictions: str) -> None:
-    _print("-" * 79)
-    _print(
-        demo_classifier.describe(
-            paths.classifier, paths.heldout_sentences, predictions
-        )
-    )
-
-
-def _show_served(export: SavedModelConfig, served: Served) -> None:
-    _print("-" * 79)
-    texts = demo_classifier.SENTENCES
-    _print(demo_server.describe(served, export, texts))
-    _print("=" * 79)
-
-
 def judge(after: dict[str, float], guess: dict[str, float]) -> None:
     """Checks that a model is well above guessing.
-
-    Args:
-      after: The held-out results of the trained model.
-      guess: The result of `measure_guessing`.
 
     Raises:
       UserError: If it is not.

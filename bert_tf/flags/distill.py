@@ -230,12 +230,7 @@ class DistillConfig(FinetuneConfig):
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int
     ) -> dict[str, int]:
-        """Returns the shape of a new student, as keys of a `BertConfig`.
-
-        Args:
-          hidden_size: The teacher's width.
-          num_attention_heads: The teacher's number of attention heads.
-          intermediate_size: The teacher's feed-forward width.
+        """Returns a student's shape, as keys of a `BertConfig`, by its teacher's.
 
         Raises:
           UserError: If --num_attention_heads must be set.

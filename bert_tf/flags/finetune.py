@@ -28,10 +28,8 @@ class TrialConfig:
     """The hyperparameters of one trial of the grid search (section A.3).
 
     Attributes:
-      learning_rate: The peak rate.
       train_batch_size: Examples per step.
       num_train_epochs: Passes over the training data, possibly fractional.
-      seed: Seed of the head, the order and dropout.
       name: The trial's folder name, unique among the trials.
     """
 

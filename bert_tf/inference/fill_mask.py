@@ -26,8 +26,6 @@ class Candidate(NamedTuple):
     """One predicted token for a [MASK].
 
     Attributes:
-      token: The token.
-      token_id: Its id.
       probability: Its probability; the whole vocabulary sums to 1.
     """
 
@@ -71,10 +69,6 @@ class FillMask:
         self, texts: Sequence[str], top_k: int = 5
     ) -> list[list[list[Candidate]]]:
         """Returns the candidates for each [MASK] of each text.
-
-        Args:
-          texts: Texts with at least one [MASK] each.
-          top_k: The number of candidates.
 
         Returns:
           Per text, per [MASK] from left to right: the candidates, the most
@@ -178,12 +172,7 @@ def run(config: FillMaskConfig) -> None:
 
 
 def render(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
-    """Formats the candidates as aligned lines, each with the filled text.
-
-    Args:
-      text: The text with its [MASK]s.
-      masks: The candidates for each [MASK].
-    """
+    """Formats the candidates as aligned lines, each with the filled text."""
     lines = []
     for number, candidates in enumerate(masks):
         if len(masks) > 1:

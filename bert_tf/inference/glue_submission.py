@@ -57,14 +57,7 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """One file of the zip.
-
-    Attributes:
-      name: The file's name in the zip.
-      task: The task of its predictions.
-      split: The split of its predictions.
-      path: The input file of the split.
-    """
+    """One file of the zip."""
 
     name: str
     task: GlueTask

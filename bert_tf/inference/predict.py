@@ -101,13 +101,6 @@ def build_predictor(
 ) -> Predictor:
     """Loads a fine-tuned model.
 
-    Args:
-      stored: The model.
-      task: Its task.
-      devices: The devices that compute.
-      batch_size: Rows computed at once.
-      num_length_buckets: As for `Predictor`.
-
     Raises:
       UserError: If it has no vocabulary, or its parts do not match.
     """

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.demo.server; the demo itself runs the whole of it."""
+"""Tests for serving in bert_tf.demo.classifier; the demo runs all of it."""
 
 import json
 import os
@@ -7,12 +7,12 @@ from unittest import mock
 
 import tensorflow as tf
 
-from bert_tf.demo import server as demo_server
+from bert_tf.demo import classifier as demo_classifier
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
-_SERVED = demo_server.Served(
+_SERVED = demo_classifier.Served(
     "http://localhost:1/v1/models/library",
     (
         {"label": "numpy", "probabilities": [0.25, 0.625, 0.125]},
@@ -49,23 +49,23 @@ class DemoServingTest(tf.test.TestCase):
     def _put_script(self, program):
         """Puts a program where run/serve.py would stand."""
         root = pathlib.Path(self.folder)
-        path = root / demo_server.SERVE_SCRIPT
+        path = root / demo_classifier.SERVE_SCRIPT
         path.parent.mkdir()
         path.write_text(program)
-        self.enter_context(mock.patch.object(demo_server, "_ROOT", root))
+        self.enter_context(mock.patch.object(demo_classifier, "_ROOT", root))
 
     def _ask(self, program):
         self._put_script(program)
-        export = demo_server.configure_export("model", self.folder)
-        server = demo_server.configure_server(export)
-        return demo_server.ask(server, ["ab", "cde"], self.log)
+        export = demo_classifier.configure_export("model", self.folder)
+        server = demo_classifier.configure_server(export)
+        return demo_classifier.ask(server, ["ab", "cde"], self.log)
 
     def test_server_answers_and_is_stopped(self):
         served = self._ask(_FAKE_SERVER.replace("EXIT", "0"))
         labels = [answer["label"] for answer in served.predictions]
         self.assertEqual(labels, ["ba", "edc"])
         with self.assertRaises(OSError):
-            demo_server._request(served.url)
+            demo_classifier._request(served.url)
 
     def test_a_server_that_stops_badly(self):
         with self.assertRaisesRegex(UserError, "Received: 3; see .*server.log"):
@@ -79,18 +79,18 @@ class DemoServingTest(tf.test.TestCase):
     def test_a_script_that_fails(self):
         self._put_script("import sys; sys.exit('--port=7' not in sys.argv)")
         config = ServeConfig(model_base_path="models", port=7)
-        demo_server.run_script(demo_server.SERVE_SCRIPT, config)
+        demo_classifier.run_script(demo_classifier.SERVE_SCRIPT, config)
         config = ServeConfig(model_base_path="models", port=8)
         with self.assertRaisesRegex(UserError, "with 0. Received: 1;"):
-            demo_server.run_script(demo_server.SERVE_SCRIPT, config)
+            demo_classifier.run_script(demo_classifier.SERVE_SCRIPT, config)
 
     def test_exported_when_there_is_a_version(self):
-        export = demo_server.configure_export("model", self.folder)
+        export = demo_classifier.configure_export("model", self.folder)
         self.assertEqual(export.served_name, "library")
         os.makedirs(os.path.join(export.output_dir, "1.tmp-3"))
-        self.assertFalse(demo_server.is_exported(export))
+        self.assertFalse(demo_classifier.is_exported(export))
         os.makedirs(os.path.join(export.output_dir, "1"))
-        self.assertTrue(demo_server.is_exported(export))
+        self.assertTrue(demo_classifier.is_exported(export))
 
     def test_rejects_other_labels(self):
         path = os.path.join(self.folder, "predictions.jsonl")
@@ -98,14 +98,16 @@ class DemoServingTest(tf.test.TestCase):
             rows = [{"label": label} for label in ("numpy", last)]
             files.write_text(path, "".join(f"{json.dumps(x)}\n" for x in rows))
             if is_right:
-                demo_server.judge(_SERVED, path)
+                demo_classifier.judge_served(_SERVED, path)
                 continue
             with self.assertRaisesRegex(UserError, "answer numpy, numpy, as"):
-                demo_server.judge(_SERVED, path)
+                demo_classifier.judge_served(_SERVED, path)
 
     def test_screen_shows_requests_answers_and_commands(self):
-        export = demo_server.configure_export("model", "a folder")
-        text = demo_server.describe(_SERVED, export, ["It's one.", "Two."])
+        export = demo_classifier.configure_export("model", "a folder")
+        text = demo_classifier.describe_served(
+            _SERVED, export, ["It's one.", "Two."]
+        )
         self.assertIn("POST http://localhost:1/v1/models/library:predict", text)
         self.assertIn("  It's one.\n      numpy 62%\n  Two.\n", text)
         self.assertIn(
