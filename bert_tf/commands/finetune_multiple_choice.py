@@ -16,7 +16,7 @@ Your own .csv, .tsv or .jsonl files, with any number of choices:
 Rerun the same command to resume from the last checkpoint.
 """
 
-from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
 
 
 def main(config: MultipleChoiceConfig) -> None:

@@ -230,7 +230,7 @@ class DistillConfig(FinetuneConfig):
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int
     ) -> dict[str, int]:
-        """Returns a student's shape, as keys of a `BertConfig`, by its teacher's.
+        """Returns a new student's shape, given its teacher's, for `BertConfig`.
 
         Raises:
           UserError: If --num_attention_heads must be set.

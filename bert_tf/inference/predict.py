@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Protocol
 
 import tensorflow as tf
 from absl import logging
@@ -68,8 +67,8 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
     # The whole file is read before the first row is computed, so that an error
     # in the last row is not found hours later.
     total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
-    with _open_output(config, stored, devices) as output:
-        num_done = coordinator.from_chief(output.num_lines)
+    with _open_output(config, stored, devices) as (num_stored, append):
+        num_done = coordinator.from_chief(num_stored)
         if num_done:
             logging.info("Resuming after %d of %d examples.", num_done, total)
         with progress.bar(
@@ -83,7 +82,7 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
                 predictor, config.input_file, bar.update, num_done
             )
             for lines in chunks:
-                output.append(lines)
+                append(lines)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -155,49 +154,23 @@ def _to_line(described: Mapping[str, Any]) -> str:
     return f"{line}\n"
 
 
-class _Output(Protocol):
-    """A sink for lines; `num_lines` were written before."""
-
-    num_lines: int
-
-    def append(self, lines: Sequence[str]) -> None: ...
-
-
-class _Nowhere:
-    """Discards the lines, on workers other than the chief."""
-
-    num_lines = 0
-
-    def append(self, lines: Sequence[str]) -> None:
-        pass
-
-
-class _WholeFile:
-    """Writes a file that cannot be resumed, on a remote disk."""
-
-    num_lines = 0
-
-    def __init__(self, file: tf.io.gfile.GFile) -> None:
-        self._file = file
-
-    def append(self, lines: Sequence[str]) -> None:
-        self._file.write("".join(lines))
-
-
 @contextlib.contextmanager
 def _open_output(
     config: PredictConfig, stored: StoredModel, devices: Devices
-) -> Iterator[_Output]:
-    """Yields the output, which gets its name when it is complete."""
+) -> Iterator[tuple[int, Callable[[Sequence[str]], object]]]:
+    """Yields the number of stored lines, and the function that adds lines.
+
+    The file gets its name when it is complete.
+    """
     path = config.output_file
     if not devices.coordinator.is_chief:
-        yield _Nowhere()
+        yield 0, lambda lines: None
     elif "://" in path:  # Remote disks cannot append to a file.
         with (
             files.atomic_file(path) as temporary,
             tf.io.gfile.GFile(temporary, "w") as file,
         ):
-            yield _WholeFile(file)
+            yield 0, lambda lines: file.write("".join(lines))
     else:
         identity = config.common_flags() | {
             "the model": stored.fingerprint(),
@@ -206,7 +179,7 @@ def _open_output(
             "examples of a chunk": task_prediction.EXAMPLES_PER_CHUNK,
         }
         with resumable_file.open_partial(path, identity) as output:
-            yield output
+            yield output.num_lines, output.append
 
 
 def _check_paths(config: PredictConfig) -> None:

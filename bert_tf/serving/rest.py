@@ -22,7 +22,6 @@ from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.serving import calls
 from bert_tf.serving import errors
-from bert_tf.serving import json_examples
 from bert_tf.serving import json_tensors
 from bert_tf.serving import json_values
 from bert_tf.serving import service as services
@@ -178,16 +177,16 @@ class _Api:
         self, document: dict, servable: Servable, method: str, size: int
     ) -> bytes:
         name = json_tensors.signature_name(document)
-        examples = await _in_time(size, json_examples.read, document)
+        examples = await _in_time(size, json_values.read_examples, document)
         if method == "classify":
             request = classification_pb2.ClassificationRequest(input=examples)
             make, write = (
                 calls.classify,
-                json_examples.write_classifications,
+                json_values.write_classifications,
             )
         else:
             request = regression_pb2.RegressionRequest(input=examples)
-            make, write = calls.regress, json_examples.write_regressions
+            make, write = calls.regress, json_values.write_regressions
         request.model_spec.signature_name = name
         call = make(request, servable)
         outputs = await self._service.compute(servable, call)

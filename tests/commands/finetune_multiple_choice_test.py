@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.commands import finetune_multiple_choice
 from bert_tf.errors import UserError
-from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from tests.support import tiny_model

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import Columns

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.flags.multiple_choice import MultipleChoiceConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
 from bert_tf.tasks.multiple_choice.examples import Columns
