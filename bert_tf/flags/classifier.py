@@ -4,9 +4,6 @@ import dataclasses
 
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_dropout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,12 +33,12 @@ class NamedTaskConfig(FinetuneConfig):
         """Raises `UserError` unless --data_dir is set, and no flag in `own`."""
         own = ("train_file", "dev_file", "test_file", *own)
         set_flags = options.set_values(self, *own)
-        require(
+        options.require(
             not set_flags,
             f"--{', --'.join(set_flags)}: these are for --task_name=custom; "
             f"{self.task_name} reads its official files from --data_dir.",
         )
-        require(
+        options.require(
             self.data_dir is not None,
             f"--task_name={self.task_name} needs --data_dir, the folder with "
             "its official files.",
@@ -99,7 +96,7 @@ class ClassifierConfig(NamedTaskConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_custom:
-            require(
+            options.require(
                 self.data_dir is None and self.language is None,
                 "--data_dir and --language are for the tasks with official "
                 "files; --task_name=custom takes --train_file, --dev_file and "
@@ -114,8 +111,8 @@ class ClassifierConfig(NamedTaskConfig):
                 "label_separator",
                 "problem_type",
             )
-        require_at_least(self, 1, "doc_stride")
-        require_dropout(self, "head_dropout_prob")
+        options.require_at_least(self, 1, "doc_stride")
+        options.require_dropout(self, "head_dropout_prob")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,17 +152,17 @@ class MultipleChoiceConfig(NamedTaskConfig):
             self._require_official_files(
                 "context_column", "choice_columns", "label_column"
             )
-        require_dropout(self, "head_dropout_prob")
+        options.require_dropout(self, "head_dropout_prob")
 
     def _check_own_files(self) -> None:
-        require(
+        options.require(
             self.data_dir is None,
             "--data_dir is for the tasks with official files; "
             "--task_name=custom takes --train_file, --dev_file and "
             "--test_file.",
         )
         self._require_own_files()
-        require(
+        options.require(
             self.label_column != "",
             "--label_column must not be empty; a test set may lack it.",
         )
@@ -173,7 +170,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
             *self.choices_of_flag(),
             *(x for x in (self.context_column, self.label_column) if x),
         ]
-        require(
+        options.require(
             len(set(columns)) == len(columns) and "" not in columns,
             "--choice_columns, --context_column and --label_column must name "
             "different columns. Received: "

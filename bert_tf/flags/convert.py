@@ -3,8 +3,6 @@
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 # Formats of checkpoints to read and write.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
@@ -78,12 +76,12 @@ class ExtendVocabularyConfig:
     overwrite: bool = options.output(False, "Replace --output if it exists.")
 
     def __post_init__(self) -> None:
-        require(
+        options.require(
             bool(self.new_words_file or self.max_position_embeddings),
             "Give --new_words_file, --max_position_embeddings, or both.",
         )
-        require(
+        options.require(
             bool(self.new_words_file) or self.use_unused,
             "--nouse_unused is for --new_words_file only.",
         )
-        require_at_least(self, 1, "max_position_embeddings")
+        options.require_at_least(self, 1, "max_position_embeddings")

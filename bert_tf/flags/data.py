@@ -3,10 +3,6 @@
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_defaults
-from bert_tf.flags.options import require_rate
 
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
@@ -31,12 +27,12 @@ class BeamConfig:
 
     def __post_init__(self) -> None:
         """Refuses flags that have no effect with or without a runner."""
-        require(
+        options.require(
             self.runner is not None or not self.beam_options,
             "--beam_options has no effect without --runner. Received: "
             f"{self.beam_options!r}; give --runner too, or drop it.",
         )
-        require(
+        options.require(
             self.runner is None or not self.num_processes,
             "--num_processes has no effect with --runner. Received: "
             f"{self.num_processes}; set the runner's, in --beam_options.",
@@ -99,11 +95,11 @@ class LearnVocabularyConfig(BeamConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 99, "num_unused")
-        require_at_least(self, 1, "min_frequency")
-        require_at_least(self, 0, "num_processes")
-        require_rate(self, "character_coverage", "heldout_fraction")
-        require(
+        options.require_at_least(self, 99, "num_unused")
+        options.require_at_least(self, 1, "min_frequency")
+        options.require_at_least(self, 0, "num_processes")
+        options.require_rate(self, "character_coverage", "heldout_fraction")
+        options.require(
             self.vocab_size > self.num_unused + 5,
             "--vocab_size must exceed the 5 special and the "
             f"--num_unused={self.num_unused} unused lines. Received: "
@@ -196,20 +192,20 @@ class CreatePretrainingDataConfig(BeamConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 5, "max_seq_length")
-        require_at_least(
+        options.require_at_least(self, 5, "max_seq_length")
+        options.require_at_least(
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
         )
-        require_at_least(self, 0, "num_shards", "num_processes")
-        require(
+        options.require_at_least(self, 0, "num_shards", "num_processes")
+        options.require(
             self.max_predictions_per_seq <= self.max_seq_length,
             "--max_predictions_per_seq must be at most --max_seq_length="
             f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
         )
         rates = ("mask_rate", "same_rate", "random_rate")
-        require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
+        options.require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
         total = sum(getattr(self, rate) for rate in rates)
-        require(
+        options.require(
             abs(total - 1) < 1e-6,
             "--mask_rate, --same_rate and --random_rate must add up to 1. "
             f"Received: {total:g}.",
@@ -221,7 +217,7 @@ class CreatePretrainingDataConfig(BeamConfig):
 
     def _check_left_to_right(self) -> None:
         """Refuses masking flags, which have no effect without masks."""
-        require_defaults(
+        options.require_defaults(
             self,
             "--left_to_right",
             "do_whole_word_mask",
@@ -234,12 +230,12 @@ class CreatePretrainingDataConfig(BeamConfig):
 
     def _check_original(self) -> None:
         """Refuses flags that only the streaming generator supports."""
-        require(
+        options.require(
             not self.split_sentences,
             "--generator=original reads one sentence a line and cannot split "
             "paragraphs. Received: --split_sentences; drop one of the two.",
         )
-        require_defaults(
+        options.require_defaults(
             self,
             "--generator=original",
             "num_shards",
@@ -269,14 +265,9 @@ class DataServiceConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, least in (("port", 1), ("worker_port", 0)):
-            value = getattr(self, name)
-            require(
-                least <= value < 65536,
-                f"--{name} must lie between {least} and 65535. Received: "
-                f"{value}.",
-            )
-        require(
+        options.require_port(self, 1, "port")
+        options.require_port(self, 0, "worker_port")
+        options.require(
             self.port != self.worker_port,
             f"--port and --worker_port must differ. Received: {self.port}.",
         )

@@ -4,8 +4,6 @@ import dataclasses
 from typing import Any
 
 from bert_tf.flags import options
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
@@ -57,15 +55,15 @@ class DeviceConfig:
     )
 
     def __post_init__(self) -> None:
-        require(
+        options.require(
             self.distribution_strategy != "parameter_server",
             "--distribution_strategy=parameter_server is not supported: Keras "
             "3 keeps no variables on parameter servers "
             "(https://github.com/keras-team/keras/issues/18624); use "
             "multi_worker_mirrored.",
         )
-        require_at_least(self, 0, "num_gpus")
-        require(
+        options.require_at_least(self, 0, "num_gpus")
+        options.require(
             self.tpu is None
             or self.use_tpu
             or self.distribution_strategy == "tpu",
@@ -73,7 +71,7 @@ class DeviceConfig:
             f"{self.tpu} with --distribution_strategy="
             f"{self.distribution_strategy}.",
         )
-        require(
+        options.require(
             (self.worker_hosts is None) == (self.task_index is None),
             "--worker_hosts and --task_index must be set together. Received: "
             f"--worker_hosts={self.worker_hosts}, "
@@ -82,12 +80,12 @@ class DeviceConfig:
         if self.worker_hosts is None:
             return
         num_hosts = len(self.worker_hosts.split(","))
-        require(
+        options.require(
             0 <= self.task_index < num_hosts,
             f"--task_index must be at least 0 and below {num_hosts}, the "
             f"number of --worker_hosts. Received: {self.task_index}.",
         )
-        require(
+        options.require(
             self.distribution_strategy in ("auto", "multi_worker_mirrored")
             and not self.use_tpu,
             "--worker_hosts is for --distribution_strategy="

@@ -4,11 +4,6 @@ import dataclasses
 
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_defaults
-from bert_tf.flags.options import require_dropout
-from bert_tf.flags.options import require_rate
 
 # The paper's models have heads of this size, and feed-forward layers of four
 # times their width.
@@ -131,19 +126,19 @@ class DistillConfig(FinetuneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_folder_or_files()
-        require(
+        options.require(
             self.do_train or self.unlabeled_file is None,
             "--unlabeled_file is for training, so it needs --do_train.",
         )
-        require_at_least(self, 1, *_SHAPE_FLAGS)
-        require_rate(self, "distillation_weight")
-        require(
+        options.require_at_least(self, 1, *_SHAPE_FLAGS)
+        options.require_rate(self, "distillation_weight")
+        options.require(
             1 <= self.temperature < float("inf"),
             f"--temperature must be at least 1. Received: {self.temperature}.",
         )
         for name in ("hidden_weight", "attention_weight"):
             value = getattr(self, name)
-            require(
+            options.require(
                 0 <= value < float("inf"),
                 f"--{name} must be at least 0. Received: {value}.",
             )
@@ -152,14 +147,14 @@ class DistillConfig(FinetuneConfig):
             ("hidden_weight", "hidden_loss"),
         ):
             if not getattr(self, weight):
-                require_defaults(self, f"--{weight}=0", name)
-        require_dropout(self, "head_dropout_prob")
-        require(
+                options.require_defaults(self, f"--{weight}=0", name)
+        options.require_dropout(self, "head_dropout_prob")
+        options.require(
             self.learns_from_teacher or self.unlabeled_file is None,
             "--unlabeled_file has no effect if --distillation_weight, "
             "--hidden_weight and --attention_weight are 0; drop it.",
         )
-        require(
+        options.require(
             not (self.remat and self.attention_weight),
             "--remat does not keep the attention that --attention_weight "
             "compares; drop one of the two.",
@@ -170,7 +165,7 @@ class DistillConfig(FinetuneConfig):
         set_flags = [f"--{x}" for x in options.set_values(self, *_SHAPE_FLAGS)]
         if self.has_student:
             super()._check_start()
-            require(
+            options.require(
                 not set_flags and self.initialize_from_teacher,
                 f"{', '.join(set_flags) or '--noinitialize_from_teacher'}: "
                 "these are for a new student; --pretrained_model_dir and "
@@ -178,12 +173,12 @@ class DistillConfig(FinetuneConfig):
                 "other.",
             )
         elif self.do_train:
-            require(
+            options.require(
                 self.num_hidden_layers is not None,
                 "Give --num_hidden_layers, for a new student, or "
                 "--pretrained_model_dir.",
             )
-            require(
+            options.require(
                 self.do_lower_case is None,
                 "A new student reads text as its teacher does. Received: "
                 f"--do_lower_case={self.do_lower_case}; drop it.",
@@ -214,7 +209,7 @@ class DistillConfig(FinetuneConfig):
         if self.teacher_layers is None:
             return None
         parts = [part.strip() for part in self.teacher_layers.split(",")]
-        require(
+        options.require(
             all(part.isdecimal() and int(part) > 0 for part in parts),
             "--teacher_layers must be numbers from 1, separated by commas, "
             f"such as 2,4,6. Received: {self.teacher_layers!r}.",
@@ -240,7 +235,7 @@ class DistillConfig(FinetuneConfig):
         if width != hidden_size:
             num_attention_heads = width // _HEAD_SIZE
             intermediate_size = _WIDENING * width
-            require(
+            options.require(
                 heads is not None or width % _HEAD_SIZE == 0,
                 f"--hidden_size={width} is not a multiple of {_HEAD_SIZE}, so "
                 "--num_attention_heads must be set.",

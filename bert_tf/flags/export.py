@@ -6,8 +6,6 @@ import os
 
 from bert_tf.errors import UserError
 from bert_tf.flags import options
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 HEADS = (
     "classification",
@@ -127,7 +125,7 @@ class SavedModelConfig(ExportConfig):
     )
 
     def __post_init__(self) -> None:
-        require_at_least(
+        options.require_at_least(
             self,
             1,
             "version",
@@ -137,19 +135,19 @@ class SavedModelConfig(ExportConfig):
             "n_best_size",
             "max_answer_length",
         )
-        require_at_least(self, 3, "max_seq_length")
+        options.require_at_least(self, 3, "max_seq_length")
         # Servers store a version as an int64.
-        require(
+        options.require(
             self.version is None or self.version < 2**63,
             f"--version must be below 2**63. Received: {self.version}.",
         )
         name = self.served_name
-        require(
+        options.require(
             bool(name) and "/" not in name and ":" not in name,
             "--model_name must be a name without / and :, as it is part of "
             f"URLs. Received: {name!r}.",
         )
-        require(
+        options.require(
             self.litert or self.litert_quantization is None,
             "--litert_quantization is for --litert only.",
         )
@@ -261,31 +259,31 @@ class TfliteConfig(ExportConfig):
     )
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, "batch_size", "top_k")
-        require_at_least(self, 3, "max_seq_length")
-        require_at_least(self, 0, "max_drop")
-        require(
+        options.require_at_least(self, 1, "batch_size", "top_k")
+        options.require_at_least(self, 3, "max_seq_length")
+        options.require_at_least(self, 0, "max_drop")
+        options.require(
             bool(os.path.basename(self.output_file)),
             f"--output_file must name a file. Received: {self.output_file!r}.",
         )
         is_calibrated = self.quantization in ("full_int8", ALL)
-        require(
+        options.require(
             is_calibrated or self.representative_file is None,
             "--representative_file is for --quantization=full_int8 or all. "
             f"Received: {self.quantization}.",
         )
-        require(
+        options.require(
             self.quantization != "full_int8"
             or self.representative_file is not None,
             "--quantization=full_int8 needs --representative_file, to "
             "calibrate the range of activations. Received: none.",
         )
-        require(
+        options.require(
             self.quantization != "full_int8" or self.input == "ids",
             "--quantization=full_int8 is for --input=ids. Received: "
             f"--input={self.input}; use dynamic.",
         )
-        require(
+        options.require(
             self.eval_file is not None or self.max_drop == 1.0,
             "--max_drop is for --eval_file. Received: "
             f"{self.max_drop} without it.",

@@ -13,11 +13,6 @@ from bert_tf.config import NORMALIZATIONS
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_dropout
-from bert_tf.flags.options import require_rate
-from bert_tf.flags.options import require_seed
 from bert_tf.flags.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
@@ -210,13 +205,13 @@ class FinetuneConfig(TrainingDeviceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
+        options.require(
             self.do_train or self.do_eval or self.do_predict,
             "At least one of --do_train, --do_eval and --do_predict must be "
             "set.",
         )
         self._check_start()
-        require_at_least(
+        options.require_at_least(
             self,
             1,
             "eval_batch_size",
@@ -226,7 +221,7 @@ class FinetuneConfig(TrainingDeviceConfig):
             "num_restarts",
             "keep_checkpoint_max",
         )
-        require_at_least(
+        options.require_at_least(
             self,
             0,
             "num_length_buckets",
@@ -235,31 +230,31 @@ class FinetuneConfig(TrainingDeviceConfig):
             "early_stopping_patience",
             "evaluate_every_steps",
         )
-        require_rate(self, "warmup_proportion", "layer_decay")
-        require_dropout(
+        options.require_rate(self, "warmup_proportion", "layer_decay")
+        options.require_dropout(
             self, "hidden_dropout_prob", "attention_probs_dropout_prob"
         )
-        require_seed(self.seed)
-        require_seed(self.seed + self.num_restarts - 1)
-        require(
+        options.require_seed(self.seed)
+        options.require_seed(self.seed + self.num_restarts - 1)
+        options.require(
             self.layer_decay > 0,
             f"--layer_decay must be above 0. Received: {self.layer_decay}.",
         )
-        require(
+        options.require(
             not self.new_pooler or self.head == "linear",
             "--new_pooler has no effect with --head=bilstm, which does not "
             "read the pooler; drop one of the two.",
         )
-        require(
+        options.require(
             not self.evaluate_every_steps or self.selects_evaluation,
             "--evaluate_every_steps needs --keep_best or "
             "--early_stopping_patience.",
         )
-        require(
+        options.require(
             len(self.trials()) == 1 or not self.do_train or self.may_score_dev,
             "Several trials need --do_eval, to keep the best one on dev.",
         )
-        require(
+        options.require(
             not self.selects_evaluation
             or (self.do_train and self.may_score_dev),
             "--keep_best and --early_stopping_patience need --do_train and "
@@ -269,13 +264,13 @@ class FinetuneConfig(TrainingDeviceConfig):
     def _check_start(self) -> None:
         trio = (self.bert_config_file, self.vocab_file, self.init_checkpoint)
         if self.pretrained_model_dir:
-            require(
+            options.require(
                 not any(trio),
                 "--pretrained_model_dir replaces --init_checkpoint, "
                 "--bert_config_file and --vocab_file. Received both; drop one.",
             )
         elif any(trio) or self.do_train:
-            require(
+            options.require(
                 bool(self.bert_config_file and self.vocab_file),
                 "Give --pretrained_model_dir, or --bert_config_file, "
                 "--vocab_file and --init_checkpoint.",
@@ -295,7 +290,7 @@ class FinetuneConfig(TrainingDeviceConfig):
     def _require_own_files(self, hint: str = "") -> None:
         """Raises `UserError` if one of --train_file, ... is not set."""
         for kind, flag in self.requested_splits().items():
-            require(
+            options.require(
                 getattr(self, f"{kind}_file") is not None,
                 f"{flag} needs --{kind}_file{hint}.",
             )
@@ -306,7 +301,7 @@ class FinetuneConfig(TrainingDeviceConfig):
             self._require_own_files(", or --data_dir")
             return
         files = options.set_values(self, "train_file", "dev_file", "test_file")
-        require(
+        options.require(
             not files,
             "--data_dir replaces --train_file, --dev_file and --test_file. "
             f"Received: --data_dir and --{', --'.join(files)}.",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from bert_tf.config import IGNORED
@@ -44,22 +45,13 @@ def set_values(config: Any, *names: str) -> dict[str, Any]:
 
 def require_at_least(config: Any, least: int, *names: str) -> None:
     """Raises `UserError` if a flag, unless it is None, is below `least`."""
-    for name in names:
-        value = getattr(config, name)
-        require(
-            value is None or value >= least,
-            f"--{name} must be at least {least}. Received: {value}.",
-        )
+    _require_each(config, names, lambda x: x >= least, f"be at least {least}")
 
 
 def require_dropout(config: Any, *names: str) -> None:
     """Raises `UserError` if a dropout rate is outside [0, 1) and not None."""
-    for name in names:
-        value = getattr(config, name)
-        require(
-            value is None or 0 <= value < 1,
-            f"--{name} must be at least 0 and below 1. Received: {value}.",
-        )
+    bounds = "be at least 0 and below 1"
+    _require_each(config, names, lambda x: 0 <= x < 1, bounds)
 
 
 def require_defaults(config: Any, beside: str, *names: str) -> None:
@@ -91,9 +83,21 @@ def require_seed(seed: int) -> None:
 
 def require_rate(config: Any, *names: str) -> None:
     """Raises `UserError` if a flag does not lie between 0 and 1."""
-    for name in names:
-        value = getattr(config, name)
-        require(
-            0 <= value <= 1,
-            f"--{name} must lie between 0 and 1. Received: {value}.",
-        )
+    bounds = "lie between 0 and 1"
+    _require_each(config, names, lambda x: 0 <= x <= 1, bounds)
+
+
+def require_port(config: Any, least: int, *names: str) -> None:
+    """Raises `UserError` if a flag is not a port; `least` is 0 or 1."""
+    bounds = f"lie between {least} and 65535"
+    _require_each(config, names, lambda x: least <= x < 65536, bounds)
+
+
+def _require_each(
+    config: Any,
+    names: tuple[str, ...],
+    holds: Callable[[Any], bool],
+    bounds: str,
+) -> None:
+    for name, value in set_values(config, *names).items():
+        require(holds(value), f"--{name} must {bounds}. Received: {value}.")

@@ -4,8 +4,6 @@ import dataclasses
 
 from bert_tf.flags import options
 from bert_tf.flags.devices import DeviceConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +17,7 @@ class FillMaskConfig:
     top_k: int = options.evaluation(5, "Candidates per [MASK].")
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, "top_k")
+        options.require_at_least(self, 1, "top_k")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +63,17 @@ class ExtractFeaturesConfig:
     )
 
     def __post_init__(self) -> None:
-        require_at_least(self, 3, "max_seq_length")
-        require_at_least(self, 1, "batch_size")
+        options.require_at_least(self, 3, "max_seq_length")
+        options.require_at_least(self, 1, "batch_size")
         trio = (self.bert_config_file, self.init_checkpoint, self.vocab_file)
         if self.model_dir:
-            require(
+            options.require(
                 not any(trio),
                 "--model_dir replaces --bert_config_file, --init_checkpoint "
                 "and --vocab_file. Received both; drop one.",
             )
         else:
-            require(
+            options.require(
                 bool(self.init_checkpoint),
                 "Give --model_dir, or --init_checkpoint with "
                 "--bert_config_file and --vocab_file unless these are next to "
@@ -98,8 +96,8 @@ class _PredictionConfig(DeviceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, 1, "batch_size")
-        require_at_least(self, 0, "num_length_buckets")
+        options.require_at_least(self, 1, "batch_size")
+        options.require_at_least(self, 0, "num_length_buckets")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,4 +151,4 @@ class DemoConfig:
     )
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, "num_train_steps")
+        options.require_at_least(self, 0, "num_train_steps")

@@ -5,10 +5,6 @@ import dataclasses
 from bert_tf.config import HIDDEN_ACTS
 from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_rate
-from bert_tf.flags.options import require_seed
 
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 
@@ -142,11 +138,11 @@ class PretrainConfig(TrainingDeviceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
+        options.require(
             self.do_train or self.do_eval,
             "At least one of --do_train and --do_eval must be set.",
         )
-        require_at_least(
+        options.require_at_least(
             self,
             1,
             "max_seq_length",
@@ -161,50 +157,50 @@ class PretrainConfig(TrainingDeviceConfig):
             "stop_at_step",
             "keep_checkpoint_max",
         )
-        require_seed(self.seed)
-        require(
+        options.require_seed(self.seed)
+        options.require(
             self.dynamic_masking
             or self.masked_lm_prob == PretrainConfig.masked_lm_prob,
             "--masked_lm_prob has no effect without --dynamic_masking: the "
             "records are masked already. Received: "
             f"{self.masked_lm_prob}.",
         )
-        require_at_least(
+        options.require_at_least(
             self,
             0,
             "num_warmup_steps",
             "schedule_start_step",
             "max_corrupt_records",
         )
-        require(
+        options.require(
             self.schedule_start_step < self.num_train_steps,
             "--schedule_start_step must be below --num_train_steps="
             f"{self.num_train_steps}, where the schedule ends. Received: "
             f"{self.schedule_start_step}.",
         )
-        require(
+        options.require(
             self.tf_data_service is None or self.do_train,
             "--tf_data_service is for --do_train only. Received: "
             f"{self.tf_data_service!r}.",
         )
-        require(
+        options.require(
             self.tf_data_service is None or not self.max_corrupt_records,
             "--max_corrupt_records does not work with --tf_data_service, whose "
             "workers read the records on their own machines. Received: "
             f"{self.max_corrupt_records}; drop one of the two.",
         )
-        require_rate(self, "masked_lm_prob")
-        require(
+        options.require_rate(self, "masked_lm_prob")
+        options.require(
             self.learning_rate > 0,
             f"--learning_rate must be positive. Received: "
             f"{self.learning_rate}.",
         )
-        require(
+        options.require(
             self.micro_batch_size == "auto" or self.micro_batch_size.isdigit(),
             "--micro_batch_size must be a number, auto or 0. Received: "
             f"{self.micro_batch_size!r}.",
         )
-        require(
+        options.require(
             bool(self.init_checkpoint) or not self.init_optimizer_state,
             "--init_optimizer_state needs --init_checkpoint, the checkpoint "
             "that holds it.",

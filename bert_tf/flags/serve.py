@@ -3,8 +3,6 @@
 import dataclasses
 
 from bert_tf.flags import options
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 # Engines that run the models.
 ENGINES = ("savedmodel", "litert")
@@ -85,23 +83,23 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
-        require(
+        options.require(
             bool(self.model_base_path) != bool(self.model_config_file),
             "Give either --model_base_path or --model_config_file.",
         )
-        require(
+        options.require(
             self.model_base_path is not None or self.model_name is None,
             "--model_name is for --model_base_path only.",
         )
-        require_at_least(self, 0, "file_system_poll_wait_seconds")
-        require_at_least(
+        options.require_at_least(self, 0, "file_system_poll_wait_seconds")
+        options.require_at_least(
             self,
             0,
             "tensorflow_intra_op_parallelism",
             "tensorflow_inter_op_parallelism",
             "batch_timeout_micros",
         )
-        require_at_least(
+        options.require_at_least(
             self,
             1,
             "rest_api_timeout_in_ms",
@@ -123,13 +121,8 @@ class ServeConfig:
         )
 
     def _check_ports(self) -> None:
-        for name in ("port", "rest_api_port"):
-            require(
-                0 <= getattr(self, name) < 65536,
-                f"--{name} must lie between 0 and 65535. Received: "
-                f"{getattr(self, name)}.",
-            )
-        require(
+        options.require_port(self, 0, "port", "rest_api_port")
+        options.require(
             self.port != self.rest_api_port,
             "--port and --rest_api_port must differ. Received: both "
             f"{self.port}.",
@@ -138,13 +131,13 @@ class ServeConfig:
     def _check_batching(self) -> None:
         flags = list(self.batching())
         if self.batching_parameters_file is not None:
-            require(
+            options.require(
                 not flags,
                 f"--{', --'.join(flags)} and --batching_parameters_file both "
                 "set batching parameters; drop one of the two.",
             )
             flags = ["batching_parameters_file"]
-        require(
+        options.require(
             self.enable_batching or not flags,
             f"--{', --'.join(flags)} is for --enable_batching only.",
         )

@@ -4,8 +4,6 @@ import dataclasses
 
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,16 +85,16 @@ class SquadConfig(FinetuneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
+        options.require(
             not self.do_train or self.train_file is not None,
             "--do_train needs --train_file.",
         )
-        require(
+        options.require(
             not (self.do_eval or self.do_predict)
             or self.predict_file is not None,
             "--do_predict and --do_eval need --predict_file.",
         )
-        require_at_least(
+        options.require_at_least(
             self,
             1,
             "doc_stride",
@@ -104,18 +102,18 @@ class SquadConfig(FinetuneConfig):
             "n_best_size",
             "max_answer_length",
         )
-        require(
+        options.require(
             self.max_seq_length > self.max_query_length + 3,
             "--max_seq_length must be greater than --max_query_length + 3 = "
             f"{self.max_query_length + 3}. Received: {self.max_seq_length}.",
         )
-        require(
+        options.require(
             not self.new_pooler,
             "--new_pooler has no effect on SQuAD, whose head does not read the "
             "pooler; drop it.",
         )
         self._check_triviaqa()
-        require(
+        options.require(
             not (self.ensemble_nbest_files and self.do_train),
             "--ensemble_nbest_files combines existing predictions. Received: "
             "--do_train; drop one of the two.",
@@ -127,16 +125,16 @@ class SquadConfig(FinetuneConfig):
         return self.do_eval or self.do_predict
 
     def _check_triviaqa(self) -> None:
-        require(
+        options.require(
             bool(self.triviaqa_file) == bool(self.triviaqa_evidence_dir),
             "--triviaqa_file and --triviaqa_evidence_dir must be set together. "
             f"Received: {self.triviaqa_file}, {self.triviaqa_evidence_dir}.",
         )
-        require(
+        options.require(
             self.do_train or not self.triviaqa_file,
             "--triviaqa_file needs --do_train.",
         )
-        require(
+        options.require(
             not self.triviaqa_file or len(self.trials()) == self.num_restarts,
             "--triviaqa_file is trained on once, so --learning_rate, "
             "--train_batch_size and --num_train_epochs must have one value. To "

@@ -7,10 +7,6 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FinetuneConfig
-from bert_tf.flags.options import require
-from bert_tf.flags.options import require_at_least
-from bert_tf.flags.options import require_defaults
-from bert_tf.flags.options import require_dropout
 
 # Flags that have no effect on a frozen encoder.
 _ENCODER_FLAGS = (
@@ -114,20 +110,20 @@ class TaggerConfig(FinetuneConfig):
         super().__post_init__()
         self._require_folder_or_files()
         self._check_approach()
-        require_at_least(self, 0, "doc_stride")
-        require_at_least(self, 1, "lstm_size")
-        require(
+        options.require_at_least(self, 0, "doc_stride")
+        options.require_at_least(self, 1, "lstm_size")
+        options.require(
             self.max_seq_length >= 3,
             "--max_seq_length must be at least 3, for a token between [CLS] "
             f"and [SEP]. Received: {self.max_seq_length}.",
         )
-        require(
+        options.require(
             (self.doc_stride or 0) <= self.max_seq_length - 2,
             "--doc_stride must be at most --max_seq_length - 2, or tokens "
             f"between windows are lost. Received: {self.doc_stride} with "
             f"--max_seq_length={self.max_seq_length}.",
         )
-        require_dropout(self, "head_dropout_prob")
+        options.require_dropout(self, "head_dropout_prob")
         columns = [self.parse_column(x) for x in ("word_column", "tag_column")]
         if None not in columns:
             require_tagger_columns(*columns)
@@ -135,30 +131,30 @@ class TaggerConfig(FinetuneConfig):
     def _check_approach(self) -> None:
         has_lstms = self.head == "bilstm"
         if self.approach == "feature_based":
-            require(
+            options.require(
                 not has_lstms,
                 "--head is for --approach=fine_tuning: the feature-based "
                 "approach has its own two BiLSTMs. Received: --head=bilstm.",
             )
-            require_defaults(
+            options.require_defaults(
                 self,
                 "--approach=feature_based, which does not train the encoder",
                 *_ENCODER_FLAGS,
             )
             has_lstms = True
         else:
-            require(
+            options.require(
                 not self.new_pooler,
                 "--new_pooler has no effect on a tagger, which does not read "
                 "the pooler; drop it.",
             )
-            require(
+            options.require(
                 self.layer_combination is None,
                 "--layer_combination is for --approach=feature_based. "
                 f"Received: {self.layer_combination}; drop it or set the "
                 "approach.",
             )
-        require(
+        options.require(
             has_lstms or self.lstm_size is None,
             "--lstm_size is for --approach=feature_based and --head=bilstm. "
             f"Received: {self.lstm_size}.",
@@ -177,7 +173,7 @@ def require_tagger_columns(
     word_column: int | str, tag_column: int | str
 ) -> None:
     """Raises `UserError` unless the columns of words and tags differ."""
-    require(
+    options.require(
         isinstance(word_column, int) == isinstance(tag_column, int)
         and word_column != tag_column,
         "--word_column and --tag_column must be two different numbers, or two "

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
+from google.protobuf import message
 from google.protobuf import message_factory
 from google.protobuf import text_format
 from google.protobuf import wrappers_pb2
@@ -87,19 +88,23 @@ def read(path: str) -> list[ModelConfig]:
     Raises:
       UserError: If the file is invalid, or its models cannot be served.
     """
-    contents = files.read_bytes(files.require_file(path, _FLAG))
     config = model_server_config_pb2.ModelServerConfig()
-    try:
-        text_format.Parse(contents, config)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{_FLAG} must be a text file of ModelServerConfig. Received: "
-            f"{path}: {error}."
-        ) from error
+    _read_into(config, path, _FLAG)
     try:
         return from_proto(config)
     except ValueError as error:
         raise UserError(f"{_FLAG}={path}: {error}") from error
+
+
+def _read_into(proto: message.Message, path: str, flag: str) -> None:
+    contents = files.read_bytes(files.require_file(path, flag))
+    try:
+        text_format.Parse(contents, proto)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{flag} must be a text file of {proto.DESCRIPTOR.name}. "
+            f"Received: {path}: {error}."
+        ) from error
 
 
 def from_proto(
@@ -196,14 +201,7 @@ def read_batching(path: str) -> BatchingOptions:
       UserError: If the file is invalid, or sets an unsupported parameter.
     """
     parameters = _batching_message_class()()
-    contents = files.read_bytes(files.require_file(path, _BATCHING_FLAG))
-    try:
-        text_format.Parse(contents, parameters)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{_BATCHING_FLAG} must be a text file of "
-            f"BatchingParameters. Received: {path}: {error}."
-        ) from error
+    _read_into(parameters, path, _BATCHING_FLAG)
     values = {}
     for field, value in parameters.ListFields():
         if field.name in _BATCHING_NUMBERS:

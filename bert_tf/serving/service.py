@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
@@ -38,45 +39,43 @@ class Metrics:
     content_type = prometheus_client.exposition.CONTENT_TYPE_PLAIN_0_0_4
 
     def __init__(self, num_queued_rows: Callable[[], int]) -> None:
-        self._registry = prometheus_client.CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self._registry)
+        self._registry = registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        histogram = functools.partial(
+            prometheus_client.Histogram, registry=registry
+        )
+        gauge = functools.partial(prometheus_client.Gauge, registry=registry)
         self._requests = prometheus_client.Counter(
             "serving_requests",
             "Requests by their outcome, a code of TensorFlow's.",
             ("model", "version", "method", "status"),
-            registry=self._registry,
+            registry=registry,
         )
-        self._seconds = prometheus_client.Histogram(
+        self._seconds = histogram(
             "serving_request_seconds",
             "Time from a request's arrival to its answer.",
             ("model", "version", "method"),
             buckets=_SECONDS,
-            registry=self._registry,
         )
-        self._batch_rows = prometheus_client.Histogram(
+        batch_labels = ("model", "version", "signature")
+        self._batch_rows = histogram(
             "serving_batch_rows",
             "Rows of a call of the model.",
-            ("model", "version", "signature"),
+            batch_labels,
             buckets=_ROWS,
-            registry=self._registry,
         )
-        self._batch_requests = prometheus_client.Histogram(
+        self._batch_requests = histogram(
             "serving_batch_requests",
             "Requests whose rows went into one call of the model.",
-            ("model", "version", "signature"),
+            batch_labels,
             buckets=_ROWS,
-            registry=self._registry,
         )
-        prometheus_client.Gauge(
-            "serving_queued_rows",
-            "Rows that wait for a call.",
-            registry=self._registry,
-        ).set_function(num_queued_rows)
-        self._loaded = prometheus_client.Gauge(
+        queued = gauge("serving_queued_rows", "Rows that wait for a call.")
+        queued.set_function(num_queued_rows)
+        self._loaded = gauge(
             "serving_model_version_loaded",
             "1 for a version that is served, 0 for one that was.",
             ("model", "version"),
-            registry=self._registry,
         )
 
     def observe_request(
