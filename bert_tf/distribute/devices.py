@@ -14,7 +14,6 @@ from absl import logging
 
 from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute import health as worker_health
-from bert_tf.distribute import rendezvous
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
@@ -118,7 +117,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         # TensorFlow logs every collective each time it builds one.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         check_worker(flags.num_gpus, cluster)
-        rendezvous.wait_for_all(cluster)
+        clusters.wait_for_all(cluster)
         clusters.export(cluster)
     with _connecting() if cluster else contextlib.nullcontext():
         strategy = build_strategy(

@@ -57,7 +57,7 @@ class DevicesTest(tf.test.TestCase):
             raise UserError("Enough.")
 
         with (
-            mock.patch.object(device_setup.rendezvous, "wait_for_all"),
+            mock.patch.object(device_setup.clusters, "wait_for_all"),
             mock.patch.object(device_setup.clusters, "export"),
             mock.patch.object(device_setup, "_prefix_log"),
             mock.patch.object(

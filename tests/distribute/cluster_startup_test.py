@@ -1,4 +1,4 @@
-"""Tests for bert_tf.distribute.rendezvous, with threads as workers."""
+"""Tests for startup in bert_tf.distribute.cluster, with threads as workers."""
 
 import json
 import socket
@@ -8,7 +8,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.distribute import rendezvous
+from bert_tf.distribute import cluster as clusters
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
@@ -30,7 +30,7 @@ class _WaitingWorker:
 
     def _wait(self):
         try:
-            rendezvous.wait_for_all(self._cluster, poll_seconds=0.01)
+            clusters.wait_for_all(self._cluster, poll_seconds=0.01)
         except BaseException as error:  # noqa: BLE001 `Preempted` is one.
             self.error = error
 
@@ -49,7 +49,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
         hosts = worker_processes.free_hosts(3)
         with self.assertLogs(level="INFO") as logs:
             others = [_WaitingWorker(hosts, index) for index in (1, 2)]
-            rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+            clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         self.assertEqual([other.join() for other in others], [None, None])
         self.assertIn("All 3 workers are running", "\n".join(logs.output))
         for host in hosts:  # TensorFlow listens on it next.
@@ -83,11 +83,9 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             threading.Thread(target=answer, daemon=True).start()
         enough = KeyboardInterrupt()
         with self.assertLogs(level="INFO") as logs:
-            with mock.patch.object(
-                rendezvous.time, "sleep", side_effect=enough
-            ):
+            with mock.patch.object(clusters.time, "sleep", side_effect=enough):
                 with self.assertRaises(KeyboardInterrupt):
-                    rendezvous.wait_for_all(cluster)
+                    clusters.wait_for_all(cluster)
         self.assertIn(
             f"Waiting for 1 of 2 workers: worker 1 (at {hosts[1]}), {reason}",
             logs.output[0],
@@ -118,7 +116,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_another_order_or_the_same_index(self, identity, calls):
         # It waits this long for an answer that does not come.
         self.enter_context(
-            mock.patch.object(rendezvous, "_SECONDS_TO_ANSWER", 1.0)
+            mock.patch.object(clusters, "_SECONDS_TO_ANSWER", 1.0)
         )
         hosts = worker_processes.free_hosts(2)
         names = dict(zip("abc", [*hosts, "c:1"], strict=True))
@@ -154,7 +152,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
     def test_sigterm_stops_all_waiting_workers(self):
         hosts = worker_processes.free_hosts(3)
         other = _WaitingWorker(hosts, 1)
-        greet_missing = rendezvous._Meeting.greet_missing
+        greet_missing = clusters._Meeting.greet_missing
 
         def stop_once_two_are_running(meeting):
             missing = greet_missing(meeting)
@@ -164,11 +162,11 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             return missing
 
         with mock.patch.object(
-            rendezvous._Meeting, "greet_missing", stop_once_two_are_running
+            clusters._Meeting, "greet_missing", stop_once_two_are_running
         ):
             with self.assertRaisesRegex(Preempted, "on SIGTERM"):
                 # The third worker is never started.
-                rendezvous.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
+                clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         error = other.join()
         self.assertIsInstance(error, Preempted)
         self.assertIn("another worker got SIGTERM", str(error))
@@ -179,7 +177,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(
                 UserError, f"Worker 1 cannot listen at {hosts[1]}"
             ):
-                rendezvous.wait_for_all(Cluster(hosts, 1))
+                clusters.wait_for_all(Cluster(hosts, 1))
 
 
 if __name__ == "__main__":
