@@ -13,6 +13,7 @@ Shapes:
   P: predicted tokens per row.
 """
 
+import functools
 import os
 from collections.abc import Mapping
 
@@ -20,7 +21,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.export import examples
 from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
@@ -112,7 +112,11 @@ class LitertModule:
             litert.PACK: self._pack,
             litert.PACK_EXAMPLES: serving_module.trace(
                 self._pack_examples,
-                {litert.EXAMPLES: examples.spec(litert.EXAMPLES)},
+                {
+                    litert.EXAMPLES: serving_module.examples_spec(
+                        litert.EXAMPLES
+                    )
+                },
             ),
             litert.PACK_IDS: pack_ids,
             litert.ANSWER: serving_module.trace(
@@ -122,8 +126,8 @@ class LitertModule:
                 self._answer_ids, self._answer_specs(_specs_of(pack_ids))
             ),
             litert.TOKENIZE: serving_module.trace(
-                self._tokenize,
-                {"text": tf.TensorSpec([None], tf.string, "text")},
+                functools.partial(serving_module.tokenize, self._head),
+                serving_module.TOKENIZE_SPECS,
             ),
         }
 
@@ -145,21 +149,18 @@ class LitertModule:
         return self._pack_once(strings)
 
     def _pack_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        strings = examples.parse(
+        strings = serving_module.parse_examples(
             inputs[litert.EXAMPLES], self._head.input_specs()
         )
         return self._pack_once(strings)
 
     def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
-        with tf.control_dependencies(serving_module.check_rows(strings)):
-            strings = {name: tf.identity(x) for name, x in strings.items()}
-        rows = self._head.pack(strings)
+        rows = self._head.pack(serving_module.check_rows(strings))
         return _flatten(rows, self._head.reads_padding)
 
     def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.control_dependencies(self._check_ids(inputs)):
-            inputs = {name: tf.identity(x) for name, x in inputs.items()}
-        rows = self._head.ids_rows(inputs)
+        checks = self._check_ids(inputs)
+        rows = self._head.ids_rows(serving_module.after(checks, inputs))
         # Clients that send padding get outputs for padding, too.
         return _flatten(rows, self._has_token_outputs())
 
@@ -228,9 +229,6 @@ class LitertModule:
             _strip(values, _STATE_PREFIX),
         )
         return _strip(values, litert.OUTPUT_PREFIX), rows
-
-    def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return serving_module.tokenize(self._head, text)
 
 
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:

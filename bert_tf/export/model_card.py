@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shlex
+import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -50,13 +51,13 @@ def write(
 
     Args:
       directory: The version directory.
-      artifact: The description of the export.
+      artifact: Its description.
       stored: The model that was exported.
       labels: The names of the labels.
       report: The verification report.
       example: One row for serving_default, JSON values by name.
     """
-    names = _file_names(directory)
+    paths = _files(directory)
     counts = operators.read(directory)
     card = {
         "export": artifact.to_json(),
@@ -67,11 +68,19 @@ def write(
             "card": read_sections(_readme(stored)),
         },
         "labels": list(labels),
-        "signatures": _signatures(directory),
+        "signatures": {
+            name: {
+                "inputs": _specs(signature.inputs),
+                "outputs": _specs(signature.outputs),
+            }
+            for name, signature in sorted(
+                graph_file.read_signatures(directory).items()
+            )
+        },
         "operators": dict(counts),
         "tensorflow_serving": f"{operators.oldest_serving(counts)} and later",
         "latency": {
-            "machine": _machine(),
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
             "p50_ms": [
                 {"length": length, "rows": 1, "milliseconds": value}
                 for length, value in zip(
@@ -87,10 +96,10 @@ def write(
             }
             for check in report.checks
         ],
-        "bytes": {name: _size(directory, name) for name in names},
-        "sha256": {
-            name: files.sha256(os.path.join(directory, name)) for name in names
+        "bytes": {
+            name: tf.io.gfile.stat(path).length for name, path in paths.items()
         },
+        "sha256": {name: files.sha256(path) for name, path in paths.items()},
         "versions": model_card.versions(),
     }
     files.write_text(
@@ -103,7 +112,6 @@ def write(
 def _markdown(
     card: Mapping[str, Any], artifact: Artifact, example: Mapping[str, Any]
 ) -> str:
-    """Returns the Markdown card."""
     shape = f"{artifact.head}, {artifact.precision}"
     reads = "ids" if artifact.ids_only else "strings"
     return model_card.build(
@@ -176,18 +184,6 @@ def _readme(stored: StoredModel) -> str:
     return ""
 
 
-def _signatures(directory: str) -> dict[str, Any]:
-    return {
-        name: {
-            "inputs": _specs(signature.inputs),
-            "outputs": _specs(signature.outputs),
-        }
-        for name, signature in sorted(
-            graph_file.read_signatures(directory).items()
-        )
-    }
-
-
 def _specs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
     return {
         name: f"<{spec.dtype.name}>{spec.shape.as_list()}"
@@ -195,22 +191,16 @@ def _specs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
     }
 
 
-def _file_names(directory: str) -> list[str]:
-    """Returns the relative paths of all files except the cards."""
-    found = []
+def _files(directory: str) -> dict[str, str]:
+    """Returns the paths of all files except the cards, by relative path."""
+    paths = {}
     for folder, _, names in tf.io.gfile.walk(directory):
-        inside = os.path.relpath(folder, directory)
-        found += [os.path.normpath(os.path.join(inside, n)) for n in names]
-    cards = (artifacts.CARD_FILE, MARKDOWN_FILE)
-    return sorted(name for name in found if name not in cards)
-
-
-def _size(directory: str, name: str) -> int:
-    return tf.io.gfile.stat(os.path.join(directory, name)).length
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.machine()}"
+        for name in names:
+            path = os.path.join(folder, name)
+            paths[os.path.relpath(path, directory)] = path
+    for card in (artifacts.CARD_FILE, MARKDOWN_FILE):
+        paths.pop(card, None)
+    return dict(sorted(paths.items()))
 
 
 def _to_text(value: Any) -> str:
@@ -232,17 +222,17 @@ def usage_text(
       artifact: The description of the export.
       example: One row for serving_default, JSON values by name.
     """
+    commands = {
+        "To serve it here:": embedded_line(output_dir, artifact),
+        "To serve it with TensorFlow Serving:": docker_line(
+            output_dir, artifact
+        ),
+        "To send a request:": curl_line(artifact, example),
+        "To send a request from Python:": python_snippet(artifact, example),
+    }
     return "\n\n".join(
-        [
-            "To serve it here:",
-            _indent(embedded_line(output_dir, artifact)),
-            "To serve it with TensorFlow Serving:",
-            _indent(docker_line(output_dir, artifact)),
-            "To send a request:",
-            _indent(curl_line(artifact, example)),
-            "To send a request from Python:",
-            _indent(python_snippet(artifact, example)),
-        ]
+        f"{title}\n\n{textwrap.indent(command, '    ')}"
+        for title, command in commands.items()
     )
 
 
@@ -307,7 +297,3 @@ request.model_spec.name = {artifact.model_name!r}
 reply = stub.Predict(request, timeout=10)
 for name, tensor in reply.outputs.items():
     print(name, tf.make_ndarray(tensor))"""
-
-
-def _indent(lines: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in lines.split("\n"))

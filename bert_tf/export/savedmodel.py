@@ -13,8 +13,8 @@ from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError
+from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
-from bert_tf.export import version_directory
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import ServingHead
@@ -81,15 +81,15 @@ def run(config: SavedModelConfig) -> None:
     if config.ids_only:
         targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True
     for output_dir in targets:
-        version_directory.check(output_dir)
+        artifacts.check_output_dir(output_dir)
         files.require_writable_folder(output_dir, "--output_dir")
-    version = version_directory.choose(config.version, list(targets))
+    version = artifacts.choose_version(config.version, list(targets))
     export = prepare(config)
     # No version directory appears before all of them are complete.
     with contextlib.ExitStack() as stack:
         for output_dir, ids_only in targets.items():
             temporary = stack.enter_context(
-                version_directory.write(output_dir, version)
+                artifacts.write_version(output_dir, version)
             )
             artifact = export.artifact(version, ids_only)
             exact_litert = None

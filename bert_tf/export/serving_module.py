@@ -9,6 +9,7 @@ Shapes:
   N: attention heads.
 """
 
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.export import examples
 from bert_tf.export import graph_file
 from bert_tf.export.heads.head import ServingHead
 
@@ -25,6 +25,7 @@ FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
 ATTENTION = "attention"
+TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
 # The methods of TensorFlow Serving's other interfaces, and the outputs of
 # `ServingHead.answer` that only they return.
 _METHODS = {
@@ -70,7 +71,12 @@ class ServingModule:
             name: trace(function, specs)
             for name, (function, specs) in functions.items()
         }
-        self.weights = _variables(self.signatures.values())
+        variables = {
+            id(variable): variable
+            for function in self.signatures.values()
+            for variable in function.graph.variables
+        }
+        self.weights = [*variables.values()]
 
     def save(self, directory: str) -> None:
         """Writes the SavedModel, creating the directory if necessary."""
@@ -95,36 +101,45 @@ class ServingModule:
         )
 
     def _ids_functions(self):
-        return {SERVING: (self._from_ids_to_numbers, self._head.ids_specs())}
+        def serve(**inputs):
+            return answer_ids_in_numbers(self._head, self._model, inputs)
+
+        return {SERVING: (serve, self._head.ids_specs())}
 
     def _functions(self):
         head = self._head
         strings = head.input_specs()
+
+        def from_ids(**inputs):
+            return answer_ids(head, self._model, inputs)
+
+        def from_examples(examples):
+            return self._serve(**parse_examples(examples, strings))
+
+        def serve_method(inputs):
+            answer = self._answer(parse_examples(inputs, strings))
+            return {x: answer[x] for x in _OUTPUTS_OF_METHOD[head.method]}
+
         functions = {
             SERVING: (self._serve, strings),
-            FROM_IDS: (self._from_ids, head.ids_specs()),
+            FROM_IDS: (from_ids, head.ids_specs()),
             FROM_EXAMPLES: (
-                self._from_examples,
-                {"examples": examples.spec("examples")},
+                from_examples,
+                {"examples": examples_spec("examples")},
             ),
-            TOKENIZE: (
-                self._tokenize,
-                {"text": tf.TensorSpec([None], tf.string, "text")},
-            ),
+            TOKENIZE: (functools.partial(tokenize, head), TOKENIZE_SPECS),
         }
         if head.has_attention:
             functions[ATTENTION] = (self._attention, strings)
         if head.method:
             functions[head.method] = (
-                self._serve_method,
-                {"inputs": examples.spec("inputs")},
+                serve_method,
+                {"inputs": examples_spec("inputs")},
             )
         return functions
 
     def _answer_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
-        with tf.control_dependencies(check_rows(strings)):
-            strings = {name: tf.identity(x) for name, x in strings.items()}
-        rows = self._head.pack(strings)
+        rows = self._head.pack(check_rows(strings))
         outputs = compute(
             self._model,
             rows.inputs,
@@ -135,26 +150,6 @@ class ServingModule:
 
     def _serve(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         return for_predict(self._head, self._answer(strings))
-
-    def _from_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer_ids(self._head, self._model, inputs)
-
-    def _from_ids_to_numbers(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer_ids_in_numbers(self._head, self._model, inputs)
-
-    def _from_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._serve(
-            **examples.parse(inputs["examples"], self._head.input_specs())
-        )
-
-    def _serve_method(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = self._answer(
-            examples.parse(inputs["inputs"], self._head.input_specs())
-        )
-        return {x: answer[x] for x in _OUTPUTS_OF_METHOD[self._head.method]}
-
-    def _tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return tokenize(self._head, text)
 
     def _attention(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `tokens` <string>[B, T] and `attention` [B, L, N, T, T]."""
@@ -180,13 +175,7 @@ def for_predict(
 def answer_ids(
     head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
-    """Returns the answer to a request with token ids.
-
-    Args:
-      head: The head.
-      model: The model.
-      inputs: A tensor for each of `ServingHead.ids_specs`.
-    """
+    """Returns the answer to a tensor for each of `ServingHead.ids_specs`."""
     rows = head.ids_rows(inputs)
     # All rows at once: the client chooses their number, and other readers of
     # SavedModels do not support loops.
@@ -202,23 +191,60 @@ def answer_ids_in_numbers(
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
-def check_rows(strings: _Tensors) -> list[tf.Operation]:
-    """Returns assertions that all inputs have the same number of rows.
+def check_rows(strings: _Tensors) -> dict[str, tf.Tensor]:
+    """Returns strings after checking that all have the same number of rows.
 
     Otherwise a single row would be broadcast to the rows of another input.
-
-    Args:
-      strings: A tensor for each of a head's inputs.
     """
     (name, first), *others = strings.items()
-    return [
-        tf.debugging.assert_equal(
-            tf.shape(first)[0],
-            tf.shape(other)[0],
-            f"`{name}` and `{other_name}` must have the same number of rows.",
-        )
-        for other_name, other in others
-    ]
+    return after(
+        [
+            tf.debugging.assert_equal(
+                tf.shape(first)[0],
+                tf.shape(other)[0],
+                f"`{name}` and `{other_name}` must have the same number of "
+                "rows.",
+            )
+            for other_name, other in others
+        ],
+        strings,
+    )
+
+
+def after(
+    checks: list[tf.Operation], tensors: _Tensors
+) -> dict[str, tf.Tensor]:
+    """Returns tensors that are computed only if assertions hold."""
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(x) for name, x in tensors.items()}
+
+
+def examples_spec(name: str) -> tf.TensorSpec:
+    """Returns the spec of serialized tf.train.Examples, <string>[B]."""
+    return tf.TensorSpec([None], tf.string, name=name)
+
+
+def parse_examples(
+    serialized: tf.Tensor, specs: Mapping[str, tf.TensorSpec]
+) -> dict[str, tf.Tensor]:
+    """Returns the features of tf.train.Examples.
+
+    Args:
+      serialized: <string>[B].
+      specs: The names of the features, each with the spec <string>[B] for one
+        string per Example, or <string>[B, None] for any number.
+
+    Returns:
+      A tensor for each of `specs`. Examples with fewer strings than others are
+      padded with "".
+    """
+    features = {
+        name: tf.io.FixedLenFeature([], tf.string)
+        if spec.shape.rank == 1
+        else tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True)
+        for name, spec in specs.items()
+    }
+    return tf.io.parse_example(serialized, features)
 
 
 def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -246,27 +272,13 @@ def trace(
     function: Callable[..., dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ):
-    """Traces a function and gives its output tensors their names.
-
-    Args:
-      function: Takes and returns tensors by name.
-      specs: The specs of its inputs.
-    """
+    """Traces a function and gives its output tensors their names."""
 
     def named(**inputs):
         outputs = function(**inputs)
         return {name: tf.identity(x, name) for name, x in outputs.items()}
 
     return tf.function(named, autograph=False).get_concrete_function(**specs)
-
-
-def _variables(functions) -> list[tf.Variable]:
-    """Returns the distinct variables that functions read."""
-    found = {}
-    for function in functions:
-        for variable in function.graph.variables:
-            found[id(variable)] = variable
-    return list(found.values())
 
 
 def compute(

@@ -322,10 +322,6 @@ class SavedClassifierTest(tf.test.TestCase):
         )
 
 
-if __name__ == "__main__":
-    tf.test.main()
-
-
 def _logits(outputs):
     return {x: t for x, t in outputs.items() if x.endswith("logits")}
 
@@ -390,6 +386,57 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(outputs["logits"], ids)
             self.assertEqual(list(outputs), ["logits"])
             self.assertEqual(counts, expected)
+
+
+def _example(**features):
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(
+                    bytes_list=tf.train.BytesList(
+                        value=[value.encode() for value in values]
+                    )
+                )
+                for name, values in features.items()
+            }
+        )
+    ).SerializeToString()
+
+
+_SPECS = {
+    "text": tf.TensorSpec([None], tf.string),
+    "choices": tf.TensorSpec([None, None], tf.string),
+}
+
+
+class ExamplesTest(tf.test.TestCase):
+    def test_returns_the_features_in_the_specs(self):
+        serialized = [
+            _example(text=["ümlaut"], choices=["a", "b", "c"], other=["x"]),
+            _example(choices=[], text=[""]),
+            _example(text=["東"], choices=["d"]),
+        ]
+        parse = tf.function(
+            lambda x: serving_module.parse_examples(x, _SPECS),
+            input_signature=[serving_module.examples_spec("inputs")],
+        )
+        parsed = parse(tf.constant(serialized))
+        self.assertEqual(set(parsed), {"text", "choices"})
+        self.assertAllEqual(
+            parsed["text"], ["ümlaut".encode(), b"", "東".encode()]
+        )
+        self.assertAllEqual(
+            parsed["choices"],
+            [[b"a", b"b", b"c"], [b"", b"", b""], [b"d", b"", b""]],
+        )
+        empty = parse(tf.zeros([0], tf.string))
+        self.assertEqual(empty["text"].shape, [0])
+        self.assertEqual(empty["choices"].shape, [0, 0])
+
+    def test_an_example_without_text_fails(self):
+        for wrong in ([_example(choices=["a"])], [b"no example"]):
+            with self.assertRaises(tf.errors.InvalidArgumentError):
+                serving_module.parse_examples(tf.constant(wrong), _SPECS)
 
 
 if __name__ == "__main__":

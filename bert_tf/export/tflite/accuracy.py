@@ -1,53 +1,38 @@
-"""Accuracy, size and latency of a .tflite file compared with the model.
+"""Accuracy, size and latency of .tflite files beside their model.
 
-Shapes:
-  N: rows of features.
-  B: rows of a call.
-  T: tokens per row.
-  L: number of labels.
-  C: number of classes or positions to choose from.
+Reports on files, the gate before they are published, and the table and the plot
+of all quantizations.
 """
 
 import dataclasses
 import os
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
-from scipy import special
+from matplotlib.axes import Axes
 
-from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import costs
-from bert_tf.export.tflite import eval_set
+from bert_tf.export.tflite import datasets
 from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.costs import Latency
-from bert_tf.export.tflite.eval_set import EvalSet
-from bert_tf.export.tflite.eval_set import Evaluation
-from bert_tf.features import INPUT_IDS
+from bert_tf.export.tflite.datasets import EvalSet
 from bert_tf.flags.export import QUANTIZATIONS
 from bert_tf.inference.lite_model import LiteModel
-from bert_tf.io import progress
-from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.io import files
+from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.task import Task
 
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
-
-# Keeps logarithms of probabilities finite.
-_LEAST = float(np.finfo(np.float32).tiny)
-
-_THRESHOLD = 0.5
-
-_Arrays = Mapping[str, np.ndarray]
-_Choose = Callable[[np.ndarray], np.ndarray]
+# Distinct for the color-blind, too.
+_COLORS = ("#1f6fb4", "#d95f02", "#8fbbdc", "#f4a971")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +40,6 @@ class Accuracy:
     """The score of a file compared with that of its model.
 
     Attributes:
-      eval_file: The evaluation set.
-      num_examples: Its number of examples.
       metric: The name of the task's main metric.
       score: The score of the file, in percentage points; errors, of which less
         is better, are not scaled.
@@ -86,7 +69,6 @@ class Report:
 
     Attributes:
       quantization: One of `flags.export.QUANTIZATIONS`.
-      num_bytes: The size of the file.
       latencies: The latencies of calls with one row, or with the fixed batch
         size of the file.
       peak_memory: The peak memory of a process with one thread, in bytes; None
@@ -141,13 +123,11 @@ class Gate:
 
     def __init__(self, build: Build) -> None:
         self._is_text = build.config.input == "text"
-        self._rows = eval_set.read(build)
+        self._rows = datasets.read_eval_set(build)
+        self._lengths = _lengths(build, self._rows)
         self.examples: Sequence[Any] = ()
         if self._rows is not None:
             self.examples = self._rows.examples
-        self._lengths = _lengths(build, self._rows)
-        self._model: Evaluation | None = None
-        if self._rows is not None:
             self._model = self._rows.evaluate_model(build.model)
 
     def measure(self, contents: Mapping[str, bytes]) -> dict[str, Report]:
@@ -182,7 +162,7 @@ class Gate:
         if rows is None:
             return None
         model = LiteModel(content, os.cpu_count() or 1, self._is_text)
-        found = rows.evaluate(compute_outputs(rows, model))
+        found = rows.evaluate(rows.compute_outputs(model))
         metric = rows.task.metric
         score, model_score = found.scores[metric], self._model.scores[metric]
         if rows.task.more_is_better:
@@ -256,172 +236,145 @@ def _lengths(build: Build, rows: EvalSet | None) -> tuple[int, ...]:
     return tuple(sorted({median, longest}))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Call:
-    """One call of a file.
-
-    Attributes:
-      indices: <int64>[at most B], its rows; the remaining rows are padding.
-      inputs: [B, ...] each, by name.
-    """
-
-    indices: np.ndarray
-    inputs: Mapping[str, np.ndarray]
+def path_of(output_file: str, quantization: str) -> str:
+    """Returns the output path for a quantization."""
+    stem, ending = os.path.splitext(output_file)
+    return f"{stem}.{quantization}{ending}"
 
 
-def compute_outputs(
-    rows: EvalSet, model: LiteModel
-) -> dict[str, list[np.ndarray]]:
-    """Computes the outputs of a .tflite file for `EvalSet.evaluate`.
+def write_comparison(
+    output_file: str,
+    reports: Sequence[Report],
+    refused: Collection[str] = (),
+) -> str:
+    """Writes <stem>.ladder.json, .txt and .png.
 
     Args:
-      rows: N rows.
-      model: The file.
-    """
-    outputs: dict[str, list] = {}
-    count = len(rows.features)
-    with progress.bar(count, "scoring the file", "row") as bar:
-        for call in _calls(rows, model):
-            answer = model.run(call.inputs)
-            computed = rows.task.select_outputs(_as_of_model(rows.task, answer))
-            for name, values in computed.items():
-                of_rows = outputs.setdefault(name, [None] * count)
-                for index, value in zip(
-                    call.indices, np.asarray(values), strict=False
-                ):
-                    of_rows[index] = value
-            bar.update(len(call.indices))
-    return outputs
-
-
-def _calls(rows: EvalSet, model: LiteModel) -> Iterator[_Call]:
-    takes_ids = INPUT_IDS.name in model.inputs
-    _, shape = next(iter(model.inputs.values()))
-    count = len(rows.features)
-    size = shape[0] if shape[0] > 0 else min(eval_set.BATCH_SIZE, count)
-    if not takes_ids:
-        for start in range(0, count, size):
-            indices = np.arange(start, min(start + size, count))
-            texts = [rows.examples[i] for i in np.resize(indices, size)]
-            yield _Call(indices, _strings(texts, [*model.inputs]))
-        return
-    lengths = (shape[-1],) if shape[-1] > 0 else rows.lengths()
-    for planned in length_buckets.prediction_batches(
-        rows.features.lengths, size, lengths
-    ):
-        batch = rows.features.batch(
-            np.resize(planned.indices, size), planned.length
-        )
-        inputs = {name: batch[name] for name in task_prediction.MODEL_INPUTS}
-        yield _Call(planned.indices, inputs)
-
-
-def _strings(examples: Sequence, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns <object>[B] of bytes for `text` and `text_pair`."""
-    columns = {
-        "text": [example.text_a for example in examples],
-        "text_pair": [example.text_b for example in examples],
-    }
-    return {
-        name: np.array([text.encode() for text in columns[name]], object)
-        for name in names
-    }
-
-
-def _as_of_model(
-    task: Task, answer: Mapping[str, np.ndarray]
-) -> Mapping[str, np.ndarray]:
-    """Recovers the outputs of the model from the answer of a serving head.
-
-    Logits are recovered up to a constant for each row.
-
-    Args:
-      task: The task.
-      answer: Tensors by name, as from `ServingHead.answer_ids`.
-    """
-    if any(name.endswith("logits") for name in answer):
-        return answer
-    if "score" in answer:
-        return {"logits": answer["score"][..., np.newaxis]}
-    probabilities = np.asarray(answer["probabilities"], np.float64)
-    if (
-        isinstance(task, ClassificationTask)
-        and task.problem_type == "multi_label"
-    ):
-        logits = special.logit(np.clip(probabilities, _LEAST, 1 - 2**-53))
-    else:
-        logits = np.log(np.maximum(probabilities, _LEAST))
-    return {"logits": logits}
-
-
-def measure_agreement(
-    expected: Sequence[_Arrays],
-    actual: Sequence[_Arrays],
-    is_multi_label: bool = False,
-) -> dict[str, float]:
-    """Measures the agreement of decisions of a file with those of its model.
-
-    Args:
-      expected: The outputs of the model, by call and name.
-      actual: The outputs of the file.
-      is_multi_label: Whether `probabilities` are of independent labels.
+      output_file: The path of a .tflite file, whose stem is used.
+      reports: The report of each file.
+      refused: Quantizations whose files lose too much to be published.
 
     Returns:
-      For each output with decisions, the share of equal decisions between 0
-      and 1; for `embedding`, the lowest cosine.
+      The table, as text.
     """
-    choices = _choices(expected[0], is_multi_label)
-    found = {}
-    for name in expected[0]:
-        pairs = [
-            (outputs[name], answer[name])
-            for outputs, answer in zip(expected, actual, strict=True)
-        ]
-        if name in choices:
-            found[f"agreement of {name}"] = _share(pairs, choices[name])
-        elif name == "embedding":
-            found["least cosine"] = min(_cosine(*pair) for pair in pairs)
-    return found
+    stem, _ = os.path.splitext(output_file)
+    text = table(reports, refused)
+    files.write_json(
+        f"{stem}.ladder.json",
+        [
+            report.to_json()
+            | {"is_published": report.quantization not in refused}
+            for report in reports
+        ],
+    )
+    files.write_text(f"{stem}.ladder.txt", text)
+    draw(f"{stem}.ladder.png", reports)
+    return text
 
 
-def _choices(
-    outputs: Collection[str], is_multi_label: bool
-) -> Mapping[str, _Choose]:
-    """Returns the functions that choose from outputs, by name."""
-    if "token_ids" in outputs:
-        # They are sorted by probability, so the first is the best.
-        return {"token_ids": _first}
-    return {
-        "probabilities": _assigned_labels if is_multi_label else _best,
-        "start_logits": _best,
-        "end_logits": _best,
-    }
+def table(reports: Sequence[Report], refused: Collection[str] = ()) -> str:
+    """Returns a table with a header and a line for each file.
+
+    Args:
+      reports: The report of each file.
+      refused: Quantizations whose files lose too much.
+    """
+    first = reports[0]
+    heads = ["quantization", "MB"]
+    if first.accuracy is not None:
+        heads += [first.accuracy.metric, "drop", "agreement, %"]
+    heads += [f"ms, {one.setting}" for one in first.latencies]
+    if first.peak_memory is not None:
+        heads.append("memory, MB")
+    lines = [heads]
+    if first.accuracy is not None:
+        score = f"{first.accuracy.model_score:.2f}"
+        lines.append(["model", "", score, *[""] * (len(heads) - 3)])
+    for report in reports:
+        name = report.quantization
+        line = [f"{name} (refused)" if name in refused else name]
+        line.append(f"{report.num_bytes / 1e6:.1f}")
+        if report.accuracy is not None:
+            agreement = report.accuracy.agreement
+            line += [
+                f"{report.accuracy.score:.2f}",
+                f"{report.accuracy.drop:+.2f}",
+                "-" if agreement is None else f"{100 * agreement:.2f}",
+            ]
+        line += [f"{one.milliseconds:.2f}" for one in report.latencies]
+        if report.peak_memory is not None:
+            line.append(f"{report.peak_memory / 1e6:.0f}")
+        lines.append(line)
+    return result_tables.aligned(lines)
 
 
-def _share(
-    pairs: Sequence[tuple[np.ndarray, np.ndarray]],
-    choose: _Choose,
-) -> float:
-    """Returns the share of equal decisions."""
-    same = [choose(expected) == choose(actual) for expected, actual in pairs]
-    same = np.concatenate([np.ravel(one) for one in same])
-    return float(same.mean()) if same.size else 1.0
+def draw(path: str, reports: Sequence[Report]) -> None:
+    """Plots scores, sizes, latencies and memory of files as PNG, atomically."""
+    sizes = [report.num_bytes / 1e6 for report in reports]
+    panels: list[Callable[[Axes], None]] = [
+        lambda axes: _draw_bars(axes, "size, MB", sizes),
+        lambda axes: _draw_latencies(axes, reports),
+    ]
+    if reports[0].accuracy is not None:
+        panels.insert(0, lambda axes: _draw_scores(axes, reports))
+    if reports[0].peak_memory is not None:
+        memory = [report.peak_memory / 1e6 for report in reports]
+        panels.append(lambda axes: _draw_bars(axes, "peak memory, MB", memory))
+    figure = plots.new_figure(3.4 * len(panels) + 1.0, 1.6 + 0.7 * len(reports))
+    all_axes = figure.subplots(1, len(panels), sharey=True)
+    for panel, axes in zip(panels, all_axes, strict=True):
+        panel(axes)
+        axes.grid(axis="x", alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.2)
+    all_axes[0].set_yticks(
+        range(len(reports)), [report.quantization for report in reports]
+    )
+    all_axes[0].invert_yaxis()  # The first one is on top.
+    plots.write_figure(figure, path)
 
 
-def _best(values: np.ndarray) -> np.ndarray:
-    """Returns [N], the index of the largest value in each row of [N, C]."""
-    return values.argmax(-1)
+def _draw_bars(axes: Axes, title: str, values: Sequence[float]) -> None:
+    bars = axes.barh(range(len(values)), values, 0.6, color=_COLORS[0])
+    axes.bar_label(bars, fmt="%.4g", fontsize=8, padding=2)
+    axes.set_title(title, fontsize=10, loc="left")
 
 
-def _assigned_labels(values: np.ndarray) -> np.ndarray:
-    return values >= _THRESHOLD
+def _draw_scores(axes: Axes, reports: Sequence[Report]) -> None:
+    accuracies = [report.accuracy for report in reports]
+    scores = [accuracy.score for accuracy in accuracies]
+    model_score = accuracies[0].model_score
+    rows = range(len(reports))
+    axes.plot(scores, rows, "o", color=_COLORS[1])
+    for row, score in zip(rows, scores, strict=True):
+        axes.annotate(
+            f"{score:.2f}",
+            (score, row),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    axes.axvline(model_score, color="gray", linewidth=0.8)
+    axes.set_title(
+        f"{accuracies[0].metric} (model {model_score:.2f})",
+        fontsize=10,
+        loc="left",
+    )
 
 
-def _first(values: np.ndarray) -> np.ndarray:
-    return values[..., 0]
-
-
-def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Returns the lowest cosine of two arrays of vectors, [N, C] each."""
-    norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
-    return float(((expected * actual).sum(-1) / norms).min())
+def _draw_latencies(axes: Axes, reports: Sequence[Report]) -> None:
+    settings = [one.setting for one in reports[0].latencies]
+    height = 0.8 / len(settings)
+    for number, setting in enumerate(settings):
+        offset = height * (number - (len(settings) - 1) / 2)
+        bars = axes.barh(
+            [row + offset for row in range(len(reports))],
+            [report.latencies[number].milliseconds for report in reports],
+            0.9 * height,
+            color=_COLORS[number % len(_COLORS)],
+            label=setting,
+        )
+        axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+    axes.set_title("latency, ms", fontsize=10, loc="left")
+    axes.legend(fontsize=7, frameon=False, loc="lower right")

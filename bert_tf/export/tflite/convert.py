@@ -1,35 +1,46 @@
-"""Converts a TensorFlow function to a .tflite file."""
+"""Converts a TensorFlow function to a .tflite file; reads its operators."""
 
+import collections
 import contextlib
 import os
 import tempfile
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 from tensorflow.lite.python import convert_phase
+from tensorflow.lite.python import schema_py_generated as schema
 
 from bert_tf.errors import UserError
+from bert_tf.export import serving_module
 from bert_tf.export.tflite import quantize
-from bert_tf.export.tflite import tflite_file
 
 SIGNATURE = "serving_default"
 # The converter has this option only as an undocumented attribute.
 _PER_TENSOR = "_experimental_disable_per_channel_quantization_for_dense_layers"
 
-_Function = Callable[..., Mapping[str, tf.Tensor]]
-_Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
+# TF-Text's operators that tokenization needs.
+TEXT_OPERATORS = frozenset(
+    {
+        "FastBertNormalize",
+        "FastWordpieceTokenizeWithOffsets",
+        "RaggedTensorToTensor",
+    }
+)
+_BUILTINS = {
+    number: name
+    for name, number in vars(schema.BuiltinOperator).items()
+    if isinstance(number, int)
+}
 
 
 def convert(
-    function: _Function,
+    function: Callable[..., Mapping[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
     quantization: str = "none",
-    samples: _Samples | None = None,
+    samples: quantize.Samples | None = None,
     text_operators: bool = False,
     per_tensor: bool = False,
 ) -> bytes:
@@ -54,7 +65,10 @@ def convert(
     """
     with tempfile.TemporaryDirectory() as folder:
         saved = os.path.join(folder, "saved_model")
-        _save(function, specs, saved)
+        module = tf.Module()
+        traced = serving_module.trace(function, specs)
+        module.weights = list(traced.graph.variables)
+        tf.saved_model.save(module, saved, signatures={SIGNATURE: traced})
         converter = tf.lite.TFLiteConverter.from_saved_model(
             saved, signature_keys=[SIGNATURE]
         )
@@ -74,21 +88,45 @@ def convert(
                 "TensorFlow's converter must accept the model. It reported: "
                 f"{str(error).split('error:')[-1].strip():.300}"
             ) from error
-    tflite_file.require_operators(content, text_operators)
+    _require_operators(content, text_operators)
     return content
 
 
-def _save(
-    function: _Function, specs: Mapping[str, tf.TensorSpec], directory: str
-) -> None:
-    def named(**inputs):
-        outputs = function(**inputs)
-        return {name: tf.identity(x, name) for name, x in outputs.items()}
+def _require_operators(content: bytes, text_operators: bool) -> None:
+    allowed = TEXT_OPERATORS if text_operators else frozenset()
+    wrong = sorted(custom_operators(content) - allowed)
+    if wrong:
+        raise UserError(
+            "The .tflite file must only have TensorFlow Lite's own operators"
+            f"{' and those of TF-Text' if text_operators else ''}. "
+            f"Received: {', '.join(wrong)}."
+        )
 
-    traced = tf.function(named, autograph=False).get_concrete_function(**specs)
-    saved = tf.Module()
-    saved.weights = list(traced.graph.variables)
-    tf.saved_model.save(saved, directory, signatures={SIGNATURE: traced})
+
+def operators(content: bytes) -> collections.Counter[str]:
+    """Counts the operators of a file.
+
+    Custom operators have the name under which they are registered; the others
+    have that of the schema, such as "FULLY_CONNECTED".
+    """
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    names = [
+        code.customCode.decode()
+        if code.customCode
+        # Old and new files have the number in different fields.
+        else _BUILTINS[max(code.builtinCode, code.deprecatedBuiltinCode)]
+        for code in model.operatorCodes
+    ]
+    return collections.Counter(
+        names[operator.opcodeIndex]
+        for subgraph in model.subgraphs
+        for operator in subgraph.operators
+    )
+
+
+def custom_operators(content: bytes) -> set[str]:
+    """Returns the operators that are not TensorFlow Lite's own."""
+    return operators(content).keys() - _BUILTINS.values()
 
 
 @contextlib.contextmanager

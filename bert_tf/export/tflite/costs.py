@@ -1,5 +1,8 @@
 """Measures latency and peak memory of .tflite files.
 
+Memory is measured in a process that imports only this module, so it must not
+import TensorFlow.
+
 Shapes:
   B: rows of a call.
   T: tokens per row.
@@ -35,8 +38,7 @@ class Latency:
 
     Attributes:
       length: T.
-      threads: The number of threads.
-      milliseconds: The median latency.
+      milliseconds: The median.
     """
 
     length: int
@@ -97,39 +99,26 @@ def _take_turns(
 
 
 def request(model: LiteModel, length: int) -> dict[str, np.ndarray]:
-    """Returns arbitrary inputs of a length, with one row if possible.
-
-    Args:
-      model: The file.
-      length: T.
-    """
-    return {
-        name: _strings(shape, length)
-        if INPUT_IDS.name not in model.inputs
-        else _ids(name, shape, length)
-        for name, (_, shape) in model.inputs.items()
-    }
-
-
-def _strings(shape: Sequence[int], length: int) -> np.ndarray:
-    # A letter is a token.
-    sizes = (
-        size if size > 0 else other
-        for size, other in zip(shape, (1, _CHOICES), strict=False)
-    )
-    return np.full([*sizes], b"a " * length, object)
-
-
-def _ids(name: str, shape: Sequence[int], length: int) -> np.ndarray:
-    free = (1, *[_CHOICES] * (len(shape) - 2), length)
-    sizes = [
-        size if size > 0 else other
-        for size, other in zip(shape, free, strict=True)
-    ]
-    # All vocabularies have these ids.
-    if name == INPUT_IDS.name:
-        return np.resize(np.arange(1, 5, dtype=np.int32), sizes)
-    return np.full(sizes, name == INPUT_MASK.name, np.int32)
+    """Returns arbitrary inputs of length T, with one row if possible."""
+    takes_ids = INPUT_IDS.name in model.inputs
+    inputs = {}
+    for name, (_, shape) in model.inputs.items():
+        free = (1, *[_CHOICES] * (len(shape) - 1))
+        if takes_ids:
+            free = (*free[:-1], length)
+        sizes = [
+            size if size > 0 else other
+            for size, other in zip(shape, free, strict=True)
+        ]
+        if not takes_ids:
+            # A letter is a token.
+            inputs[name] = np.full(sizes, b"a " * length, object)
+        elif name == INPUT_IDS.name:
+            # All vocabularies have these ids.
+            inputs[name] = np.resize(np.arange(1, 5, dtype=np.int32), sizes)
+        else:
+            inputs[name] = np.full(sizes, name == INPUT_MASK.name, np.int32)
+    return inputs
 
 
 def measure_peak_memory(

@@ -1,5 +1,9 @@
 """The functions of .tflite files: from strings, or from token ids, to answers.
 
+TensorFlow Lite has no operators that cut words out of a text. So heads that
+point into texts return the offsets of each token, and clients cut out the
+words.
+
 Shapes:
   B: number of texts or pairs of texts.
   R: rows.
@@ -9,6 +13,7 @@ Shapes:
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -16,27 +21,52 @@ from absl import logging
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
-from bert_tf.export.tflite import text_forms
+from bert_tf.export.heads.head import Rows
+from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.tflite.build import Build
+from bert_tf.text import packing
 from bert_tf.text.tokenizer import LiteTokenizer
-
-_FORMS = {
-    "classification": text_forms.Texts,
-    "next_sentence": text_forms.Texts,
-    "embeddings": text_forms.Texts,
-    "multiple_choice": text_forms.MultipleChoice,
-    "tagging": text_forms.Tagging,
-    "question_answering": text_forms.QuestionAnswering,
-}
 
 # Outputs of the SavedModel that the file omits. The Task Library rejects a
 # classifier with more than one output, and MediaPipe would treat each as
 # class scores.
 OMITTED_FOR_IDS = ("logits",)
 
+_NONE = -1
+
+
+class IdsFunction:
+    """Computes the numeric answer to token ids, as an ids-only SavedModel.
+
+    Attributes:
+      specs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T]
+        or [R, C, T]; None for free dimensions.
+    """
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self.specs = {
+            name: tf.TensorSpec(
+                [build.batch_size, *spec.shape[1:-1], build.seq_length],
+                spec.dtype,
+                spec.name,
+            )
+            for name, spec in build.head.ids_specs().items()
+        }
+
+    def __call__(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns numeric tensors by name."""
+        answer = serving_module.answer_ids_in_numbers(
+            self._build.head, self._build.model, inputs
+        )
+        return {x: t for x, t in answer.items() if x not in OMITTED_FOR_IDS}
+
 
 class TextFunction:
     """Computes the answer to strings with operators of TensorFlow Lite.
+
+    Heads that point into texts answer with numbers for each token and its
+    offsets `starts` and `ends` <int32>[B, T] in bytes, or -1.
 
     Args:
       build: The result of `adapt`.
@@ -47,7 +77,6 @@ class TextFunction:
 
     def __init__(self, build: Build) -> None:
         self._build = build
-        self._form = _FORMS[build.name](build.head)
         self.specs = {
             name: tf.TensorSpec(
                 [build.batch_size, *spec.shape[1:]], spec.dtype, name
@@ -57,11 +86,12 @@ class TextFunction:
 
     def __call__(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the answer, tensors by name."""
-        build = self._build
-        rows = self._form.pack(_same_rows(strings))
-        outputs = serving_module.compute(build.model, rows.inputs)
-        answer = self._form.answer(outputs, rows)
-        return serving_module.for_predict(build.head, answer)
+        head, model = self._build.head, self._build.model
+        rows = _PACKERS[self._build.name](head, _same_rows(strings))
+        outputs = serving_module.compute(model, rows.inputs)
+        if "starts" in rows.state:
+            return head.answer_ids(outputs, rows) | rows.state
+        return serving_module.for_predict(head, head.answer(outputs, rows))
 
 
 def adapt(build: Build) -> Build:
@@ -69,13 +99,10 @@ def adapt(build: Build) -> Build:
 
     All rows have one length, and each text has one row.
 
-    Args:
-      build: The build of a file that takes strings.
-
     Raises:
       UserError: If TensorFlow Lite cannot run the head or the tokenizer.
     """
-    if build.name not in _FORMS:
+    if build.name not in _PACKERS:
         raise UserError(
             "TensorFlow Lite has no operator to find [MASK] in text, so "
             "--input=text cannot fill masks; use --input=ids."
@@ -114,7 +141,7 @@ class _LiteStoredModel(StoredModel):
         return LiteTokenizer(super().build_tokenizer(preserve_special_tokens))
 
 
-def _same_rows(strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _same_rows(strings: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Fails at run time if inputs have different numbers of rows.
 
     Otherwise a single row would be broadcast to the rows of another input.
@@ -126,38 +153,114 @@ def _same_rows(strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
-class IdsFunction:
-    """Computes the numeric answer to token ids, as an ids-only SavedModel.
+def _pack_as_saved_model(
+    head: ServingHead, strings: Mapping[str, tf.Tensor]
+) -> Rows:
+    return head.pack(strings)
 
-    Args:
-      build: The build of the file.
 
-    Attributes:
-      specs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T]
-        or [R, C, T]; None for free dimensions.
+def _pack_texts(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
+    """Packs texts, truncating long ones."""
+    tokens = head.tokenizer.tokenize_with_offsets(strings["text"])
+    ids, starts, ends = (x.flat_values for x in tokens)
+    layout = packing.lay_out([_segment(tokens[0])], tf.size(ids), head.buckets)
+    return _rows_with_offsets(head, layout, ids, starts, ends)
+
+
+def _pack_questions(
+    head: ServingHead, strings: Mapping[str, tf.Tensor]
+) -> Rows:
+    """Packs questions with the beginnings of their contexts."""
+    questions = head.tokenizer.tokenize(strings["question"])
+    tokens = head.tokenizer.tokenize_with_offsets(strings["context"])
+    num_before = tf.size(questions.flat_values)
+    ids, starts, ends = (x.flat_values for x in tokens)
+    longest = head.task.max_query_length
+
+    def truncate(lengths, room):
+        kept = tf.minimum(lengths[0], longest)
+        return [kept, tf.minimum(lengths[1], room - kept)]
+
+    first, count = _segment(tokens[0])
+    layout = packing.lay_out(
+        [_segment(questions), (num_before + first, count)],
+        num_before + tf.size(ids),
+        head.buckets,
+        truncate,
+    )
+    nowhere = tf.fill([num_before], _NONE)
+    return _rows_with_offsets(
+        head,
+        layout,
+        tf.concat([questions.flat_values, ids], 0),
+        tf.concat([nowhere, starts], 0),
+        tf.concat([nowhere, ends], 0),
+    )
+
+
+def _pack_choices(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
+    """Packs each choice after its text, truncating the longer one first.
+
+    Choices and texts without tokens count as missing; in the SavedModel, those
+    without characters do.
     """
+    shape = tf.shape(strings["choices"])
+    texts = head.tokenizer.tokenize(strings["text"])
+    choices = head.tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
+    num_before = tf.size(texts.flat_values)
+    ids = tf.concat([texts.flat_values, choices.flat_values], 0)
+    first, count = _segment(choices)
+    choice = (num_before + first, count)
+    text = [
+        tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])
+        for x in _segment(texts)
+    ]
+    has_text = text[1] > 0
+    layout = packing.lay_out(
+        [
+            tuple(map(lambda a, b: tf.where(has_text, a, b), text, choice)),
+            (choice[0], tf.where(has_text, choice[1], 0)),
+        ],
+        tf.size(ids),
+        head.buckets,
+    )
+    inputs = layout.inputs(ids, head.tokenizer.vocabulary)
+    rows_shape = tf.concat([shape, [head.max_seq_length]], 0)
+    return Rows(
+        {name: tf.reshape(x, rows_shape) for name, x in inputs.items()},
+        {"is_there": tf.reshape(choice[1] > 0, shape)},
+    )
 
-    def __init__(self, build: Build) -> None:
-        self._build = build
-        self.specs = {
-            name: _fix(spec, build.batch_size, build.seq_length)
-            for name, spec in build.head.ids_specs().items()
-        }
 
-    def __call__(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns numeric tensors by name."""
-        answer = serving_module.answer_ids_in_numbers(
-            self._build.head, self._build.model, inputs
-        )
-        return {
-            x: tensor
-            for x, tensor in answer.items()
-            if x not in OMITTED_FOR_IDS
-        }
+_PACKERS = {
+    "classification": _pack_as_saved_model,
+    "next_sentence": _pack_as_saved_model,
+    "embeddings": _pack_as_saved_model,
+    "multiple_choice": _pack_choices,
+    "tagging": _pack_texts,
+    "question_answering": _pack_questions,
+}
 
 
-def _fix(
-    spec: tf.TensorSpec, batch_size: int | None, seq_length: int | None
-) -> tf.TensorSpec:
-    shape = [batch_size, *spec.shape[1:-1], seq_length]
-    return tf.TensorSpec(shape, spec.dtype, spec.name)
+def _segment(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where each row starts and its length, <int32>[B] each."""
+    return (
+        tf.cast(tokens.row_starts(), tf.int32),
+        tf.cast(tokens.row_lengths(), tf.int32),
+    )
+
+
+def _rows_with_offsets(
+    head: ServingHead,
+    layout: packing.Layout,
+    ids: tf.Tensor,
+    starts: tf.Tensor,
+    ends: tf.Tensor,
+) -> Rows:
+    return Rows(
+        layout.inputs(ids, head.tokenizer.vocabulary),
+        {
+            name: layout.place(values, _NONE, _NONE, _NONE)
+            for name, values in (("starts", starts), ("ends", ends))
+        },
+    )

@@ -19,6 +19,7 @@ Sources:
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -56,12 +57,13 @@ _FLOAT_OPERATORS = (
 # much the same for shares from 0.67 to 0.99.
 _USUAL = 0.98
 
-_Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
+# Returns inputs by name, call by call.
+Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 
 
 def quantize(
     content: bytes,
-    samples: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+    samples: Samples,
     per_tensor: bool = False,
 ) -> bytes:
     """Quantizes the weights and activations of dense layers to int8.
@@ -80,7 +82,10 @@ def quantize(
     # Its interpreter warns each time that there is a newer one.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        _feed(calibrator, samples())
+        for sample in samples():
+            # Resizes for each sample. `calibrate` resizes only for the first
+            # of its samples, and writes the whole file in each call.
+            calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return convert.mlir_quantize(
         calibrator.calibrate(lambda: ()),  # It was fed before.
         denylisted_ops=[*_FLOAT_OPERATORS],
@@ -88,18 +93,8 @@ def quantize(
     )
 
 
-def _feed(
-    calibrator: calibrators.Calibrator,
-    samples: Iterable[Mapping[str, np.ndarray]],
-) -> None:
-    for sample in samples:
-        # Resizes for each sample. `calibrate` resizes only for the first of
-        # its samples, and writes the whole file in each call.
-        calibrator._feed_tensors(lambda sample=sample: [sample], True)
-
-
 @contextlib.contextmanager
-def scaled_columns(model: keras.Model, samples: _Samples) -> Iterator[None]:
+def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
     """Scales the columns of dense layers within the context.
 
     The outputs of the model stay the same up to rounding.
@@ -143,7 +138,7 @@ def _excess(greatest: np.ndarray) -> np.ndarray:
 
 
 def _measure(
-    model: keras.Model, projections: list[Projection], samples: _Samples
+    model: keras.Model, projections: list[Projection], samples: Samples
 ) -> list[tuple[Projection, np.ndarray, np.ndarray]]:
     """Returns the greatest magnitude of each input and output column.
 
@@ -152,18 +147,16 @@ def _measure(
     """
     greatest: dict[int, list[np.ndarray]] = {}
 
-    def look_at(projection: Projection) -> Callable[..., None]:
-        def look(*matrices: tf.Tensor) -> None:
-            found = [_greatest(matrix) for matrix in matrices]
-            before = greatest.get(id(projection), found)
-            greatest[id(projection)] = [
-                np.maximum(*pair) for pair in zip(before, found, strict=True)
-            ]
-
-        return look
+    def look(projection: Projection, *matrices: tf.Tensor) -> None:
+        found = [
+            tf.reduce_max(tf.abs(x), axis=[*range(x.shape.rank - 1)]).numpy()
+            for x in matrices
+        ]
+        before = greatest.get(id(projection), found)
+        greatest[id(projection)] = [*map(np.maximum, before, found)]
 
     for projection in projections:
-        projection.on_rows = look_at(projection)
+        projection.on_rows = functools.partial(look, projection)
     try:
         for inputs in samples():
             model(
@@ -178,9 +171,3 @@ def _measure(
         for projection in projections
         if id(projection) in greatest
     ]
-
-
-def _greatest(matrix: tf.Tensor) -> np.ndarray:
-    """Returns the greatest magnitude of each column of the last axis."""
-    axes = range(matrix.shape.rank - 1)
-    return tf.reduce_max(tf.abs(matrix), axis=[*axes]).numpy()

@@ -14,14 +14,11 @@ from bert_tf import keras_backend
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import build as builds
-from bert_tf.export.tflite import calibration_data
-from bert_tf.export.tflite import client_texts
-from bert_tf.export.tflite import compare_quantizations
 from bert_tf.export.tflite import convert as conversion
+from bert_tf.export.tflite import datasets
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite import metadata
 from bert_tf.export.tflite import quantize
-from bert_tf.export.tflite import tflite_file
 from bert_tf.export.tflite import usage
 from bert_tf.export.tflite import verify as verification
 from bert_tf.export.tflite.accuracy import Gate
@@ -70,7 +67,7 @@ class Built:
             "max_seq_length": build.seq_length,
             "bytes": len(self.content),
             "sha256": hashlib.sha256(self.content).hexdigest(),
-            "operators": dict(tflite_file.operators(self.content)),
+            "operators": dict(conversion.operators(self.content)),
             "verification": dataclasses.asdict(self.verification),
             "versions": {
                 "python": platform.python_version(),
@@ -93,8 +90,8 @@ def run(config: TfliteConfig) -> None:
         text = _run_all(build, gate)
     else:
         text = _run_one(build, gate)
-    note = client_texts.note(build, gate.examples)
-    sys.stdout.write("\n\n".join([text, *filter(None, [note])]) + "\n")
+    warning = usage.warning(build, gate.examples)
+    sys.stdout.write("\n\n".join([text, *filter(None, [warning])]) + "\n")
     sys.stdout.flush()
 
 
@@ -129,9 +126,9 @@ def _run_all(build: Build, gate: Gate) -> str:
     ]
     for name, one in built.items():
         if name not in refused:
-            path = compare_quantizations.path_of(config.output_file, name)
+            path = accuracy.path_of(config.output_file, name)
             publish(one, path, reports[name])
-    table = compare_quantizations.write(
+    table = accuracy.write_comparison(
         config.output_file, [*reports.values()], refused
     )
     if len(refused) == len(built):
@@ -167,7 +164,7 @@ def make(build: Build) -> Built:
     rows = None
     with contextlib.ExitStack() as stack:
         if build.quantization == "full_int8":
-            rows = calibration_data.read(build)
+            rows = datasets.read_calibration_set(build)
             stack.enter_context(quantize.scaled_columns(build.model, rows))
         content = conversion.convert(
             function,

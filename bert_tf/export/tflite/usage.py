@@ -1,11 +1,21 @@
-"""Usage instructions for a .tflite file."""
+"""Usage instructions for a .tflite file, and a warning about its clients.
+
+MediaPipe and the Task Library always lower-case ASCII and strip no accents, see
+`bert_tf.text.normalizer`. So they tokenize some texts differently.
+"""
 
 import itertools
+import textwrap
+from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
-from bert_tf.export.tflite import tflite_file
+from bert_tf.config import ASCII_LOWER
+from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite.accuracy import Report
 from bert_tf.export.tflite.build import Build
+from bert_tf.tasks.squad.examples import SquadExample
+from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
 _TEXT = "The cat sat on the mat."
@@ -14,6 +24,8 @@ _MASKED_TEXT = f"The cat sat on the {MASK}."
 _NUM_CHOICES = 2
 # Heads whose rows have two segments.
 _OF_PAIRS = ("question_answering", "multiple_choice", "next_sentence")
+# The heads that MediaPipe and the Task Library support.
+_HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
 
 
 def text(build: Build, path: str, content: bytes, measured: Report) -> str:
@@ -27,37 +39,31 @@ def text(build: Build, path: str, content: bytes, measured: Report) -> str:
     """
     operators = ", ".join(
         f"{count} {name}"
-        for name, count in tflite_file.operators(content).items()
+        for name, count in conversion.operators(content).items()
     )
     packages = "ai-edge-litert"
-    if _takes_text(build):
+    if build.config.input == "text":
         packages += f" tensorflow-text=={metadata.version('tensorflow-text')}"
     return "\n\n".join(
         [
             f"{path} ({build.quantization})\n{measured.text()}",
             f"Operators: {operators}",
             f"To run it in Python (pip install {packages}):",
-            _indent(python_snippet(build, path)),
+            textwrap.indent(python_snippet(build, path), "    "),
         ]
     )
 
 
 def python_snippet(build: Build, path: str) -> str:
     """Returns a Python program that runs a file on one row."""
-    lines = (
-        _of_text(build, path) if _takes_text(build) else _of_ids(build, path)
-    )
+    write = _of_text if build.config.input == "text" else _of_ids
     return "\n".join(
         [
-            *lines,
+            *write(build, path),
             "for name, values in outputs.items():",
             "    print(name, values)",
         ]
     )
-
-
-def _takes_text(build: Build) -> bool:
-    return build.config.input == "text"
 
 
 def _of_text(build: Build, path: str) -> list[str]:
@@ -132,5 +138,59 @@ def _row(build: Build) -> tuple[list[int], int]:
     return (first + second)[:room], min(len(first), room)
 
 
-def _indent(lines: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in lines.split("\n"))
+def warning(build: Build, examples: Sequence[Any] = ()) -> str | None:
+    """Warns of texts that MediaPipe and the Task Library tokenize differently.
+
+    Args:
+      build: The build of the file.
+      examples: The examples of the dev set, to count the affected ones.
+
+    Returns:
+      A paragraph; None if all texts are tokenized alike, or the clients do not
+      support such files.
+    """
+    tokenizer = build.head.tokenizer
+    if (
+        build.config.input != "ids"
+        or build.name not in _HEADS_OF_CLIENTS
+        or getattr(build.head, "pair", False)
+        or tokenizer.normalization == ASCII_LOWER
+    ):
+        return None
+    if tokenizer.lower_case:
+        text = (
+            "MediaPipe and the Task Library lower-case only ASCII and strip no "
+            "accents: they tokenize texts with other letters differently from "
+            "the training data."
+        )
+    else:
+        text = (
+            "MediaPipe and the Task Library lower-case all ASCII, but this "
+            "model was trained on cased text: they tokenize texts with "
+            "capitals differently from the training data."
+        )
+    if examples:
+        count = count_changed(tokenizer, [_all_text(one) for one in examples])
+        text += (
+            f" This affects {count:,} of the {len(examples):,} examples of "
+            "--eval_file."
+        )
+    return (
+        f"{text} Fine-tune with --normalization={ASCII_LOWER} to tokenize as "
+        "they do; see docs/on_device.md."
+    )
+
+
+def count_changed(tokenizer: BertTokenizer, texts: Sequence[str]) -> int:
+    """Counts the texts that these clients tokenize differently."""
+    of_clients = BertTokenizer(tokenizer.vocabulary, normalization=ASCII_LOWER)
+    theirs = of_clients.tokenize(texts).to_list()
+    ours = tokenizer.tokenize(texts).to_list()
+    return sum(a != b for a, b in zip(ours, theirs, strict=True))
+
+
+def _all_text(example: Any) -> str:
+    """Returns all text of an example of classification or of SQuAD."""
+    if isinstance(example, SquadExample):
+        return " ".join((example.question_text, *example.doc_tokens))
+    return " ".join(filter(None, (example.text_a, example.text_b)))

@@ -4,10 +4,13 @@ Shapes:
   B: number of texts.
   R: rows of a call.
   T: tokens per row.
+  C: classes or positions to choose from.
 """
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,7 +19,6 @@ import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.export.graph_file import Signature
-from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
@@ -36,6 +38,8 @@ TOLERANCES = {"none": 1e-4, "float16": 5e-3}
 _CLOSE_IN_INT8 = 0.05
 # Rows per call, as large models take about a second for a few.
 _MAX_ROWS = 8
+# The probability from which a label of several is assigned.
+_THRESHOLD = 0.5
 
 _Arrays = Mapping[str, np.ndarray]
 _Call = tuple[_Arrays, ReferenceOutputs]
@@ -49,12 +53,10 @@ class Verification:
     """The result of comparing a file with its model.
 
     Attributes:
-      num_calls: The number of calls of the file.
-      num_values: The number of values compared.
       largest_difference: The largest difference of numbers; relative for
         numbers above 1, and except in float32 relative to the largest number.
       tolerance: The largest allowed difference; None in int8.
-      agreement: The result of `accuracy.measure_agreement`.
+      agreement: The result of `measure_agreement`.
     """
 
     num_calls: int
@@ -77,17 +79,19 @@ class Verification:
 def verify(content: bytes, build: Build) -> Verification:
     """Compares the outputs of a file with the reference outputs of its model.
 
-    Args:
-      content: The file.
-      build: The build of the file.
-
     Raises:
       UserError: If the outputs differ.
     """
     takes_text = build.config.input == "text"
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
     tolerance = TOLERANCES.get(build.quantization)
-    reference = _build_reference(build, model, tolerance or _CLOSE_IN_INT8)
+    reference = reference_registry.build(
+        build.stored,
+        build.artifact(),
+        "",
+        Signature(dict.fromkeys(model.inputs), {}),  # Only names are used.
+        tolerance or _CLOSE_IN_INT8,
+    )
     calls = list(
         _calls_of_text(reference, build)
         if takes_text
@@ -111,7 +115,7 @@ def verify(content: bytes, build: Build) -> Verification:
         num_values=sum(one.num_compared for one in differences),
         largest_difference=max(one.largest for one in differences),
         tolerance=tolerance,
-        agreement=accuracy.measure_agreement(
+        agreement=measure_agreement(
             [one.values for one in expected],
             answers,
             getattr(build.head, "problem_type", None) == "multi_label",
@@ -119,14 +123,57 @@ def verify(content: bytes, build: Build) -> Verification:
     )
 
 
-def _build_reference(
-    build: Build, model: LiteModel, tolerance: float
-) -> Reference:
-    # Only the names of the inputs are used.
-    signature = Signature(dict.fromkeys(model.inputs), {})
-    return reference_registry.build(
-        build.stored, build.artifact(), "", signature, tolerance
-    )
+def measure_agreement(
+    expected: Sequence[_Arrays],
+    actual: Sequence[_Arrays],
+    is_multi_label: bool = False,
+) -> dict[str, float]:
+    """Measures the agreement of decisions of a file with those of its model.
+
+    Args:
+      expected: The outputs of the model, by call and name.
+      actual: The outputs of the file.
+      is_multi_label: Whether `probabilities` are of independent labels.
+
+    Returns:
+      For each output with decisions, the share of equal decisions between 0
+      and 1; for `embedding`, the lowest cosine.
+    """
+    best = functools.partial(np.argmax, axis=-1)
+    decide: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "probabilities": _assigned_labels if is_multi_label else best,
+        "start_logits": best,
+        "end_logits": best,
+    }
+    if "token_ids" in expected[0]:
+        # They are sorted by probability, so the first is the best.
+        decide = {"token_ids": lambda values: values[..., 0]}
+    found = {}
+    for name in expected[0]:
+        pairs = [
+            (outputs[name], answer[name])
+            for outputs, answer in zip(expected, actual, strict=True)
+        ]
+        if name in decide:
+            same = np.concatenate(
+                [np.ravel(decide[name](a) == decide[name](b)) for a, b in pairs]
+            )
+            found[f"agreement of {name}"] = (
+                float(same.mean()) if same.size else 1.0
+            )
+        elif name == "embedding":
+            found["least cosine"] = min(_cosine(*pair) for pair in pairs)
+    return found
+
+
+def _assigned_labels(probabilities: np.ndarray) -> np.ndarray:
+    return probabilities >= _THRESHOLD
+
+
+def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Returns the lowest cosine of two arrays of vectors, [B, C] each."""
+    norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
+    return float(((expected * actual).sum(-1) / norms).min())
 
 
 def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
@@ -143,19 +190,29 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     for rows in packed:
         for inputs in split(rows, build.batch_size):
             expected = reference.expect_ids(inputs)
-            yield inputs, _numbers_alone(expected)
+            numbers = {
+                name: value
+                for name, value in expected.values.items()
+                if value.dtype != object
+                and name not in functions.OMITTED_FOR_IDS
+            }
+            yield inputs, dataclasses.replace(expected, values=numbers)
 
 
 def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
-    chosen = _choose_reference(reference, build)
-    batches = chosen.batches()
+    if build.name == "tagging":
+        reference = _TokenReference(reference)
+    elif build.name == "question_answering":
+        longest = build.head.task.max_query_length
+        reference = _TokenReference(reference, longest)
+    batches = reference.batches()
     for rows in (batches[0][:1], batches[-1]):
         size = build.batch_size or len(rows)
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
             with conversion.quiet():
-                expected = chosen.expect(part)
+                expected = reference.expect(part)
             yield verify_calls.to_inputs(part), expected
 
 
@@ -182,15 +239,6 @@ def _some_rows(packed: _Arrays) -> _Arrays:
     return {name: x[chosen] for name, x in packed.items()}
 
 
-def _numbers_alone(expected: ReferenceOutputs) -> ReferenceOutputs:
-    values = {
-        x: v
-        for x, v in expected.values.items()
-        if v.dtype != object and x not in functions.OMITTED_FOR_IDS
-    }
-    return dataclasses.replace(expected, values=values)
-
-
 def _run(model: LiteModel, inputs: _Arrays) -> _Arrays:
     try:
         return model.run(inputs)
@@ -214,22 +262,6 @@ def _compare(
         np.inf,
         {},
     )
-
-
-def _choose_reference(
-    reference: Reference, build: Build
-) -> "Reference | _TokenReference":
-    """Returns the reference for a file that takes strings.
-
-    Args:
-      reference: The reference for the SavedModel.
-      build: The build of the file.
-    """
-    if build.name == "tagging":
-        return _TokenReference(reference)
-    if build.name == "question_answering":
-        return _TokenReference(reference, build.head.task.max_query_length)
-    return reference
 
 
 class _TokenReference:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from scipy import special
 
 import bert_tf
-from bert_tf.export import examples
+from bert_tf.export import serving_module
 from bert_tf.export.heads.multiple_choice import MultipleChoice
 from tests.support import tiny_exports
 
@@ -41,7 +41,7 @@ class MultipleChoiceTest(tf.test.TestCase):
         cls.model = bert_tf.load_model(path)
         cls.tokenizer = bert_tf.load_tokenizer(path)
         cls.head = MultipleChoice(cls.tokenizer, 12, (5, 8, 12))
-        parsed = examples.parse(
+        parsed = serving_module.parse_examples(
             tf.constant([_to_example(*row) for row in _ROWS]),
             cls.head.input_specs(),
         )

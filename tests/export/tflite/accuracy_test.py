@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import costs
-from bert_tf.export.tflite import eval_set
+from bert_tf.export.tflite import datasets
 from bert_tf.inference.lite_model import LiteModel
 from tests.support import eval_files
 
@@ -58,9 +58,9 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
     def test_pads_calls_of_fixed_shapes(self):
         flags = {"batch_size": 4, "max_seq_length": 10}
         build = eval_files.prepare("classification", **flags)
-        rows = eval_set.read(build)
+        rows = datasets.read_eval_set(build)
         model = LiteModel(eval_files.make("classification", **flags))
-        computed = accuracy.compute_outputs(rows, model)
+        computed = rows.compute_outputs(model)
         self.assertLen(computed["logits"], 9)
         self.assertEqual(rows.features.lengths.max(), 10)
         ours = rows.evaluate(computed)
@@ -89,7 +89,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_detects_another_model(self):
         # It predicts the other label of each row.
-        rows = eval_set.read(eval_files.prepare("classification"))
+        rows = datasets.read_eval_set(eval_files.prepare("classification"))
         evaluation = rows.evaluate_model(
             eval_files.prepare("classification").model
         )
@@ -103,16 +103,16 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
     def test_regression_has_no_agreement(self):
         for name in ("question_answering", "tagging", "multiple_choice"):
             with self.assertRaisesRegex(UserError, "is for classification"):
-                eval_set.read(eval_files.prepare(name, input="text"))
-        rows = eval_set.read(eval_files.prepare("regression"))
+                datasets.read_eval_set(eval_files.prepare(name, input="text"))
+        rows = datasets.read_eval_set(eval_files.prepare("regression"))
         predictions = rows.task.predict(
             rows.examples, rows.features, {"logits": np.ones([9, 1])}, None
         )
         described = rows.task.prediction_to_json(
             rows.examples[0], predictions[0]
         )
-        decision = eval_set._without_numbers(described)
-        evaluation = eval_set.Evaluation({}, [decision])
+        decision = datasets._without_numbers(described)
+        evaluation = datasets.Evaluation({}, [decision])
         self.assertIsNone(evaluation.agreement(evaluation))
 
     def test_drop_of_errors_is_in_percent(self):
@@ -127,7 +127,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_times_the_median_length_and_the_longest(self):
         free = eval_files.prepare("classification")
-        rows = eval_set.read(free)
+        rows = datasets.read_eval_set(free)
         median = int(np.median(rows.features.lengths))
         longest = free.head.max_seq_length
         self.assertLess(median, longest)
@@ -161,13 +161,13 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
             file.write(text)
         build = eval_files.prepare(name, eval_file=path)
         with self.assertRaisesRegex(UserError, message):
-            eval_set.read(build)
+            datasets.read_eval_set(build)
 
 
 class AsOfModelTest(tf.test.TestCase):
     def _assert_same(self, name, logits, answer):
-        task = eval_set.task_of(eval_files.prepare(name), "--eval_file")
-        found = accuracy._as_of_model(task, answer)["logits"]
+        task = datasets.task_of(eval_files.prepare(name), "--eval_file")
+        found = datasets._as_of_model(task, answer)["logits"]
         self.assertAllClose(found, logits)
 
     def test_recovers_logits_from_probabilities(self):
@@ -183,62 +183,11 @@ class AsOfModelTest(tf.test.TestCase):
 
     def test_logits_of_certain_labels_are_finite(self):
         for name in ("classification", "multi_label"):
-            task = eval_set.task_of(eval_files.prepare(name), "--eval_file")
-            found = accuracy._as_of_model(
+            task = datasets.task_of(eval_files.prepare(name), "--eval_file")
+            found = datasets._as_of_model(
                 task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
             )
             self.assertAllInRange(found["logits"], -1e3, 1e3)
-
-
-if __name__ == "__main__":
-    tf.test.main()
-
-
-def _measure(name, expected, actual, **others):
-    return accuracy.measure_agreement(
-        [{name: np.array(one)} | others for one in expected],
-        [{name: np.array(one)} | others for one in actual],
-    )
-
-
-class AgreementTest(tf.test.TestCase):
-    def test_agreement_is_over_all_calls(self):
-        found = _measure(
-            "probabilities",
-            [[[0.9, 0.1], [0.4, 0.6]], [[0.7, 0.3]], [[0.2, 0.8]]],
-            [[[0.6, 0.4], [0.5, 0.4]], [[0.9, 0.1]], [[0.1, 0.9]]],
-        )
-        self.assertEqual(found, {"agreement of probabilities": 0.75})
-
-    def test_positions_are_chosen_from_each_row(self):
-        found = _measure("start_logits", [[[1, 5, 2]]], [[[1, 2, 5]]])
-        self.assertEqual(found, {"agreement of start_logits": 0.0})
-
-    def test_independent_labels_are_counted_separately(self):
-        found = accuracy.measure_agreement(
-            [{"probabilities": np.array([[0.9, 0.6, 0.1, 0.2]])}],
-            [{"probabilities": np.array([[0.6, 0.4, 0.3, 0.3]])}],
-            is_multi_label=True,
-        )
-        self.assertEqual(found, {"agreement of probabilities": 0.75})
-
-    def test_only_first_candidates_count(self):
-        # Two rows with up to two masks and two candidates each.
-        expected = [[[[4, 5], [6, 7]], [[8, 9], [-1, -1]]]]
-        actual = [[[[4, 6], [7, 6]], [[8, 9], [-1, -1]]]]
-        found = _measure(
-            "token_ids", expected, actual, probabilities=np.ones([2, 2, 2])
-        )
-        self.assertEqual(found, {"agreement of token_ids": 0.75})
-
-    def test_embeddings_have_a_lowest_cosine(self):
-        found = _measure(
-            "embedding", [[[1.0, 0.0], [0.0, 2.0]]], [[[3.0, 0.0], [2.0, 2.0]]]
-        )
-        self.assertAllClose(found, {"least cosine": 0.5**0.5})
-
-    def test_scores_have_no_agreement(self):
-        self.assertEqual(_measure("score", [[1.0]], [[2.0]]), {})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for export.tflite.compare_quantizations."""
+"""Tests for export.tflite.accuracy: the comparison of all quantizations."""
 
 import dataclasses
 import json
@@ -6,14 +6,14 @@ import os
 
 import tensorflow as tf
 
-from bert_tf.export.tflite import compare_quantizations
+from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite.accuracy import Accuracy
 from bert_tf.export.tflite.accuracy import Report
 from bert_tf.export.tflite.costs import Latency
 
 
 def _report(quantization, score, **values):
-    accuracy = Accuracy(
+    found = Accuracy(
         eval_file="dev.tsv",
         num_examples=1000,
         metric="accuracy",
@@ -29,7 +29,7 @@ def _report(quantization, score, **values):
         23_400_000,
         [Latency(128, 1, 15.5), Latency(128, 2, 8.25)],
         51_000_000,
-        accuracy,
+        found,
     )
     return dataclasses.replace(report, **values)
 
@@ -41,15 +41,13 @@ class CompareQuantizationsTest(tf.test.TestCase):
 
     def test_paths_have_the_quantization_before_the_suffix(self):
         self.assertEqual(
-            compare_quantizations.path_of("x/a.b.tflite", "dynamic"),
+            accuracy.path_of("x/a.b.tflite", "dynamic"),
             "x/a.b.dynamic.tflite",
         )
-        self.assertEqual(
-            compare_quantizations.path_of("x.y/a", "none"), "x.y/a.none"
-        )
+        self.assertEqual(accuracy.path_of("x.y/a", "none"), "x.y/a.none")
 
     def test_writes_a_table_of_all_files(self):
-        text = compare_quantizations.write(
+        text = accuracy.write_comparison(
             self.path,
             [_report("none", 91.25), _report("full_int8", 62.5)],
             ["full_int8"],
@@ -80,17 +78,15 @@ class CompareQuantizationsTest(tf.test.TestCase):
 
     def test_missing_measurements_have_no_column(self):
         reports = [_report("none", 1.0, accuracy=None, peak_memory=None)]
-        text = compare_quantizations.write(self.path, reports)
+        text = accuracy.write_comparison(self.path, reports)
         self.assertNotIn("memory", text)
         self.assertNotIn("accuracy", text)
         self.assertLen(text.splitlines(), 2)
 
     def test_regression_has_no_agreement(self):
         report = _report("none", 1.0)
-        accuracy = dataclasses.replace(report.accuracy, agreement=None)
-        text = compare_quantizations.table(
-            [dataclasses.replace(report, accuracy=accuracy)]
-        )
+        found = dataclasses.replace(report.accuracy, agreement=None)
+        text = accuracy.table([dataclasses.replace(report, accuracy=found)])
         self.assertRegex(text.splitlines()[2], r" - ")
 
 

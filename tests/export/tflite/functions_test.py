@@ -15,7 +15,6 @@ from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import tflite_file
 from bert_tf.export.tflite import usage
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.text import packing
@@ -84,8 +83,8 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
     def _test_outputs_equal_the_saved_model(self, name):
         built = _make(name)
         build = builds.prepare(tiny_builds.config(name))
-        custom = tflite_file.custom_operators(built.content)
-        self.assertContainsSubset(custom, tflite_file.TEXT_OPERATORS)
+        custom = conversion.custom_operators(built.content)
+        self.assertContainsSubset(custom, conversion.TEXT_OPERATORS)
         model = LiteModel(built.content, text_operators=True)
         self.assertEqual(set(model.inputs), set(build.head.inputs))
         for numbers in ([0], [2], range(len(_TEXTS))):

@@ -12,7 +12,7 @@ from bert_tf.errors import UserError
 from bert_tf.export.tflite import accuracy
 from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import costs
-from bert_tf.export.tflite import eval_set
+from bert_tf.export.tflite import datasets
 from bert_tf.export.tflite import run as tflite_export
 from tests.support import eval_files
 
@@ -53,9 +53,9 @@ class GateTest(tf.test.TestCase):
 
     def _perfect_model(self):
         """Labels the rows with the predictions of the model."""
-        perfect = eval_set.Evaluation({"accuracy": 1.0}, [None] * 9)
+        perfect = datasets.Evaluation({"accuracy": 1.0}, [None] * 9)
         return mock.patch.object(
-            eval_set.EvalSet, "evaluate_model", lambda *_: perfect
+            datasets.EvalSet, "evaluate_model", lambda *_: perfect
         )
 
     @pytest.mark.slow

@@ -6,8 +6,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export import serving_module
+from bert_tf.export.tflite import convert as conversion
 from bert_tf.export.tflite import functions
-from bert_tf.export.tflite import tflite_file
 from bert_tf.inference.lite_model import LiteModel
 from tests.support import every_head
 from tests.support import rows_of_ids
@@ -77,7 +77,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_same(
             _run_with_tensorflow(built.content, rows), expected, 1e-4
         )
-        self.assertEmpty(tflite_file.custom_operators(built.content))
+        self.assertEmpty(conversion.custom_operators(built.content))
 
     def test_rows_without_a_mask_have_no_candidates(self):
         built = tiny_builds.make("fill_mask")
@@ -126,7 +126,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_free_shapes_of_all(self, name, quantization):
         built = tiny_builds.make(name, quantization=quantization)
-        self.assertEmpty(tflite_file.custom_operators(built.content))
+        self.assertEmpty(conversion.custom_operators(built.content))
         rows = rows_of_ids.make(built, 3, 7)
         expected = _expect(built, rows)
         for answer in (

@@ -6,10 +6,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.lite.python import schema_py_generated as schema
 
-from bert_tf.export.tflite import calibration_data
 from bert_tf.export.tflite import convert as conversion
+from bert_tf.export.tflite import datasets
 from bert_tf.export.tflite import quantize
-from bert_tf.export.tflite import tflite_file
 from bert_tf.export.tflite.functions import IdsFunction
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.modeling.layers import Projection
@@ -47,7 +46,7 @@ class CalibrationTest(tf.test.TestCase):
             quantization="full_int8",
             representative_file=eval_files.write("classification"),
         )
-        rows = list(calibration_data.read(build)())
+        rows = list(datasets.read_calibration_set(build)())
         self.assertGreater(len({x["input_ids"].shape for x in rows}), 3)
         function = IdsFunction(build)
         content = conversion.convert(
@@ -207,7 +206,7 @@ class ColumnScalesTest(tf.test.TestCase):
             "representative_file": eval_files.write("classification"),
         }
         count, usual = (
-            tflite_file.operators(eval_files.make("classification", **given))
+            conversion.operators(eval_files.make("classification", **given))
             for given in (flags, {})
         )
         layers = 2 * 4 + 1  # With the pooler.

@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.export.tflite import convert as conversion
-from bert_tf.export.tflite import tflite_file
 from bert_tf.inference.lite_model import LiteModel
 from bert_tf.text import normalizer
 from bert_tf.text.tokenizer import BertTokenizer
@@ -37,7 +36,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             text_operators=True,
         )
         self.assertEqual(
-            tflite_file.custom_operators(content),
+            conversion.custom_operators(content),
             {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"},
         )
         self.model = LiteModel(content, text_operators=True)

@@ -10,9 +10,13 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.config import ASCII_LOWER
 from bert_tf.export.tflite import usage
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support import client_models
 from tests.support import tiny_model
 
 _CLS, _SEP, _MASK = 2, 3, 4
@@ -107,6 +111,58 @@ class UsageTest(tf.test.TestCase, parameterized.TestCase):
         for texts in captured["inputs"].values():
             self.assertEqual(texts.shape, (count,))
             self.assertIsInstance(texts[0], bytes)
+
+
+def _client_build(head="classification", pair=False, reads="ids", **settings):
+    """Returns the parts of a `Build` that are read."""
+    tokenizer = BertTokenizer(client_models.VOCABULARY, **settings)
+    return types.SimpleNamespace(
+        name=head,
+        config=types.SimpleNamespace(input=reads),
+        head=types.SimpleNamespace(tokenizer=tokenizer, pair=pair),
+    )
+
+
+class WarningTest(tf.test.TestCase, parameterized.TestCase):
+    def test_counts_texts_that_are_tokenized_differently(self):
+        uncased = BertTokenizer(client_models.VOCABULARY)
+        texts = ["The FILM!", "Café", "cafe", "a\u00a0b", "中文", "É", ""]
+        self.assertEqual(usage.count_changed(uncased, texts), 3)
+        cased = BertTokenizer(client_models.VOCABULARY, lower_case=False)
+        self.assertEqual(usage.count_changed(cased, texts), 3)
+        theirs = BertTokenizer(
+            client_models.VOCABULARY, normalization=ASCII_LOWER
+        )
+        self.assertEqual(usage.count_changed(theirs, texts), 0)
+
+    def test_counts_affected_examples(self):
+        examples = [
+            InputExample("1", "The film"),
+            InputExample("2", "the", "Café"),
+            InputExample("3", "É"),
+        ]
+        note = usage.warning(_client_build(), examples)
+        self.assertRegex(note, "only ASCII.* affects 2 of the 3 .*ascii_l")
+        of_squad = [
+            SquadExample("1", "who?", ("É", "the"), (0, 2)),
+            SquadExample("2", "was?", ("the",), (0,)),
+        ]
+        note = usage.warning(_client_build("question_answering"), of_squad)
+        self.assertIn("affects 1 of the 2 examples of --eval_file.", note)
+        self.assertNotIn("examples", usage.warning(_client_build()))
+
+    def test_note_for_cased_models(self):
+        note = usage.warning(_client_build(lower_case=False))
+        self.assertRegex(note, "lower-case all ASCII.*cased")
+
+    @parameterized.parameters(
+        {"normalization": ASCII_LOWER},
+        {"reads": "text"},
+        {"pair": True},
+        {"head": "tagging"},
+    )
+    def test_no_note_without_differences(self, **values):
+        self.assertIsNone(usage.warning(_client_build(**values)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests for export.tflite.calibration_data."""
+"""Tests for export.tflite.datasets; accuracy_test.py tests evaluation."""
 
 import os
 
@@ -6,8 +6,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
-from bert_tf.export.tflite import calibration_data
-from bert_tf.export.tflite import eval_set
+from bert_tf.export.tflite import datasets
 from tests.support import eval_files
 
 
@@ -28,8 +27,8 @@ class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_each_row_has_its_own_length(self, name):
         build = self._build(name, eval_files.write(name))
-        found = list(calibration_data.read(build)())
-        features = eval_set.read(build).features
+        found = list(datasets.read_calibration_set(build)())
+        features = datasets.read_eval_set(build).features
         lengths = [x["input_ids"].shape[-1] for x in found]
         self.assertEqual(lengths, features.lengths.tolist())
         for inputs in found:
@@ -43,14 +42,16 @@ class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
         build = self._build(
             "classification", path, batch_size=4, max_seq_length=11
         )
-        found = list(calibration_data.read(build)())
+        found = list(datasets.read_calibration_set(build)())
         self.assertEqual([x["input_ids"].shape for x in found], [(4, 11)] * 3)
 
     def test_samples_rows_evenly(self):
         rows = ["the " * (1 + i // 100) for i in range(900)]
         path = self._write("\n".join(rows) + "\n", ".txt")
-        found = list(calibration_data.read(self._build("fill_mask", path))())
-        self.assertLen(found, calibration_data.MAX_ROWS)
+        found = list(
+            datasets.read_calibration_set(self._build("fill_mask", path))()
+        )
+        self.assertLen(found, datasets.MAX_CALIBRATION_ROWS)
         lengths = {x["input_ids"].shape[-1] for x in found}
         self.assertEqual(lengths, set(range(3, 12)))
 
@@ -68,14 +69,14 @@ class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
     ):
         build = self._build(name, self._write(text), eval_file=None)
         with self.assertRaisesRegex(UserError, message):
-            calibration_data.read(build)
+            datasets.read_calibration_set(build)
 
     def test_rejects_a_missing_file(self):
         build = self._build("pair", "/nowhere.tsv", eval_file=None)
         with self.assertRaisesRegex(
             UserError, "--representative_file.*no such"
         ):
-            calibration_data.read(build)
+            datasets.read_calibration_set(build)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Tests for export.version_directory."""
+"""Tests for export.artifact: version directories."""
 
 import os
 
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.export import version_directory
+from bert_tf.export import artifact as artifacts
 
 
 def _is_version(name):
@@ -22,7 +22,7 @@ class VersionDirectoryTest(tf.test.TestCase):
         self.path = os.path.join(self.create_tempdir().full_path, "a", "served")
 
     def _write(self, version, contents):
-        with version_directory.write(self.path, version) as temporary:
+        with artifacts.write_version(self.path, version) as temporary:
             os.makedirs(temporary)
             with open(os.path.join(temporary, "file"), "w") as file:
                 file.write(contents)
@@ -33,25 +33,25 @@ class VersionDirectoryTest(tf.test.TestCase):
             return file.read()
 
     def test_the_next_version_follows_the_highest(self):
-        self.assertEqual(version_directory.choose(None, [self.path]), 1)
+        self.assertEqual(artifacts.choose_version(None, [self.path]), 1)
         self._write(1, "one")
         self._write(9, "nine")
         os.makedirs(os.path.join(self.path, "12.tmp-1-2"))
         os.makedirs(os.path.join(self.path, "name"))
-        self.assertEqual(version_directory.choose(None, [self.path]), 10)
-        self.assertEqual(version_directory.choose(4, [self.path]), 4)
+        self.assertEqual(artifacts.choose_version(None, [self.path]), 10)
+        self.assertEqual(artifacts.choose_version(4, [self.path]), 4)
         other = os.path.join(self.path, "other")
         os.makedirs(os.path.join(other, "0011"))
         both = [self.path, other]
-        self.assertEqual(version_directory.choose(None, both), 12)
+        self.assertEqual(artifacts.choose_version(None, both), 12)
         for taken in (9, 11):
             with self.assertRaisesRegex(
                 UserError, f"--version={taken} exists .* version 12"
             ):
-                version_directory.choose(taken, both)
+                artifacts.choose_version(taken, both)
 
     def test_versions_appear_when_they_are_complete(self):
-        with version_directory.write(self.path, 3) as temporary:
+        with artifacts.write_version(self.path, 3) as temporary:
             os.makedirs(os.path.join(temporary, "variables"))
             names = os.listdir(self.path)
             self.assertLen(names, 1)
@@ -60,14 +60,14 @@ class VersionDirectoryTest(tf.test.TestCase):
 
     def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):
-            with version_directory.write(self.path, 3) as temporary:
+            with artifacts.write_version(self.path, 3) as temporary:
                 os.makedirs(temporary)
                 raise KeyboardInterrupt
         self.assertEqual(os.listdir(self.path), [])
 
     def test_keeps_versions_of_other_processes(self):
         with self.assertRaisesRegex(UserError, "meanwhile"):
-            with version_directory.write(self.path, 1) as temporary:
+            with artifacts.write_version(self.path, 1) as temporary:
                 os.makedirs(temporary)
                 self._write(1, "theirs")
         self.assertEqual(self._read(1), "theirs")
@@ -78,10 +78,10 @@ class VersionDirectoryTest(tf.test.TestCase):
         path = folder.create_file("file").full_path
         for wrong in (path, f"{path}/", os.path.join(path, "below")):
             with self.assertRaisesRegex(UserError, f"but '{path}' is a file"):
-                version_directory.check(wrong)
-        version_directory.check(folder.full_path)
-        version_directory.check(os.path.join(folder.full_path, "new", "er"))
-        version_directory.check("relative")
+                artifacts.check_output_dir(wrong)
+        artifacts.check_output_dir(folder.full_path)
+        artifacts.check_output_dir(os.path.join(folder.full_path, "new", "er"))
+        artifacts.check_output_dir("relative")
 
 
 if __name__ == "__main__":
