@@ -7,7 +7,6 @@ tables are written here by their field numbers. A union has two fields: its type
 and its value.
 """
 
-import dataclasses
 import hashlib
 import io
 import os
@@ -75,34 +74,23 @@ _Table = dict[int, Any]
 def describe(content: bytes, build: Build) -> bytes:
     """Returns the file of a build with metadata.
 
-    Args:
-      content: The converted file.
-      build: The build.
-
     Raises:
       UserError: If the labels do not fit the file.
     """
     stem, _ = os.path.splitext(os.path.basename(build.config.output_file))
-    return add_metadata(
-        content,
-        stem,
-        _describe_build(build),
-        build.head.tokenizer.vocabulary,
-        build.labels,
-    )
-
-
-def _describe_build(build: Build) -> str:
     config, tokenizer = build.stored.config, build.head.tokenizer
     case = "in lower case" if tokenizer.lower_case else "as it stands"
     accents = "without" if tokenizer.strip_accents else "with"
     if tokenizer.normalization == ASCII_LOWER:
         case = "with ASCII in lower case"
-    return (
+    description = (
         f"A BERT for {build.name.replace('_', ' ')}: "
         f"{config.num_hidden_layers} layers of {config.hidden_size}, "
         f"quantization {build.quantization}. It was trained on text {case}, "
         f"{accents} accents."
+    )
+    return add_metadata(
+        content, stem, description, tokenizer.vocabulary, build.labels
     )
 
 
@@ -129,31 +117,33 @@ def add_metadata(
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     signature, subgraph = model.signatureDefs[0], model.subgraphs[0]
-    _check_labels(_shapes(signature.outputs, subgraph), labels)
+    _check_labels(signature.outputs, subgraph, labels)
     associated = {VOCAB_FILE: vocabulary.to_text()}
     if labels:
         associated[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
-    table = _build_tables(
-        name,
-        description,
-        version=f"sha256:{hashlib.sha256(content).hexdigest()}",
-        inputs=[
-            _Tensor(*_describe_tensor(_INPUTS, key))
+    tokenizer = {0: [_file_table(VOCAB_FILE, "The pieces.", _VOCABULARY)]}
+    graph = {  # SubGraphMetadata
+        2: [
+            _tensor_table(_INPUTS, key)
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
-        outputs=[
-            _Tensor(
-                *_describe_tensor(_OUTPUTS, key),
-                is_probability=key == _PROBABILITIES,
-                labels_file=(
-                    LABELS_FILE if labels and key == _PROBABILITIES else None
-                ),
-            )
+        3: [
+            _tensor_table(_OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
-        vocab_file=VOCAB_FILE,
-    )
-    return _append_files(_pack(model, table, len(content)), associated)
+        5: [{0: _BERT_TOKENIZER_OPTIONS, 1: tokenizer}],  # ProcessUnit
+    }
+    root = {  # ModelMetadata
+        0: name,
+        1: description,
+        2: f"sha256:{hashlib.sha256(content).hexdigest()}",
+        3: [graph],
+        7: _MIN_PARSER_VERSION,
+    }
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(_write_value(builder, root), _METADATA_IDENTIFIER)
+    packed = _pack(model, bytes(builder.Output()), len(content))
+    return _append_files(packed, associated)
 
 
 def _in_order(tensors, indices) -> list[str]:
@@ -162,31 +152,18 @@ def _in_order(tensors, indices) -> list[str]:
     return [names[index] for index in indices]
 
 
-def _shapes(tensors, subgraph) -> dict[str, list[int]]:
-    """Returns the shapes of a signature's tensors by name; -1 is free."""
-    shapes = {}
-    for tensor in tensors:
-        found = subgraph.tensors[tensor.tensorIndex]
-        shape = found.shape
-        if found.shapeSignature is not None:
-            shape = found.shapeSignature
-        shapes[tensor.name.decode()] = [int(size) for size in shape]
-    return shapes
-
-
-def _check_labels(
-    shapes: Mapping[str, Sequence[int]], labels: Sequence[str]
-) -> None:
+def _check_labels(tensors, subgraph, labels: Sequence[str]) -> None:
     """Checks that there is a label for each probability."""
     if not labels:
         return
-    if _PROBABILITIES not in shapes:
+    indices = {x.name.decode(): x.tensorIndex for x in tensors}
+    if _PROBABILITIES not in indices:
         raise UserError(
             f"A file with labels must have the output {_PROBABILITIES}. "
             f"Received: {len(labels)} labels and the outputs "
-            f"{', '.join(shapes)}."
+            f"{', '.join(indices)}."
         )
-    size = shapes[_PROBABILITIES][-1]
+    size = subgraph.tensors[indices[_PROBABILITIES]].shape[-1]
     if size != len(labels):
         raise UserError(
             f"Each of the {size} probabilities that the model returns must "
@@ -203,15 +180,34 @@ def _check_labels(
             )
 
 
-def _describe_tensor(
-    descriptions: Mapping[str, tuple[str, str]], name: str
-) -> tuple[str, str]:
-    if name not in descriptions:
+def _tensor_table(
+    descriptions: Mapping[str, tuple[str, str]],
+    key: str,
+    labels: Sequence[str] = (),
+) -> _Table:
+    if key not in descriptions:
         raise UserError(
             f"Metadata support the tensors {', '.join(descriptions)}. "
-            f"Received: a file with {name}."
+            f"Received: a file with {key}."
         )
-    return descriptions[name]
+    name, description = descriptions[key]
+    table = {  # TensorMetadata
+        0: name,
+        1: description,
+        3: {0: _FEATURE_PROPERTIES, 1: {}},  # Content
+        5: {},  # Stats
+    }
+    if key == _PROBABILITIES:
+        table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
+        if labels:
+            table[6] = [
+                _file_table(LABELS_FILE, "The labels.", _TENSOR_AXIS_LABELS)
+            ]
+    return table
+
+
+def _file_table(name: str, description: str, kind: int) -> _Table:
+    return {0: name, 1: description, 2: kind}  # AssociatedFile
 
 
 class _Builder(flatbuffers.Builder):
@@ -248,79 +244,6 @@ def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
                 info.create_system = 0  # Independent of the machine.
                 archive.writestr(info, text.encode())
         return file.getvalue()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tensor:
-    """The metadata of an input or an output.
-
-    Attributes:
-      name: The name that clients expect.
-      description: A sentence.
-      is_probability: Whether values lie between 0 and 1.
-      labels_file: The file with the names of the last axis, or None.
-    """
-
-    name: str
-    description: str
-    is_probability: bool = False
-    labels_file: str | None = None
-
-
-def _build_tables(
-    name: str,
-    description: str,
-    version: str,
-    inputs: Sequence[_Tensor],
-    outputs: Sequence[_Tensor],
-    vocab_file: str,
-) -> bytes:
-    """Returns the ModelMetadata of one graph with a BERT tokenizer.
-
-    Args:
-      name: The name of the model.
-      description: What the model does.
-      version: A unique version.
-      inputs: The inputs in the order of the graph.
-      outputs: The outputs in the order of the graph.
-      vocab_file: The associated file with the vocabulary.
-    """
-    tokenizer = {0: [_file_table(vocab_file, "The pieces.", _VOCABULARY)]}
-    graph = {  # SubGraphMetadata
-        2: [_tensor_table(tensor) for tensor in inputs],
-        3: [_tensor_table(tensor) for tensor in outputs],
-        5: [{0: _BERT_TOKENIZER_OPTIONS, 1: tokenizer}],  # ProcessUnit
-    }
-    model = {
-        0: name,
-        1: description,
-        2: version,
-        3: [graph],
-        7: _MIN_PARSER_VERSION,
-    }
-    builder = flatbuffers.Builder(4096)
-    builder.Finish(_write_value(builder, model), _METADATA_IDENTIFIER)
-    return bytes(builder.Output())
-
-
-def _tensor_table(tensor: _Tensor) -> _Table:
-    table = {  # TensorMetadata
-        0: tensor.name,
-        1: tensor.description,
-        3: {0: _FEATURE_PROPERTIES, 1: {}},  # Content
-        5: {},  # Stats
-    }
-    if tensor.is_probability:
-        table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
-    if tensor.labels_file:
-        table[6] = [
-            _file_table(tensor.labels_file, "The labels.", _TENSOR_AXIS_LABELS)
-        ]
-    return table
-
-
-def _file_table(name: str, description: str, kind: int) -> _Table:
-    return {0: name, 1: description, 2: kind}  # AssociatedFile
 
 
 def _write_value(builder: flatbuffers.Builder, value: Any) -> int:
