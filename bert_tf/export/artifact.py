@@ -38,7 +38,6 @@ class Artifact:
 
     Attributes:
       model_name: The name under which servers load the model.
-      version: The number of the version directory.
       head: The name of the head, a key of `heads.registry.ENTRIES`.
       precision: "float32" or "bfloat16".
       ids_only: Whether the signatures take token ids instead of strings.
@@ -147,7 +146,7 @@ def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
     Args:
       version: The value of --version; None for the highest existing version
         plus one.
-      output_dirs: Directories in which the version must not exist yet.
+      output_dirs: Directories that must not have the version yet.
 
     Raises:
       UserError: If the version exists.

@@ -54,7 +54,7 @@ def complete(
       directory: A version directory with graph and variables, under its
         temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
         labels, model cards) and batching_params.pbtxt to it.
-      artifact: The description of the export.
+      artifact: Its description.
       stored: The model that was exported.
       exact_litert: For an export with litert/, the .tflite file of the model
         in float32.
@@ -103,10 +103,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    Args:
-      version_directory: The version directory, under its final name.
-      artifact: The description of the export.
-      stored: The model that was exported.
+    The version directory has its final name.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -138,7 +135,7 @@ def _warmup_calls(
     directory: str, artifact: Artifact, stored: StoredModel
 ) -> list[Call]:
     """Returns calls for each bucket, with one row and with several."""
-    signature = _serving_signature(directory)
+    signature = graph_file.read_signatures(directory)[verify_calls.SERVING]
     return [
         Call(
             verify_calls.SERVING,
@@ -150,12 +147,8 @@ def _warmup_calls(
 
 
 def _example(directory: str, artifact: Artifact, stored: StoredModel) -> dict:
-    signature = _serving_signature(directory)
+    signature = graph_file.read_signatures(directory)[verify_calls.SERVING]
     return warmup.example(artifact, signature, stored)
-
-
-def _serving_signature(directory: str) -> graph_file.Signature:
-    return graph_file.read_signatures(directory)[verify_calls.SERVING]
 
 
 def _config(artifact: Artifact) -> str:
@@ -178,10 +171,6 @@ model_config_list {{
 
 def find_labels(head: str, stored: StoredModel) -> tuple[str, ...]:
     """Returns the label names in the order of the logits; () without labels.
-
-    Args:
-      head: The name of the head, a key of `heads.registry.ENTRIES`.
-      stored: The model.
 
     Raises:
       UserError: If a label contains a line break.

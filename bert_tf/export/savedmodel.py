@@ -38,10 +38,7 @@ class Export:
     """A model that is ready to be saved.
 
     Attributes:
-      config: The flags.
-      stored: The stored model.
       name: The name of the head, a key of `registry.ENTRIES`.
-      head: The head.
       model: The model, in its inference form.
       precision: "float32" or "bfloat16".
     """

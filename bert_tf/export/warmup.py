@@ -54,13 +54,7 @@ _MASKED_EXAMPLE = {"text": f"The cat sat on the {MASK}."}
 
 
 def write(path: str, model_name: str, calls: Sequence[Call]) -> None:
-    """Writes warm-up requests, a TFRecord file of PredictionLogs.
-
-    Args:
-      path: The file to write.
-      model_name: The name under which servers load the model.
-      calls: The calls to make.
-    """
+    """Writes warm-up requests, a TFRecord file of PredictionLogs."""
     tf.io.gfile.makedirs(os.path.dirname(path))
     with (
         files.atomic_file(path) as temporary,
@@ -104,13 +98,7 @@ def read(path: str) -> list[Call]:
 def example(
     artifact: Artifact, signature: Signature, stored: StoredModel
 ) -> dict[str, Any]:
-    """Returns one row for serving_default, as JSON values.
-
-    Args:
-      artifact: The description of the export.
-      signature: Its serving_default.
-      stored: The model.
-    """
+    """Returns one row for serving_default, as JSON values."""
     if artifact.ids_only:
         inputs = _ids_of(artifact.buckets[0], 1, signature, stored)
         return {name: values[0].tolist() for name, values in inputs.items()}
@@ -126,7 +114,7 @@ def bucket_inputs(
     signature: Signature,
     stored: StoredModel,
 ) -> Arrays:
-    """Returns the inputs of serving_default for rows that fill a bucket.
+    """Returns the inputs of serving_default for B rows that fill a bucket.
 
     Args:
       bucket: The length of the rows.

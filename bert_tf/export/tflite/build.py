@@ -25,12 +25,9 @@ class Build:
     """The model and the settings of a .tflite file.
 
     Attributes:
-      config: The flags.
       quantization: One of `flags.export.QUANTIZATIONS`; in `config` it may be
         "all".
-      stored: The stored model.
       name: The name of the head, a key of `heads.registry.ENTRIES`.
-      head: The head.
       model: The model in its inference form, in float32.
       labels: The label names, or ().
     """
@@ -57,14 +54,10 @@ class Build:
     def command(self) -> str:
         """The command line that reproduces the file."""
         config = dataclasses.replace(
-            self.config,
-            quantization=self.quantization,
-            representative_file=(
-                self.config.representative_file
-                if self.quantization == "full_int8"
-                else None
-            ),
+            self.config, quantization=self.quantization
         )
+        if self.quantization != "full_int8":
+            config = dataclasses.replace(config, representative_file=None)
         return cli.command_line(_SCRIPT, config)
 
     def artifact(self) -> Artifact:

@@ -31,18 +31,12 @@ from bert_tf.flags.export import QUANTIZATIONS
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.io import files
 
-REPORT_SUFFIX = ".json"
+_REPORT_SUFFIX = ".json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A file that was verified and is not written yet.
-
-    Attributes:
-      build: The build of the file.
-      content: The file.
-      verification: The result of comparing it with the model.
-    """
+    """A file that was verified and is not written yet."""
 
     build: Build
     content: bytes
@@ -99,8 +93,7 @@ def _run_one(build: Build, gate: Gate) -> str:
     """Writes one file; returns its usage instructions."""
     config = build.config
     built = make(build)
-    measured = gate.measure({build.quantization: built.content})
-    measured = measured[build.quantization]
+    (measured,) = gate.measure({build.quantization: built.content}).values()
     accuracy.require(measured, config.max_drop)
     publish(built, config.output_file, measured)
     return usage.text(build, config.output_file, built.content, measured)
@@ -113,11 +106,12 @@ def _run_all(build: Build, gate: Gate) -> str:
       UserError: If all files lose more than --max_drop.
     """
     config = build.config
-    built = {}
-    for quantization in _all_of(config):
-        built[quantization] = make(
+    built = {
+        quantization: make(
             dataclasses.replace(build, quantization=quantization)
         )
+        for quantization in _all_of(config)
+    }
     reports = gate.measure({x: one.content for x, one in built.items()})
     refused = [
         name
@@ -182,20 +176,14 @@ def make(build: Build) -> Built:
 
 
 def publish(built: Built, path: str, measured: accuracy.Report) -> None:
-    """Writes a file and its report atomically.
-
-    Args:
-      built: The file.
-      path: The path of the file; the report is written next to it.
-      measured: The accuracy and the costs of the file.
-    """
+    """Writes a file, and its report next to it, atomically."""
     report = built.report() | {"measured": measured.to_json()}
     with contextlib.ExitStack() as stack:
         # The file is renamed last. The checksum in the report detects a pair
         # that does not match.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
-            for suffix in ("", REPORT_SUFFIX)
+            for suffix in ("", _REPORT_SUFFIX)
         ]
         with tf.io.gfile.GFile(names[0], "wb") as file:
             file.write(built.content)
