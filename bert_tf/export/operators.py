@@ -21,48 +21,30 @@ from bert_tf.export import graph_file
 OLDEST_SERVING = (2, 12)
 # The operators of its TensorFlow; tools/list_operators.py makes the file.
 _CORE_FILE = pathlib.Path(__file__).with_name("tensorflow_2_12_operators.txt")
-_SINCE_2_12 = (2, 12)
-_SINCE_2_20 = (2, 20)
+_SINCE_2_12 = """
+CaseFoldUTF8 ConstrainedSequence FastBertNormalize
+FastWordpieceTokenizeWithOffsets FindSourceOffsets MaxSpanningTree
+NormalizeUTF8 NormalizeUTF8WithOffsetsMap PhraseTokenize
+RegexSplitWithOffsets RougeL SentenceFragments SentenceFragmentsV2
+SentencepieceDetokenizeOp SentencepieceIdToStringOp SentencepieceOp
+SentencepieceStringToIdOp SentencepieceTokenizeOp
+SentencepieceTokenizeWithOffsetsOp SentencepieceVocabSizeOp
+SplitMergeTokenizeWithOffsets TFText>BoiseTagsToOffsets
+TFText>ByteSplitByOffsets TFText>ByteSplitWithOffsets
+TFText>FastSentencepieceDetokenize TFText>FastSentencepieceTokenize
+TFText>FastWordpieceDetokenize TFText>NgramsStringJoin
+TFText>OffsetsToBoiseTags TFText>PhraseDetokenize
+TFText>WhitespaceTokenizeWithOffsetsV2 TokenizerFromLogits
+UnicodeScriptTokenizeWithOffsets WhitespaceTokenizeWithOffsets
+WordpieceTokenizeWithOffsets
+"""
+_SINCE_2_20 = """
+TFText>RoundRobinGenerateMasks TFText>RoundRobinTrim TFText>Utf8Binarize
+"""
 # TF-Text operator to the first TensorFlow Serving release known to link it.
 TEXT_OPERATORS: Mapping[str, tuple[int, int]] = {
-    "CaseFoldUTF8": _SINCE_2_12,
-    "ConstrainedSequence": _SINCE_2_12,
-    "FastBertNormalize": _SINCE_2_12,
-    "FastWordpieceTokenizeWithOffsets": _SINCE_2_12,
-    "FindSourceOffsets": _SINCE_2_12,
-    "MaxSpanningTree": _SINCE_2_12,
-    "NormalizeUTF8": _SINCE_2_12,
-    "NormalizeUTF8WithOffsetsMap": _SINCE_2_12,
-    "PhraseTokenize": _SINCE_2_12,
-    "RegexSplitWithOffsets": _SINCE_2_12,
-    "RougeL": _SINCE_2_12,
-    "SentenceFragments": _SINCE_2_12,
-    "SentenceFragmentsV2": _SINCE_2_12,
-    "SentencepieceDetokenizeOp": _SINCE_2_12,
-    "SentencepieceIdToStringOp": _SINCE_2_12,
-    "SentencepieceOp": _SINCE_2_12,
-    "SentencepieceStringToIdOp": _SINCE_2_12,
-    "SentencepieceTokenizeOp": _SINCE_2_12,
-    "SentencepieceTokenizeWithOffsetsOp": _SINCE_2_12,
-    "SentencepieceVocabSizeOp": _SINCE_2_12,
-    "SplitMergeTokenizeWithOffsets": _SINCE_2_12,
-    "TFText>BoiseTagsToOffsets": _SINCE_2_12,
-    "TFText>ByteSplitByOffsets": _SINCE_2_12,
-    "TFText>ByteSplitWithOffsets": _SINCE_2_12,
-    "TFText>FastSentencepieceDetokenize": _SINCE_2_12,
-    "TFText>FastSentencepieceTokenize": _SINCE_2_12,
-    "TFText>FastWordpieceDetokenize": _SINCE_2_12,
-    "TFText>NgramsStringJoin": _SINCE_2_12,
-    "TFText>OffsetsToBoiseTags": _SINCE_2_12,
-    "TFText>PhraseDetokenize": _SINCE_2_12,
-    "TFText>RoundRobinGenerateMasks": _SINCE_2_20,
-    "TFText>RoundRobinTrim": _SINCE_2_20,
-    "TFText>Utf8Binarize": _SINCE_2_20,
-    "TFText>WhitespaceTokenizeWithOffsetsV2": _SINCE_2_12,
-    "TokenizerFromLogits": _SINCE_2_12,
-    "UnicodeScriptTokenizeWithOffsets": _SINCE_2_12,
-    "WhitespaceTokenizeWithOffsets": _SINCE_2_12,
-    "WordpieceTokenizeWithOffsets": _SINCE_2_12,
+    **dict.fromkeys(_SINCE_2_12.split(), (2, 12)),
+    **dict.fromkeys(_SINCE_2_20.split(), (2, 20)),
 }
 # Operators to refuse although TensorFlow Serving runs them, with the reason.
 _REFUSED = (
@@ -81,7 +63,10 @@ def read(version_directory: str) -> collections.Counter[str]:
     Raises:
       UserError: If the SavedModel cannot be read.
     """
-    meta_graph = graph_file.read(version_directory)
+    return _count(graph_file.read(version_directory))
+
+
+def _count(meta_graph: meta_graph_pb2.MetaGraphDef) -> collections.Counter[str]:
     library = meta_graph.graph_def.library
     own = {function.signature.name for function in library.function}
     counts = collections.Counter(node.op for node in _nodes(meta_graph))
@@ -100,17 +85,14 @@ def find_faults(version_directory: str) -> list[str]:
       UserError: If the SavedModel cannot be read.
     """
     meta_graph = graph_file.read(version_directory)
-    faults = _faults_of_names(read(version_directory))
-    compiled = any(
-        function.attr[_COMPILED].b
-        for function in meta_graph.graph_def.library.function
-        if _COMPILED in function.attr
-    ) or any(
-        node.attr[_COMPILED].b
-        for node in _nodes(meta_graph)
-        if _COMPILED in node.attr
-    )
-    if compiled:
+    faults = _faults_of_names(_count(meta_graph))
+    if any(
+        _COMPILED in part.attr and part.attr[_COMPILED].b
+        for part in (
+            *meta_graph.graph_def.library.function,
+            *_nodes(meta_graph),
+        )
+    ):
         faults.append(
             "a function must be compiled by XLA, which few servers link"
         )
