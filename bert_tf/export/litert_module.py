@@ -61,7 +61,9 @@ class LitertModule:
             input_signature=[head.input_specs()],
             autograph=False,
         )
-        self._pack = serving_module.trace(self._pack_named, head.input_specs())
+        self._pack = serving_module.trace(
+            lambda **strings: self._pack_once(strings), head.input_specs()
+        )
         packed = _specs_of(self._pack)
         self._model_inputs = [
             name
@@ -81,9 +83,8 @@ class LitertModule:
         """Writes the folder litert/ of a version directory.
 
         Args:
-          directory: The version directory, under its temporary name.
-          quantization: How to quantize the weights, one of
-            `flags.export.LITERT_QUANTIZATIONS`.
+          directory: The version directory.
+          quantization: One of `flags.export.LITERT_QUANTIZATIONS`.
 
         Returns:
           The .tflite file of the model in float32.
@@ -108,10 +109,18 @@ class LitertModule:
     def _signatures(self):
         head = self._head
         pack_ids = serving_module.trace(self._pack_ids, head.ids_specs())
+
+        def pack_examples(**inputs):
+            return self._pack_once(
+                serving_module.parse_examples(
+                    inputs[litert.EXAMPLES], head.input_specs()
+                )
+            )
+
         return {
             litert.PACK: self._pack,
             litert.PACK_EXAMPLES: serving_module.trace(
-                self._pack_examples,
+                pack_examples,
                 {
                     litert.EXAMPLES: serving_module.examples_spec(
                         litert.EXAMPLES
@@ -120,10 +129,12 @@ class LitertModule:
             ),
             litert.PACK_IDS: pack_ids,
             litert.ANSWER: serving_module.trace(
-                self._answer, self._answer_specs(_specs_of(self._pack))
+                lambda **values: head.answer(*self._restore(values)),
+                self._answer_specs(_specs_of(self._pack)),
             ),
             litert.ANSWER_IDS: serving_module.trace(
-                self._answer_ids, self._answer_specs(_specs_of(pack_ids))
+                lambda **values: head.answer_ids(*self._restore(values)),
+                self._answer_specs(_specs_of(pack_ids)),
             ),
             litert.TOKENIZE: serving_module.trace(
                 functools.partial(serving_module.tokenize, self._head),
@@ -145,15 +156,6 @@ class LitertModule:
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
 
-    def _pack_named(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._pack_once(strings)
-
-    def _pack_examples(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        strings = serving_module.parse_examples(
-            inputs[litert.EXAMPLES], self._head.input_specs()
-        )
-        return self._pack_once(strings)
-
     def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
         rows = self._head.pack(serving_module.check_rows(strings))
         return _flatten(rows, self._head.reads_padding)
@@ -161,15 +163,14 @@ class LitertModule:
     def _pack_ids(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         checks = self._check_ids(inputs)
         rows = self._head.ids_rows(serving_module.after(checks, inputs))
-        # Clients that send padding get outputs for padding, too.
-        return _flatten(rows, self._has_token_outputs())
-
-    def _has_token_outputs(self) -> bool:
-        """Returns whether the model has outputs for each of T tokens."""
-        return len(self._model_inputs) == len(self._head.ids_specs()) and any(
+        has_token_outputs = len(self._model_inputs) == len(
+            self._head.ids_specs()
+        ) and any(
             spec.shape.rank > 1 and spec.shape[1] is None
             for spec in self._outputs.values()
         )
+        # Clients that send padding get outputs for padding, too.
+        return _flatten(rows, whole=has_token_outputs)
 
     def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
         """Returns assertions with clearer messages than LiteRT's own."""
@@ -204,23 +205,13 @@ class LitertModule:
         return checks
 
     def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the model that answers are computed from.
-
-        Args:
-          **inputs: <int32>[R, T] or [R, P] each.
-        """
+        """Returns outputs for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
         # The model takes rows on two axes.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
-
-    def _answer(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._head.answer(*self._restore(values))
-
-    def _answer_ids(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._head.answer_ids(*self._restore(values))
 
     def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
         """Returns the model's outputs and the rows that `_flatten` received."""
@@ -234,9 +225,7 @@ class LitertModule:
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
     """Returns the tensors of rows under flat names, with `row_lengths`.
 
-    Args:
-      rows: The rows.
-      whole: Whether the model must read padding, too.
+    If `whole`, the model must read padding, too.
     """
     state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
     return {
@@ -249,9 +238,7 @@ def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
 def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     """Returns <int32>[R], the number of columns up to the last token of a row.
 
-    Args:
-      input_mask: <int32>[R, T].
-      whole: Whether to return T for every row.
+    If `whole`, that is T for every row.
     """
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)

@@ -129,11 +129,6 @@ def measure_peak_memory(
     That is the memory that loading the file and calling it with one thread
     adds to a process with LiteRT and NumPy, including the file itself.
 
-    Args:
-      content: The file.
-      length: T.
-      text_operators: Whether the file may have TF-Text's operators.
-
     Returns:
       Bytes; None if the system, unlike Linux, does not report them.
     """

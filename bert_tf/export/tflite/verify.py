@@ -180,8 +180,13 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     """Yields calls with one row, with several, and with padding."""
     length = build.seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
+    packed = []
     with conversion.quiet():  # Warnings that test sentences are too long.
-        packed = [_some_rows(reference.pack(rows)) for rows in batches]
+        for rows in map(reference.pack, batches):
+            # At most `_MAX_ROWS` rows, sampled evenly.
+            places = np.linspace(0, len(rows["input_ids"]) - 1, _MAX_ROWS)
+            chosen = np.unique(places.astype(int))
+            packed.append({name: x[chosen] for name, x in rows.items()})
     if length is None:
         longest = reference.artifact.max_seq_length
         packed.append(reference_lib.pad(packed[-1], longest))
@@ -217,12 +222,9 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
-    """Splits rows into calls with the batch size of a file.
+    """Splits rows [R, ...] into calls with the batch size of a file.
 
-    Args:
-      rows: The rows, [R, ...] each.
-      batch_size: The batch size; None for any number. The last call is padded
-        with its first row.
+    The last call is padded with its first row.
     """
     count = len(next(iter(rows.values())))
     size = batch_size or count
@@ -230,13 +232,6 @@ def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
         numbers = np.arange(first, first + size)
         numbers[numbers >= count] = first
         yield {name: x[numbers] for name, x in rows.items()}
-
-
-def _some_rows(packed: _Arrays) -> _Arrays:
-    """Samples at most `_MAX_ROWS` rows evenly."""
-    count = len(packed["input_ids"])
-    chosen = np.unique(np.linspace(0, count - 1, _MAX_ROWS).astype(int))
-    return {name: x[chosen] for name, x in packed.items()}
 
 
 def _run(model: LiteModel, inputs: _Arrays) -> _Arrays:
