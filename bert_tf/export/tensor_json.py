@@ -18,12 +18,9 @@ def example_to_json(serialized: bytes) -> dict[str, Any]:
 
 def to_json(values: np.ndarray) -> Any:
     """Converts a tensor to TensorFlow Serving's JSON."""
-    if values.dtype != object:
-        return values.tolist()
-    encoded = np.empty(values.shape, object)
-    for index in np.ndindex(values.shape):
-        encoded[index] = _bytes_to_json(values[index])
-    return encoded.tolist()
+    if values.dtype == object:
+        values = np.vectorize(_bytes_to_json, otypes=[object])(values)
+    return values.tolist()
 
 
 def _bytes_to_json(value: bytes) -> dict[str, str]:
@@ -36,22 +33,10 @@ def from_json(values: Any, spec: tf.TensorSpec) -> np.ndarray:
     if isinstance(values, list) and not values:
         # The empty list does not encode the other axes.
         return np.empty([0, *(size or 0 for size in spec.shape[1:])], dtype)
-    if spec.dtype != tf.string:
-        return np.array(values, dtype)
-    shape = np.shape(_lengths_alone(values, spec.shape.rank))
-    flat = values
-    for _ in shape[1:]:
-        flat = [value for row in flat for value in row]
-    array = np.empty(len(flat), object)
-    array[:] = [_to_bytes(value) for value in flat]
-    return array.reshape(shape)
-
-
-def _lengths_alone(values: Any, rank: int) -> Any:
-    """Returns nested lists with zeros in place of their elements."""
-    if rank == 0:
-        return 0
-    return [_lengths_alone(value, rank - 1) for value in values]
+    array = np.array(values, dtype)
+    if spec.dtype == tf.string:
+        array = np.vectorize(_to_bytes, otypes=[object])(array)
+    return array
 
 
 def _to_bytes(value: Any) -> bytes:

@@ -32,6 +32,9 @@ from bert_tf.text.tokenizer import LiteTokenizer
 # class scores.
 OMITTED_FOR_IDS = ("logits",)
 
+# Heads that point into texts.
+HEADS_WITH_OFFSETS = ("tagging", "question_answering")
+
 _NONE = -1
 
 
@@ -65,8 +68,8 @@ class IdsFunction:
 class TextFunction:
     """Computes the answer to strings with operators of TensorFlow Lite.
 
-    Heads that point into texts answer with numbers for each token and its
-    offsets `starts` and `ends` <int32>[B, T] in bytes, or -1.
+    `HEADS_WITH_OFFSETS` answer with numbers for each token and its offsets
+    `starts` and `ends` <int32>[B, T] in bytes, or -1.
 
     Args:
       build: The result of `adapt`.
@@ -86,10 +89,10 @@ class TextFunction:
 
     def __call__(self, **strings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the answer, tensors by name."""
-        head, model = self._build.head, self._build.model
-        rows = _PACKERS[self._build.name](head, _same_rows(strings))
-        outputs = serving_module.compute(model, rows.inputs)
-        if "starts" in rows.state:
+        head = self._build.head
+        rows = pack(self._build, strings)
+        outputs = serving_module.compute(self._build.model, rows.inputs)
+        if self._build.name in HEADS_WITH_OFFSETS:
             return head.answer_ids(outputs, rows) | rows.state
         return serving_module.for_predict(head, head.answer(outputs, rows))
 
@@ -139,6 +142,11 @@ class _LiteStoredModel(StoredModel):
         self, preserve_special_tokens: bool | None = None
     ) -> LiteTokenizer:
         return LiteTokenizer(super().build_tokenizer(preserve_special_tokens))
+
+
+def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
+    """Packs strings; `Rows.state` of `HEADS_WITH_OFFSETS` has the offsets."""
+    return _PACKERS[build.name](build.head, _same_rows(strings))
 
 
 def _same_rows(strings: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -57,61 +57,52 @@ def text(build: Build, path: str, content: bytes, measured: Report) -> str:
 def python_snippet(build: Build, path: str) -> str:
     """Returns a Python program that runs a file on one row."""
     write = _of_text if build.config.input == "text" else _of_ids
-    return "\n".join(
-        [
-            *write(build, path),
-            "for name, values in outputs.items():",
-            "    print(name, values)",
-        ]
-    )
+    return f"""\
+{write(build, path)}
+for name, values in outputs.items():
+    print(name, values)"""
 
 
-def _of_text(build: Build, path: str) -> list[str]:
+def _of_text(build: Build, path: str) -> str:
     texts = itertools.cycle((_TEXT, _SECOND_TEXT))
     inputs = []
     for name, spec in build.head.input_specs().items():
         text = next(texts).encode()
         row = text if len(spec.shape) == 1 else [text] * _NUM_CHOICES
         rows = [row] * (build.batch_size or 1)
-        inputs.append(f"    {name}=np.array({rows}, object),")
-    return [
-        "import numpy as np",
-        "from ai_edge_litert import interpreter",
-        "from tensorflow_text import tflite_registrar",
-        "",
-        "lite = interpreter.InterpreterWithCustomOps(",
-        "    tflite_registrar.SELECT_TFTEXT_OPS,",
-        f"    model_path={path!r}, num_threads=2)",
-        "outputs = lite.get_signature_runner()(",
-        *inputs,
-        ")",
-    ]
+        inputs.append(f"\n    {name}=np.array({rows}, object),")
+    return f"""\
+import numpy as np
+from ai_edge_litert import interpreter
+from tensorflow_text import tflite_registrar
+
+lite = interpreter.InterpreterWithCustomOps(
+    tflite_registrar.SELECT_TFTEXT_OPS,
+    model_path={path!r}, num_threads=2)
+outputs = lite.get_signature_runner()({"".join(inputs)}
+)"""
 
 
-def _of_ids(build: Build, path: str) -> list[str]:
+def _of_ids(build: Build, path: str) -> str:
     ids, num_of_first = _row(build)
     shape = [build.batch_size or 1, build.seq_length or len(ids)]
     if build.name == "multiple_choice":
         shape.insert(1, _NUM_CHOICES)
-    lines = [
-        "import numpy as np",
-        "from ai_edge_litert import interpreter",
-        "",
-        f"lite = interpreter.Interpreter({path!r}, num_threads=2)",
-        f"input_ids = np.zeros({shape}, np.int32)",
-        "input_mask = np.zeros_like(input_ids)",
-        "segment_ids = np.zeros_like(input_ids)",
-        f"input_ids[..., :{len(ids)}] = {ids}",
-        f"input_mask[..., :{len(ids)}] = 1",
-    ]
+    segments = ""
     if num_of_first < len(ids):
-        lines.append(f"segment_ids[..., {num_of_first}:{len(ids)}] = 1")
-    return [
-        *lines,
-        "outputs = lite.get_signature_runner()(",
-        "    input_ids=input_ids, input_mask=input_mask, "
-        "segment_ids=segment_ids)",
-    ]
+        segments = f"\nsegment_ids[..., {num_of_first}:{len(ids)}] = 1"
+    return f"""\
+import numpy as np
+from ai_edge_litert import interpreter
+
+lite = interpreter.Interpreter({path!r}, num_threads=2)
+input_ids = np.zeros({shape}, np.int32)
+input_mask = np.zeros_like(input_ids)
+segment_ids = np.zeros_like(input_ids)
+input_ids[..., :{len(ids)}] = {ids}
+input_mask[..., :{len(ids)}] = 1{segments}
+outputs = lite.get_signature_runner()(
+    input_ids=input_ids, input_mask=input_mask, segment_ids=segment_ids)"""
 
 
 def _row(build: Build) -> tuple[list[int], int]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.export.graph_file import Signature
@@ -28,7 +29,6 @@ from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import registry as reference_registry
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
-from bert_tf.export.verify.reference import Row
 from bert_tf.inference.lite_model import LiteModel
 
 # The largest allowed difference from the model. The effect of int8 is measured
@@ -43,9 +43,6 @@ _THRESHOLD = 0.5
 
 _Arrays = Mapping[str, np.ndarray]
 _Call = tuple[_Arrays, ReferenceOutputs]
-
-_NOWHERE = -1
-_PLACES = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,20 +202,33 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
 
 
 def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
-    if build.name == "tagging":
-        reference = _TokenReference(reference)
-    elif build.name == "question_answering":
-        longest = build.head.task.max_query_length
-        reference = _TokenReference(reference, longest)
     batches = reference.batches()
     for rows in (batches[0][:1], batches[-1]):
         size = build.batch_size or len(rows)
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
+            inputs = verify_calls.to_inputs(part)
             with conversion.quiet():
-                expected = reference.expect(part)
-            yield verify_calls.to_inputs(part), expected
+                if build.name in functions.HEADS_WITH_OFFSETS:
+                    expected = _expect_tokens(reference, build, inputs)
+                else:
+                    expected = reference.expect(part)
+            yield inputs, expected
+
+
+def _expect_tokens(
+    reference: Reference, build: Build, strings: _Arrays
+) -> ReferenceOutputs:
+    """Returns the outputs of `expect_ids` and offsets <int32>[B, T]."""
+    rows = functions.pack(
+        build, {name: tf.constant(x) for name, x in strings.items()}
+    )
+    outputs = reference.expect_ids(
+        {name: x.numpy() for name, x in rows.inputs.items()}
+    )
+    offsets = {name: x.numpy() for name, x in rows.state.items()}
+    return dataclasses.replace(outputs, values={**outputs.values, **offsets})
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
@@ -257,73 +267,3 @@ def _compare(
         np.inf,
         {},
     )
-
-
-class _TokenReference:
-    """Computes the reference outputs for each token of texts.
-
-    Args:
-      reference: Has the model, the tokenizer and the rows.
-      max_query_length: The maximum number of tokens of the question before the
-        text; None without questions.
-    """
-
-    def __init__(
-        self, reference: Reference, max_query_length: int | None = None
-    ) -> None:
-        self._reference = reference
-        self._max_query_length = max_query_length
-        self.batches = reference.batches
-
-    def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
-        """Returns the outputs of `expect_ids` and offsets <int32>[B, T]."""
-        packed = self._pack(rows)
-        places = {name: packed.pop(name) for name in _PLACES}
-        outputs = self._reference.expect_ids(packed)
-        return dataclasses.replace(outputs, values={**outputs.values, **places})
-
-    def _pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """Returns the model's inputs and offsets, <int32>[B, T] each."""
-        reference = self._reference
-        shape = (len(rows), reference.artifact.max_seq_length)
-        packed = {
-            "input_ids": reference.tokenizer.vocabulary.pad_id,
-            "input_mask": 0,
-            "segment_ids": 0,
-        } | dict.fromkeys(_PLACES, _NOWHERE)
-        packed = {
-            name: np.full(shape, padding, np.int32)
-            for name, padding in packed.items()
-        }
-        for number, row in enumerate(rows):
-            tokens = self._tokens([row[name] for name in reference.inputs])
-            for place, token in enumerate(tokens):
-                for values, value in zip(packed.values(), token, strict=True):
-                    values[number, place] = value
-        return packed
-
-    def _tokens(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns id, mask, segment, start and end of each token of a row."""
-        tokenizer = self._reference.tokenizer
-        vocabulary = tokenizer.vocabulary
-        segments = [
-            list(zip(*(x.numpy() for x in found), strict=True))
-            for found in map(tokenizer.tokenize_with_offsets, texts)
-        ]
-        if self._max_query_length is not None:
-            # Questions have no offsets.
-            segments[0] = [
-                (token, _NOWHERE, _NOWHERE)
-                for token, *_ in segments[0][: self._max_query_length]
-            ]
-        # A text without tokens has no [SEP] either.
-        segments = [segments[0], *filter(None, segments[1:])]
-        others = 1 + len(segments) + sum(map(len, segments[:-1]))
-        length = self._reference.artifact.max_seq_length
-        segments[-1] = segments[-1][: length - others]
-        sep = (vocabulary.sep_id, _NOWHERE, _NOWHERE)
-        row = [(vocabulary.cls_id, 1, 0, _NOWHERE, _NOWHERE)]
-        for number, segment in enumerate(segments):
-            for token, start, end in (*segment, sep):
-                row.append((token, 1, number, start, end))
-        return row
