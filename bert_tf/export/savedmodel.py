@@ -117,20 +117,13 @@ def prepare(config: SavedModelConfig) -> Export:
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     name = registry.choose(config.head, stored)
-    entry = registry.ENTRIES[name]
     _check_flags(config, name)
-    head = entry.head.build(_source(config, stored))
+    head = registry.ENTRIES[name].head.build(_source(config, stored))
     precision = config.precision
     if precision == "auto":
         precision = device_setup.resolve_precision("auto", "CPU").name
-    return Export(
-        config,
-        stored,
-        name,
-        head,
-        _build_model(stored, name, head, precision),
-        precision,
-    )
+    model = _build_model(stored, name, head, precision)
+    return Export(config, stored, name, head, model, precision)
 
 
 def _build_model(
@@ -155,17 +148,14 @@ def _save_litert(directory: str, export: Export, quantization: str) -> bytes:
 
 def _check_flags(config: SavedModelConfig, name: str) -> None:
     """Raises `UserError` for flags that have no effect on the head."""
-    of_heads = {
-        flag: [
-            key for key, one in registry.ENTRIES.items() if flag in one.flags
-        ]
-        for entry in registry.ENTRIES.values()
-        for flag in entry.flags
-    }
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        allowed = of_heads.get(field.name, [name])
-        if name not in allowed and value != field.default:
+        allowed = [
+            key
+            for key, entry in registry.ENTRIES.items()
+            if field.name in entry.flags
+        ]
+        if allowed and name not in allowed and value != field.default:
             raise UserError(
                 f"--{field.name} is for --head={' or '.join(allowed)}. "
                 f"Received: {value!r} with the head {name}; drop it."

@@ -291,7 +291,7 @@ def compute(
 
     Args:
       model: The model.
-      inputs: The inputs of the model, [R, ...] each.
+      inputs: Its inputs, [R, ...] each.
       max_rows_at_once: The maximum number of rows per call, <int32>[], or None
         for one call with all rows. It bounds the memory.
       condense: Reduces the outputs of each call to the tensors [R, ...] that
@@ -300,28 +300,30 @@ def compute(
     """
     if max_rows_at_once is None:
         return model(dict(inputs), training=False)
-    like = _like(model, inputs, condense)
+
+    def condensed(rows):
+        return condense(model(rows, training=False))
+
+    specs = {
+        name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+        for name, x in inputs.items()
+    }
+    traced = tf.function(condensed, autograph=False)
+    like = traced.get_concrete_function(specs).structured_outputs
     count = tf.shape(inputs["input_ids"])[0]
     # Zero rows make one part, too, as concatenation needs at least one.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
     arrays = [
         tf.TensorArray(
-            spec.dtype, num_parts, infer_shape=False, element_shape=spec.shape
+            x.dtype, num_parts, infer_shape=False, element_shape=x.shape
         )
-        for spec in like.values()
+        for x in like.values()
     ]
 
     def body(number, *arrays):
         start = number * max_rows_at_once
-        outputs = condense(
-            model(
-                {
-                    x: t[start : start + max_rows_at_once]
-                    for x, t in inputs.items()
-                },
-                training=False,
-            )
-        )
+        end = start + max_rows_at_once
+        outputs = condensed({name: x[start:end] for name, x in inputs.items()})
         written = [
             array.write(number, outputs[name])
             for name, array in zip(like, arrays, strict=True)
@@ -336,25 +338,6 @@ def compute(
         parallel_iterations=1,
     )
     return {
-        name: tf.ensure_shape(array.concat(), spec.shape)
-        for (name, spec), array in zip(like.items(), arrays, strict=True)
-    }
-
-
-def _like(
-    model: keras.Model, inputs: Mapping[str, tf.Tensor], condense: _Condense
-) -> dict[str, tf.TensorSpec]:
-    """Returns the specs of the condensed outputs by tracing the model."""
-
-    def kept(rows):
-        return condense(model(rows, training=False))
-
-    specs = {
-        name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-        for name, tensor in inputs.items()
-    }
-    traced = tf.function(kept, autograph=False).get_concrete_function(specs)
-    return {
-        name: tf.TensorSpec(tensor.shape, tensor.dtype)
-        for name, tensor in traced.structured_outputs.items()
+        name: tf.ensure_shape(array.concat(), x.shape)
+        for (name, x), array in zip(like.items(), arrays, strict=True)
     }
