@@ -69,14 +69,11 @@ class Artifact:
 
     @classmethod
     def from_json(cls, values: Any, source: str) -> "Artifact":
-        """Returns the artifact that a model card describes.
-
-        Args:
-          values: The value under "export" in the card.
-          source: The path of the card, for the error message.
+        """Returns the artifact that a model card has under "export".
 
         Raises:
-          UserError: If the names in `values` are not those of an artifact.
+          UserError: If the names in `values` are not those of an artifact;
+            it names the source, the path of the card.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
@@ -103,11 +100,7 @@ def read(version_directory: str) -> Artifact:
 
 
 def find_version(export_dir: str) -> str:
-    """Returns the version directory that --export_dir refers to.
-
-    Args:
-      export_dir: A version directory, or the directory above several, from
-        which the newest is taken.
+    """Returns a version directory, or the newest one in a directory of them.
 
     Raises:
       UserError: If the path is neither.
@@ -141,15 +134,10 @@ def check_output_dir(output_dir: str) -> None:
 
 
 def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
-    """Returns the number of a new version.
-
-    Args:
-      version: The value of --version; None for the highest existing version
-        plus one.
-      output_dirs: Directories that must not have the version yet.
+    """Returns --version, or the highest existing version plus one.
 
     Raises:
-      UserError: If the version exists.
+      UserError: If one of the directories has the version.
     """
     taken = {
         number for path in output_dirs for number in _versions(path, _SERVED)

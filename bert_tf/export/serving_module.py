@@ -91,14 +91,8 @@ class ServingModule:
                 experimental_custom_gradients=False
             ),
         )
-        graph_file.set_methods(
-            directory,
-            {
-                name: _METHODS[name]
-                for name in self.signatures
-                if name in _METHODS
-            },
-        )
+        methods = {x: _METHODS[x] for x in self.signatures if x in _METHODS}
+        graph_file.set_methods(directory, methods)
 
     def _ids_functions(self):
         def serve(**inputs):
@@ -227,16 +221,11 @@ def examples_spec(name: str) -> tf.TensorSpec:
 def parse_examples(
     serialized: tf.Tensor, specs: Mapping[str, tf.TensorSpec]
 ) -> dict[str, tf.Tensor]:
-    """Returns the features of tf.train.Examples.
+    """Returns the features of tf.train.Examples <string>[B].
 
-    Args:
-      serialized: <string>[B].
-      specs: The names of the features, each with the spec <string>[B] for one
-        string per Example, or <string>[B, None] for any number.
-
-    Returns:
-      A tensor for each of `specs`. Examples with fewer strings than others are
-      padded with "".
+    Each feature has the spec <string>[B] for one string per Example, or
+    <string>[B, None] for any number. Examples with fewer strings than others
+    are padded with "".
     """
     features = {
         name: tf.io.FixedLenFeature([], tf.string)
@@ -249,10 +238,6 @@ def parse_examples(
 
 def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the tokens of texts, without special tokens, for debugging.
-
-    Args:
-      head: The head, whose tokenizer is used.
-      text: <string>[B].
 
     Returns:
       `input_ids` <int32>[B, P], padded with [PAD]; `tokens` <string>[B, P],

@@ -82,10 +82,6 @@ class Report:
     peak_memory: int | None
     accuracy: Accuracy | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        return dataclasses.asdict(self)
-
     def text(self) -> str:
         """Returns the report as lines of text."""
         lines = [f"{self.num_bytes / 1e6:.1f} MB"]
@@ -111,9 +107,6 @@ class Report:
 class Gate:
     """Measures and scores the files that are built from a model.
 
-    Args:
-      build: The build of the files, with any quantization.
-
     Attributes:
       examples: The examples of --eval_file; empty without it.
 
@@ -131,11 +124,7 @@ class Gate:
             self._model = self._rows.evaluate_model(build.model)
 
     def measure(self, contents: Mapping[str, bytes]) -> dict[str, Report]:
-        """Returns a report for each file.
-
-        Args:
-          contents: The files by quantization.
-        """
+        """Returns a report for each file, by quantization."""
         latencies = costs.measure_latencies(
             contents, self._lengths, self._is_text
         )
@@ -193,12 +182,8 @@ def _percent_more(score: float, model_score: float) -> float:
 def require(report: Report, max_drop: float) -> None:
     """Checks that a file is accurate enough to be published.
 
-    Args:
-      report: The report of the file.
-      max_drop: The maximum loss in points compared with the model.
-
     Raises:
-      UserError: If the loss is greater.
+      UserError: If it loses more than `max_drop` points.
     """
     found = report.accuracy
     if found is None or is_good_enough(report, max_drop):
@@ -247,22 +232,19 @@ def write_comparison(
     reports: Sequence[Report],
     refused: Collection[str] = (),
 ) -> str:
-    """Writes <stem>.ladder.json, .txt and .png.
+    """Writes <stem>.ladder.json, .txt and .png; returns the table.
 
     Args:
       output_file: The path of a .tflite file, whose stem is used.
       reports: The report of each file.
       refused: Quantizations whose files lose too much to be published.
-
-    Returns:
-      The table, as text.
     """
     stem, _ = os.path.splitext(output_file)
     text = table(reports, refused)
     files.write_json(
         f"{stem}.ladder.json",
         [
-            report.to_json()
+            dataclasses.asdict(report)
             | {"is_published": report.quantization not in refused}
             for report in reports
         ],
@@ -273,12 +255,7 @@ def write_comparison(
 
 
 def table(reports: Sequence[Report], refused: Collection[str] = ()) -> str:
-    """Returns a table with a header and a line for each file.
-
-    Args:
-      reports: The report of each file.
-      refused: Quantizations whose files lose too much.
-    """
+    """Returns a table with a header and a line for each file."""
     first = reports[0]
     heads = ["quantization", "MB"]
     if first.accuracy is not None:

@@ -89,11 +89,7 @@ class EvalSet:
     def evaluate(
         self, outputs: Mapping[str, Sequence[np.ndarray]]
     ) -> Evaluation:
-        """Scores the outputs of a model.
-
-        Args:
-          outputs: For each name of `Task.select_outputs`, an array per row.
-        """
+        """Scores an array per row for each name of `Task.select_outputs`."""
         predictions = self.task.predict(
             self.examples, self.features, outputs, self.tokenizer
         )
@@ -255,12 +251,8 @@ def read_eval_set(build: Build) -> EvalSet | None:
 def task_of(build: Build, flag: str) -> Task:
     """Returns the task of a model, with the row length of the file.
 
-    Args:
-      build: The build of the file.
-      flag: The flag that needs the task, for the error message.
-
     Raises:
-      UserError: If the head has no task.
+      UserError: If the head has no task, which the flag needs.
     """
     if build.name not in _KINDS:
         raise UserError(

@@ -66,13 +66,10 @@ def quantize(
     samples: Samples,
     per_tensor: bool = False,
 ) -> bytes:
-    """Quantizes the weights and activations of dense layers to int8.
+    """Quantizes the weights and activations of dense layers of a float32 file.
 
-    Args:
-      content: The file in float32.
-      samples: Returns inputs by name, each of any size that the file takes.
-      per_tensor: Whether a dense layer has one scale instead of one per
-        column.
+    Samples may have any size that the file takes. If `per_tensor`, a dense
+    layer has one scale instead of one per column.
     """
     # The converter itself supports only samples of one length, and would also
     # quantize the operators that stay in float32 here.
@@ -95,14 +92,10 @@ def quantize(
 
 @contextlib.contextmanager
 def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
-    """Scales the columns of dense layers within the context.
+    """Scales the columns of dense layers, measured on samples, in the context.
 
-    The outputs of the model stay the same up to rounding.
-
-    Args:
-      model: A model from `bert_tf.modeling.inference.prepare`.
-      samples: Returns inputs of the model by name, on which columns are
-        measured.
+    The model is from `bert_tf.modeling.inference.prepare`. Its outputs stay the
+    same up to rounding.
     """
     projections = [
         layer
@@ -125,11 +118,7 @@ def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
 def _excess(greatest: np.ndarray) -> np.ndarray:
     """Returns the ratio of each column to a usual one, at least 1.
 
-    Args:
-      greatest: <float32>[input width], the greatest magnitude of each column.
-
-    Returns:
-      <float32>[input width].
+    Both are <float32>[input width].
     """
     usual = np.quantile(greatest, _USUAL)
     if not usual:

@@ -177,7 +177,7 @@ def make(build: Build) -> Built:
 
 def publish(built: Built, path: str, measured: accuracy.Report) -> None:
     """Writes a file, and its report next to it, atomically."""
-    report = built.report() | {"measured": measured.to_json()}
+    report = built.report() | {"measured": dataclasses.asdict(measured)}
     with contextlib.ExitStack() as stack:
         # The file is renamed last. The checksum in the report detects a pair
         # that does not match.

@@ -29,14 +29,7 @@ _HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
 
 
 def text(build: Build, path: str, content: bytes, measured: Report) -> str:
-    """Returns the usage instructions that the exporter prints.
-
-    Args:
-      build: The build of the file.
-      path: The path of the file.
-      content: The file.
-      measured: The accuracy and the costs of the file.
-    """
+    """Returns the usage instructions that the exporter prints."""
     operators = ", ".join(
         f"{count} {name}"
         for name, count in conversion.operators(content).items()
@@ -132,13 +125,9 @@ def _row(build: Build) -> tuple[list[int], int]:
 def warning(build: Build, examples: Sequence[Any] = ()) -> str | None:
     """Warns of texts that MediaPipe and the Task Library tokenize differently.
 
-    Args:
-      build: The build of the file.
-      examples: The examples of the dev set, to count the affected ones.
-
     Returns:
-      A paragraph; None if all texts are tokenized alike, or the clients do not
-      support such files.
+      A paragraph, which counts the affected examples of the dev set; None if
+      all texts are tokenized alike, or the clients do not support such files.
     """
     tokenizer = build.head.tokenizer
     if (
