@@ -49,13 +49,7 @@ def write(
 ) -> None:
     """Writes model_card.json and MODEL_CARD.md, after all other files.
 
-    Args:
-      directory: The version directory.
-      artifact: Its description.
-      stored: The model that was exported.
-      labels: The names of the labels.
-      report: The verification report.
-      example: One row for serving_default, JSON values by name.
+    The example is one row for serving_default, JSON values by name.
     """
     paths = _files(directory)
     counts = operators.read(directory)
@@ -151,10 +145,7 @@ def _markdown(
 
 
 def read_sections(readme: str) -> dict[str, dict[str, str]]:
-    """Parses the tables of a model card that this project wrote.
-
-    Args:
-      readme: Markdown; other tables are ignored.
+    """Parses the tables of a Markdown card that this project wrote.
 
     Returns:
       Heading to table rows, each a name and a value.
@@ -217,10 +208,8 @@ def usage_text(
 ) -> str:
     """Returns the usage instructions that the exporter prints.
 
-    Args:
-      output_dir: The directory above the version directory.
-      artifact: The description of the export.
-      example: One row for serving_default, JSON values by name.
+    `output_dir` is above the version directory; the example is one row for
+    serving_default, JSON values by name.
     """
     commands = {
         "To serve it here:": embedded_line(output_dir, artifact),

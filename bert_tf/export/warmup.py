@@ -114,15 +114,7 @@ def bucket_inputs(
     signature: Signature,
     stored: StoredModel,
 ) -> Arrays:
-    """Returns the inputs of serving_default for B rows that fill a bucket.
-
-    Args:
-      bucket: The length of the rows.
-      count: B.
-      artifact: The description of the export.
-      signature: Its serving_default.
-      stored: The model.
-    """
+    """Returns the inputs of serving_default for B rows that fill a bucket."""
     if artifact.ids_only:
         return _ids_of(bucket, count, signature, stored)
     tokenizer = stored.build_tokenizer()

@@ -107,7 +107,7 @@ def add_metadata(
       content: A .tflite file with one signature, whose inputs are
         `input_ids`, `input_mask` and `segment_ids`.
       name: The name of the model.
-      description: What the model does, in a sentence.
+      description: A sentence.
       vocabulary: The vocabulary.
       labels: The names of the columns of `probabilities`, or ().
 
