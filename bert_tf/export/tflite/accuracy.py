@@ -129,21 +129,18 @@ class Gate:
             contents, self._lengths, self._is_text
         )
         reports = {}
-        for quantization, content in contents.items():
-            reports[quantization] = Report(
-                quantization,
+        for name, content in contents.items():
+            memory = costs.measure_peak_memory(
+                content, self._lengths[-1], self._is_text
+            )
+            reports[name] = report = Report(
+                name,
                 len(content),
-                latencies[quantization],
-                costs.measure_peak_memory(
-                    content, self._lengths[-1], self._is_text
-                ),
+                latencies[name],
+                memory,
                 self._score(content),
             )
-            logging.info(
-                "%s: %s.",
-                quantization,
-                reports[quantization].text().replace("\n", ", "),
-            )
+            logging.info("%s: %s.", name, report.text().replace("\n", ", "))
         return reports
 
     def _score(self, content: bytes) -> Accuracy | None:
@@ -318,12 +315,10 @@ def _draw_bars(axes: Axes, title: str, values: Sequence[float]) -> None:
 
 
 def _draw_scores(axes: Axes, reports: Sequence[Report]) -> None:
-    accuracies = [report.accuracy for report in reports]
-    scores = [accuracy.score for accuracy in accuracies]
-    model_score = accuracies[0].model_score
-    rows = range(len(reports))
-    axes.plot(scores, rows, "o", color=_COLORS[1])
-    for row, score in zip(rows, scores, strict=True):
+    scores = [report.accuracy.score for report in reports]
+    first = reports[0].accuracy
+    axes.plot(scores, range(len(scores)), "o", color=_COLORS[1])
+    for row, score in enumerate(scores):
         axes.annotate(
             f"{score:.2f}",
             (score, row),
@@ -332,12 +327,9 @@ def _draw_scores(axes: Axes, reports: Sequence[Report]) -> None:
             ha="center",
             fontsize=8,
         )
-    axes.axvline(model_score, color="gray", linewidth=0.8)
-    axes.set_title(
-        f"{accuracies[0].metric} (model {model_score:.2f})",
-        fontsize=10,
-        loc="left",
-    )
+    axes.axvline(first.model_score, color="gray", linewidth=0.8)
+    title = f"{first.metric} (model {first.model_score:.2f})"
+    axes.set_title(title, fontsize=10, loc="left")
 
 
 def _draw_latencies(axes: Axes, reports: Sequence[Report]) -> None:

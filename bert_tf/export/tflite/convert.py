@@ -88,11 +88,6 @@ def convert(
                 "TensorFlow's converter must accept the model. It reported: "
                 f"{str(error).split('error:')[-1].strip():.300}"
             ) from error
-    _require_operators(content, text_operators)
-    return content
-
-
-def _require_operators(content: bytes, text_operators: bool) -> None:
     allowed = TEXT_OPERATORS if text_operators else frozenset()
     wrong = sorted(custom_operators(content) - allowed)
     if wrong:
@@ -101,6 +96,7 @@ def _require_operators(content: bytes, text_operators: bool) -> None:
             f"{' and those of TF-Text' if text_operators else ''}. "
             f"Received: {', '.join(wrong)}."
         )
+    return content
 
 
 def operators(content: bytes) -> collections.Counter[str]:

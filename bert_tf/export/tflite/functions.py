@@ -161,12 +161,6 @@ def _same_rows(strings: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
-def _pack_as_saved_model(
-    head: ServingHead, strings: Mapping[str, tf.Tensor]
-) -> Rows:
-    return head.pack(strings)
-
-
 def _pack_texts(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
     """Packs texts, truncating long ones."""
     tokens = head.tokenizer.tokenize_with_offsets(strings["text"])
@@ -241,9 +235,10 @@ def _pack_choices(head: ServingHead, strings: Mapping[str, tf.Tensor]) -> Rows:
 
 
 _PACKERS = {
-    "classification": _pack_as_saved_model,
-    "next_sentence": _pack_as_saved_model,
-    "embeddings": _pack_as_saved_model,
+    **dict.fromkeys(
+        ("classification", "next_sentence", "embeddings"),
+        lambda head, strings: head.pack(strings),
+    ),
     "multiple_choice": _pack_choices,
     "tagging": _pack_texts,
     "question_answering": _pack_questions,
