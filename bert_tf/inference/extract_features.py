@@ -9,6 +9,8 @@ Shapes:
   H: hidden size.
 """
 
+import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from absl import logging
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.config import IGNORED
 from bert_tf.errors import UserError
 from bert_tf.flags.predict import ExtractFeaturesConfig
 from bert_tf.io import files
@@ -34,12 +37,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 # extract_features.py:331 of the original; splits at the last " ||| ".
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
-_IGNORED_FLAGS = (
-    "use_tpu",
-    "master",
-    "num_tpu_cores",
-    "use_one_hot_embeddings",
-)
 
 
 class _Line(NamedTuple):
@@ -77,7 +74,8 @@ def run(config: ExtractFeaturesConfig) -> None:
         tf.io.gfile.GFile(temporary, "w") as output,
         progress.bar(num_lines, "extracting features", "line") as bar,
     ):
-        for lines in _batches(config.input_file, config.batch_size):
+        remaining = _read_lines(config.input_file)
+        while lines := list(itertools.islice(remaining, config.batch_size)):
             packed = _pack(lines, tokenizer, config.max_seq_length)
             for line in _compute(model, tokenizer, packed, layers):
                 row = {"linex_index": number, "features": line}
@@ -90,7 +88,11 @@ def run(config: ExtractFeaturesConfig) -> None:
 
 
 def _warn_of_ignored_flags(config: ExtractFeaturesConfig) -> None:
-    flags = [f"--{flag}" for flag in _IGNORED_FLAGS if getattr(config, flag)]
+    flags = [
+        f"--{field.name}"
+        for field in dataclasses.fields(config)
+        if field.metadata["group"] == IGNORED and getattr(config, field.name)
+    ]
     if flags:
         logging.warning("These flags are ignored: %s.", ", ".join(flags))
 
@@ -179,17 +181,6 @@ def _read_lines(path: str) -> Iterator[_Line]:
             offset += len(contents)
             pair = _PAIR.match(text)
             yield _Line(pair[1], pair[2]) if pair else _Line(text, "")
-
-
-def _batches(path: str, batch_size: int) -> Iterator[list[_Line]]:
-    batch = []
-    for line in _read_lines(path):
-        batch.append(line)
-        if len(batch) == batch_size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _pack(

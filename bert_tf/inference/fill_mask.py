@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -154,10 +155,7 @@ class FillMask:
 
 def _pad(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
     """Pads rows to the longest, <int32>[n, length]."""
-    padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
-    for row, values in enumerate(rows):
-        padded[row, : len(values)] = values
-    return padded
+    return keras.utils.pad_sequences(rows, padding="post", value=value)
 
 
 def run(config: FillMaskConfig) -> None:

@@ -201,7 +201,12 @@ def _find_parts(
             missing.append(f"the folder {task.title} in {glue_dir}")
             continue
         parts += [
-            _Part(name, task, split, _find_file(task, folder, split))
+            _Part(
+                name,
+                task,
+                split,
+                glue.find_file(task, folder, split, flag="--glue_dir"),
+            )
             for split, name in task.submissions.items()
         ]
     return parts, missing
@@ -228,10 +233,6 @@ def _fold(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _find_file(task: GlueTask, folder: str, split: str) -> str:
-    return glue.find_file(task, folder, split, flag="--glue_dir")
-
-
 def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
     if not missing:
         return
@@ -250,7 +251,7 @@ def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
 def _predict_majority(part: _Part, num_rows: int) -> str:
     """Predicts the majority label of the training set for every row."""
     folder = os.path.dirname(part.path)
-    path = _find_file(part.task, folder, "train")
+    path = glue.find_file(part.task, folder, "train", flag="--glue_dir")
     training = glue.read_split(part.task, path, "train").examples
     label = glue.majority_label(training)
     logging.info("%s: predicting %s for every row.", part.name, label)
