@@ -234,10 +234,6 @@ class Watch:
         return self
 
     def __exit__(self, *error) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends the thread."""
         self._is_over.set()
         self._thread.join()
 
