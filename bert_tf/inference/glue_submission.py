@@ -4,7 +4,6 @@ import dataclasses
 import io
 import os
 import zipfile
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -265,22 +264,18 @@ def _predict(
     show_progress: bool,
 ) -> str:
     """Predicts every row with the model."""
-    answer = _answer_from(predictor.task)
+    task = predictor.task
+    is_score = task.problem_type == "regression"
     answers = []
     with progress.bar(
         len(examples), part.name, "example", hidden=not show_progress
     ) as bar:
-        for chunk in task_prediction.chunks(predictor.task, examples):
-            predictions = predictor.predict(chunk, bar.update)
-            answers += map(answer, predictions)
+        for chunk in task_prediction.chunks(task, examples):
+            answers += [
+                float(x.values[0]) if is_score else task.label(x)
+                for x in predictor.predict(chunk, bar.update)
+            ]
     return glue.submission_text(part.task, answers)
-
-
-def _answer_from(task: ClassificationTask) -> Callable:
-    """Returns a function from a prediction to its label or score."""
-    if task.problem_type == "regression":
-        return lambda prediction: float(prediction.values[0])
-    return task.label
 
 
 def _zip(texts: Mapping[str, str]) -> bytes:
