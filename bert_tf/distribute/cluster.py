@@ -53,7 +53,6 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers."""
         return len(self.hosts)
 
     def name(self, index: int) -> str:

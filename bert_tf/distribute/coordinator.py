@@ -47,12 +47,10 @@ class Coordinator:
 
     @property
     def index(self) -> int:
-        """The index of this worker."""
         return 0 if self._cluster is None else self._cluster.index
 
     @property
     def num_workers(self) -> int:
-        """The number of workers."""
         return 1 if self._cluster is None else self._cluster.num_workers
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Requests of `PredictionService` as `Call`s, for REST and gRPC.
 
-A `Call` holds the signature and inputs to compute and builds the response.
+A `Call` holds the signature and inputs to compute and builds the response. All
+functions raise `RequestError` for a request that the model cannot answer.
 Rules and error messages are TensorFlow Serving's (predict_util.cc,
 classifier.cc, regressor.cc, multi_inference.cc), also in warmup files.
 """
@@ -54,11 +55,7 @@ class Call:
 
 
 def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
-    """Returns the call for a `Predict` request.
-
-    Raises:
-      RequestError: If the model cannot answer it.
-    """
+    """Returns the call for a `Predict` request."""
     name = request.model_spec.signature_name or DEFAULT_SIGNATURE
     signature = servable.signatures.get(name)
     if signature is None:
@@ -88,11 +85,7 @@ def predict(request: predict_pb2.PredictRequest, servable: Servable) -> Call:
 def classify(
     request: classification_pb2.ClassificationRequest, servable: Servable
 ) -> Call:
-    """Returns the call for a `Classify` request.
-
-    Raises:
-      RequestError: If the model cannot answer it.
-    """
+    """Returns the call for a `Classify` request."""
     return _examples_call(
         request,
         servable,
@@ -104,11 +97,7 @@ def classify(
 def regress(
     request: regression_pb2.RegressionRequest, servable: Servable
 ) -> Call:
-    """Returns the call for a `Regress` request.
-
-    Raises:
-      RequestError: If the model cannot answer it.
-    """
+    """Returns the call for a `Regress` request."""
     return _examples_call(
         request, servable, _regression, regression_pb2.RegressionResponse
     )
@@ -144,9 +133,6 @@ def multi_inference(
     """Returns a call for each task of a `MultiInference` request.
 
     Each responds with an `InferenceResult`.
-
-    Raises:
-      RequestError: If the model cannot answer it.
     """
     examples = _examples(request.input)
     calls = []
