@@ -24,7 +24,7 @@ from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.input import FinetuneInput
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.modeling import bert as bert_model
-from bert_tf.modeling import remat
+from bert_tf.modeling import encoder
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Features
@@ -121,7 +121,7 @@ class Trial(Trainer):
         experiment, config = self._experiment, self._flags
         keras.utils.set_random_seed(self._trial_config.seed)
         if config.remat:
-            remat.keep_recomputation(
+            encoder.keep_recomputation(
                 len(self.devices.strategy.extended.worker_devices)
             )
         model = pretrained_models.build_model(

@@ -52,20 +52,12 @@ _ACTIVATIONS = {
 
 
 def get(name):
-    """Returns the activation called `name`, one of `HIDDEN_ACTS`.
-
-    Raises:
-      UserError: If there is no activation of that name.
-    """
+    """Returns the activation `name`; an unknown one raises `UserError`."""
     return _find(name)[0]
 
 
 def get_derivative(name):
-    """Returns the derivative of the activation called `name`.
-
-    Raises:
-      UserError: If there is no activation of that name.
-    """
+    """Returns the derivative of the activation `name`."""
     return _find(name)[1]
 
 

@@ -64,18 +64,15 @@ class SelfAttention(layers.BertLayer):
     def build(self, hidden_states_shape, attention_bias_shape=None):
         config = self.bert_config
         self.head_size = config.hidden_size // config.num_attention_heads
-        width, stddev = config.hidden_size, config.initializer_range
+        width, shape = config.hidden_size, hidden_states_shape
         if self.for_inference:
             self.query_key_value = self.project(
-                3 * width, stddev, "query_key_value"
+                3 * width, shape, "query_key_value"
             )
-            self.query_key_value.build(hidden_states_shape)
             return
-        self.query = self.project(width, stddev, "query")
-        self.key = self.project(width, stddev, "key")
-        self.value = self.project(width, stddev, "value")
-        for projection in (self.query, self.key, self.value):
-            projection.build(hidden_states_shape)
+        self.query = self.project(width, shape, "query")
+        self.key = self.project(width, shape, "key")
+        self.value = self.project(width, shape, "value")
 
     def call(self, hidden_states, attention_bias, dropout_seeds=None):
         if self.for_inference:

@@ -18,7 +18,6 @@ from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
-from bert_tf.modeling import remat as remats
 
 _FLAGS = (
     "return_all_layers",
@@ -181,7 +180,11 @@ class BertModel(_ConfiguredModel):
         name="bert",
         **kwargs,
     ):
-        remats.check(remat, return_attention_probs)
+        if remat and return_attention_probs:
+            raise UserError(
+                "`remat` keeps no attention probabilities, which "
+                "`return_attention_probs` asks for; drop one of the two."
+            )
         super().__init__(config, fuse, name=name, **kwargs)
         self.return_all_layers = return_all_layers
         self.return_embeddings = return_embeddings
@@ -253,44 +256,23 @@ class BertWithHead(_ConfiguredModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
-      return_all_layers: As for `BertModel`.
-      return_embeddings: As for `BertModel`.
-      return_attention_probs: As for `BertModel`.
-      has_pooler: As for `BertModel`.
-      remat: As for `BertModel`.
-      **kwargs: As for `keras.Model`.
+      **kwargs: As for `BertModel`.
     """
 
-    def __init__(
-        self,
-        config,
-        fuse=False,
-        return_all_layers=False,
-        return_embeddings=False,
-        return_attention_probs=False,
-        has_pooler=True,
-        remat=False,
-        **kwargs,
-    ):
+    def __init__(self, config, fuse=False, **kwargs):
+        flags = {name: kwargs.pop(name) for name in _FLAGS if name in kwargs}
         super().__init__(config, fuse, **kwargs)
         with keras.name_scope(self.name):
             self.bert = BertModel(
                 self.bert_config,
                 fuse,
-                return_all_layers,
-                return_embeddings,
-                return_attention_probs,
-                has_pooler,
-                remat,
                 for_inference=self.for_inference,
                 dtype=self.dtype_policy,
+                **flags,
             )
 
     def encode(self, inputs, training, dropout_seeds):
-        """Returns the outputs of `BertModel`, and the dropout seeds used.
-
-        The seeds are <int32>[B], or None without dropout.
-        """
+        """Returns the outputs of `BertModel`, and the dropout seeds used."""
         dropout_seeds = self.choose_seeds(inputs, training, dropout_seeds)
         outputs = self.bert(
             inputs, training=training, dropout_seeds=dropout_seeds
@@ -298,7 +280,7 @@ class BertWithHead(_ConfiguredModel):
         return outputs, dropout_seeds
 
     def choose_seeds(self, inputs, training, dropout_seeds):
-        """Returns the seeds given, new ones, or None without dropout."""
+        """Returns <int32>[B] given or new, or None without dropout."""
         if not training:
             return None
         if dropout_seeds is None:
@@ -322,11 +304,9 @@ class BertForPretraining(BertWithHead):
         there is no pooler, as nothing else reads it.
       **kwargs: As for `keras.Model`, and the `return_` flags of `BertModel`.
 
-    Call arguments:
-      inputs: As for `BertModel`, and `masked_lm_positions` <int32>[B, P];
-        without it every position is scored.
-      training: Whether to apply dropout.
-      dropout_seeds: As for `BertModel`.
+    Call arguments: As for `BertModel`; the inputs may also have
+      `masked_lm_positions` <int32>[B, P], without which every position is
+      scored.
 
     Returns:
       The outputs of `BertModel`, and `masked_lm_logits` <float32>[B, P, V] and
@@ -409,11 +389,13 @@ def named_variables(model):
         encoders.
     """
     encoders = [x for x in [model, *model.layers] if isinstance(x, BertModel)]
-    prefixes = [(f"{encoder.path}/", "bert/") for encoder in encoders]
-    prefixes.append((f"{model.name}/", ""))
+    prefixes = {f"{encoder.path}/": "bert/" for encoder in encoders}
+    prefixes.setdefault(f"{model.name}/", "")
     named = {}
     for variable in model.weights:
-        name = _replace_prefix(variable.path, prefixes)
+        name = variable.path
+        prefix = next(filter(name.startswith, prefixes), "")
+        name = prefixes.get(prefix, "") + name.removeprefix(prefix)
         if name in named:
             raise UserError(
                 "Each weight of a model needs a canonical name of its own. "
@@ -421,11 +403,3 @@ def named_variables(model):
             )
         named[name] = variable
     return named
-
-
-def _replace_prefix(path, prefixes):
-    """Replaces the first of the prefixes that `path` starts with."""
-    for prefix, replacement in prefixes:
-        if path.startswith(prefix):
-            return replacement + path.removeprefix(prefix)
-    return path

@@ -1,4 +1,12 @@
-"""The stack of encoder layers.
+"""The stack of encoder layers, and rematerialization to save memory.
+
+With `remat`, only the input and the output of a layer are kept, and the
+backward pass computes the layer again: the encoder takes the memory of one
+layer's activations instead of all layers', for a third more work. As dropout is
+a function of its arguments, results are the same, bit for bit if the chains
+between the products are compiled; otherwise TensorFlow may fuse other
+operations and round differently. Source: Chen et al., 2016, "Training deep nets
+with sublinear memory cost".
 
 Shapes:
   B: batch size.
@@ -8,11 +16,11 @@ Shapes:
 """
 
 import keras
+import tensorflow as tf
 
 from bert_tf.modeling import attention
 from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
-from bert_tf.modeling import remat as remats
 
 # An encoder layer drops attention weights and elements of its two outputs.
 _DROPOUTS_PER_LAYER = 3
@@ -22,17 +30,8 @@ _DROPOUTS_PER_LAYER = 3
 class EncoderLayer(layers.BertLayer):
     """Self-attention and feed-forward, each with residual and layer norm.
 
-    Source: modeling.py:826-880 of the original.
-
-    Call arguments:
-      hidden_states: <float>[B, S, H].
-      attention_bias: <float32>[B, 1, 1 or S, S] from
-        `attention.build_attention_bias`.
-      dropout_seeds: <int32>[B], or None for no dropout.
-
-    Returns:
-      The hidden states <float>[B, S, H] and the attention weights
-      <float>[B, N, S, S], both in the compute dtype.
+    Call arguments and results are those of `attention.Attention`. Source:
+    modeling.py:826-880 of the original.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, **kwargs):
@@ -64,17 +63,11 @@ class Encoder(layers.BertLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      dropout_id: As for `BertLayer`.
-      fuse: As for `BertLayer`.
       remat: Whether the backward pass recomputes layers; training then returns
         no attention weights.
       **kwargs: As for `BertLayer`.
 
-    Call arguments:
-      hidden_states: <float>[B, S, H].
-      attention_bias: <float32>[B, 1, 1 or S, S] from
-        `attention.build_attention_bias`.
-      dropout_seeds: <int32>[B], or None for no dropout.
+    Call arguments: As for `EncoderLayer`.
 
     Returns:
       Two lists with one entry per layer: hidden states <float>[B, S, H] and
@@ -122,9 +115,25 @@ class Encoder(layers.BertLayer):
                     inputs, attention_bias, dropout_seeds=dropout_seeds
                 )[0]
 
-            hidden_states = remats.rematerialize(compute, hidden_states)
+            hidden_states = tf.recompute_grad(compute)(hidden_states)
             outputs.append(hidden_states)
         return outputs
 
     def get_config(self):
         return super().get_config() | {"remat": self.remat}
+
+
+def keep_recomputation(num_local_replicas):
+    """Keeps TensorFlow from undoing rematerialization on several devices.
+
+    With several devices in a process, its optimizer drops the control
+    dependencies that delay the recomputation until the backward pass needs it:
+    all layers would be recomputed at once, and kept.
+
+    Args:
+      num_local_replicas: Devices of this process.
+    """
+    if num_local_replicas > 1:
+        tf.config.optimizer.set_experimental_options(
+            {"dependency_optimization": False}
+        )

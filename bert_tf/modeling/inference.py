@@ -45,13 +45,7 @@ def prepare(
 
 
 def copy_weights(model: keras.Model, prepared: keras.Model) -> None:
-    """Copies the weights of a model into its inference-only copy.
-
-    Args:
-      model: The model.
-      prepared: The copy that `prepare` returned, for it or for a model of the
-        same configuration.
-    """
+    """Copies the weights of a model into the copy that `prepare` returned."""
     weights = models.named_variables(model)
     for name, variable in models.named_variables(prepared).items():
         parts = [

@@ -88,12 +88,6 @@ class BasicLayer(keras.layers.Layer):
             autocast=False,
         )
 
-    def project(self, width, initializer_range, name="dense"):
-        """Returns a new `Projection` of this layer's precision."""
-        return Projection(
-            width, initializer_range, dtype=self.dtype_policy, name=name
-        )
-
 
 class BertLayer(Configured, BasicLayer):
     """A layer that takes its sizes and rates from a `BertConfig`.
@@ -115,6 +109,17 @@ class BertLayer(Configured, BasicLayer):
         self.dropout_id = dropout_id
         self.fuse = fuse
         self.for_inference = for_inference
+
+    def project(self, width, input_shape, name="dense"):
+        """Returns a new, built `Projection` of this layer's precision."""
+        projection = Projection(
+            width,
+            self.bert_config.initializer_range,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        projection.build(input_shape)
+        return projection
 
     def activate(self, projection, inputs, activation):
         """Returns activation(inputs . kernel + bias) of a projection."""
@@ -320,11 +325,8 @@ class Intermediate(BertLayer):
     """
 
     def build(self, input_shape):
-        config = self.bert_config
-        self.dense = self.project(
-            config.intermediate_size, config.initializer_range
-        )
-        self.dense.build(input_shape)
+        width = self.bert_config.intermediate_size
+        self.dense = self.project(width, input_shape)
 
     def call(self, inputs):
         return self.activate(self.dense, inputs, self.bert_config.hidden_act)
@@ -348,8 +350,7 @@ class ResidualOutput(BertLayer):
 
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
-        self.dense = self.project(config.hidden_size, config.initializer_range)
-        self.dense.build(inputs_shape)
+        self.dense = self.project(config.hidden_size, inputs_shape)
         # In training this layer only holds the weights: the chain in `call`
         # normalizes.
         self.layer_norm = LayerNorm(

@@ -10,7 +10,7 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.modeling import bert as bert_model
-from bert_tf.modeling import remat
+from bert_tf.modeling import encoder
 from bert_tf.training import losses
 from bert_tf.training import memory
 from bert_tf.training import optimizer as optimizers
@@ -42,7 +42,7 @@ def build_training(
     strategy = devices.strategy
     keras.utils.set_random_seed(config.seed)
     if config.remat:
-        remat.keep_recomputation(len(strategy.extended.worker_devices))
+        encoder.keep_recomputation(len(strategy.extended.worker_devices))
     with strategy.scope():
         model = bert_model.BertForPretraining(
             bert_config,

@@ -14,7 +14,7 @@ from bert_tf import modeling
 from bert_tf.modeling import bert as model
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import layers
-from bert_tf.modeling import task_head
+from bert_tf.modeling import task_models
 from tests.support import layer_registry
 
 # Base classes, which are not registered.
@@ -22,7 +22,7 @@ _BASES = {
     layers.BasicLayer,
     layers.BertLayer,
     model.BertWithHead,
-    task_head.BertWithOutputHead,
+    task_models.BertWithOutputHead,
 }
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 

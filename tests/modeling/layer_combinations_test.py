@@ -1,4 +1,4 @@
-"""Tests for bert_tf.modeling.layer_combinations."""
+"""Tests for combinations of layers in bert_tf.modeling.heads."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
-from bert_tf.modeling import layer_combinations
+from bert_tf.modeling import heads
 from tests.support import tiny_layers
 
 _CONFIG = tiny_layers.replace(num_hidden_layers=5)
@@ -15,7 +15,7 @@ _LAYERS = [tiny_layers.normal(3, 4, 8, seed=n + 1) for n in range(5)]
 
 
 def _build(name):
-    layer = layer_combinations.LayerCombination(_CONFIG, name)
+    layer = heads.LayerCombination(_CONFIG, name)
     layer.build((None, None, 8))
     return layer
 
@@ -64,7 +64,7 @@ class LayerCombinationTest(tf.test.TestCase, parameterized.TestCase):
     def test_wrong_combinations_are_refused(self, name, num_layers, message):
         config = tiny_layers.replace(num_hidden_layers=num_layers)
         with self.assertRaisesRegex(UserError, message):
-            layer_combinations.LayerCombination(config, name)
+            heads.LayerCombination(config, name)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from bert_tf.modeling import bilstm
 from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads
-from bert_tf.modeling import layer_combinations
 from bert_tf.modeling import layers
-from bert_tf.modeling import task_head
 from bert_tf.modeling import task_models
 from tests.support import tiny_layers
 
@@ -25,10 +23,8 @@ MODULES = (
     embeddings,
     encoder,
     heads,
-    layer_combinations,
     layers,
     bert,
-    task_head,
     task_models,
 )
 
@@ -125,7 +121,7 @@ _ENTRIES = (
         ("",),
     ),
     Entry(
-        layer_combinations.LayerCombination,
+        heads.LayerCombination,
         _CONFIG | {"combination": "weighted_sum_all_layers"},
         lambda: {
             "embedding_output": tiny_layers.normal(3, 5, 8),

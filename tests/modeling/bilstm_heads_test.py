@@ -1,4 +1,4 @@
-"""Tests for bert_tf.modeling.task_head and of feature-based taggers."""
+"""Tests of BiLSTMs under the heads of bert_tf.modeling.task_models."""
 
 import itertools
 

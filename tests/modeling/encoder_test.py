@@ -1,4 +1,4 @@
-"""Tests for bert_tf.modeling.remat."""
+"""Tests for rematerialization in bert_tf.modeling.encoder."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.modeling import bert as bert_model
-from bert_tf.modeling import remat
+from bert_tf.modeling import encoder
 
 _CONFIG = BertConfig(
     vocab_size=20,
@@ -117,9 +117,9 @@ class RematTest(tf.test.TestCase):
             tf.config.optimizer.set_experimental_options,
             {"dependency_optimization": True},
         )
-        remat.keep_recomputation(1)
+        encoder.keep_recomputation(1)
         self.assertEqual(tf.config.optimizer.get_experimental_options(), before)
-        remat.keep_recomputation(2)
+        encoder.keep_recomputation(2)
         options = tf.config.optimizer.get_experimental_options()
         self.assertIs(options["dependency_optimization"], False)
 
