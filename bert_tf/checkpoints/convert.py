@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -44,9 +45,6 @@ _HEAD_NAMES = {
 def run(config: ConvertCheckpointConfig) -> None:
     """Converts a model and prints a report.
 
-    Args:
-      config: The flags.
-
     Raises:
       UserError: If the model cannot be read or written, or the format cannot
         hold it; then nothing is written.
@@ -71,11 +69,6 @@ def run(config: ConvertCheckpointConfig) -> None:
 
 def check_paths(source: str, target: str, overwrite: bool) -> str:
     """Checks --input and --output before anything is read.
-
-    Args:
-      source: The value of --input: a directory or the prefix of a checkpoint.
-      target: The value of --output: the directory to write.
-      overwrite: Whether an existing directory may be replaced.
 
     Returns:
       The directory to write, with links followed: a link's target is replaced,
@@ -124,11 +117,7 @@ def _contains(folder: str, path: str) -> bool:
 
 
 def check_complete(stored: StoredModel) -> None:
-    """Checks that a model has a vocabulary of the right size.
-
-    Raises:
-      UserError: If not.
-    """
+    """Raises `UserError` if a vocabulary of the right size is missing."""
     if stored.vocabulary is None or stored.tokenizer_settings is None:
         raise UserError(
             f"{stored.path} has no vocabulary, without which no text can be "
@@ -140,10 +129,6 @@ def check_complete(stored: StoredModel) -> None:
 
 def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
     """Returns the model with lower-casing as --do_lower_case sets it.
-
-    Args:
-      stored: A model with a vocabulary.
-      lower_case: Whether the model reads lower case.
 
     Raises:
       UserError: If the model's own files contradict `lower_case`.
@@ -238,9 +223,6 @@ def writing(output: str, name: str) -> Iterator[str]:
     Args:
       output: The directory to write, from `check_paths`.
       name: The value of --output, for the error.
-
-    Raises:
-      UserError: If the directory cannot be written.
     """
     try:
         with files.atomic_directory(output) as temporary:
@@ -264,7 +246,7 @@ def _card(
     usage = 'python run/fill_mask.py --model_dir=. --text="A [MASK] is here."'
     if kind not in ("pretraining", "masked_lm"):
         usage = 'import bert_tf\nmodel = bert_tf.load_model(".")'
-    return model_card.build(
+    return model_directory.build_card(
         "A converted BERT",
         f"A BERT of kind {kind}, converted from the format {source_format} by "
         "run/convert_checkpoint.py of bert_tf.",
@@ -279,11 +261,9 @@ def _card(
 def _sizes(directory: str) -> dict[str, int]:
     """Returns relative path to size in bytes of each file in a directory."""
     return {
-        os.path.relpath(os.path.join(folder, name), directory): (
-            os.path.getsize(os.path.join(folder, name))
-        )
-        for folder, _, names in os.walk(directory)
-        for name in names
+        str(path.relative_to(directory)): path.stat().st_size
+        for path in pathlib.Path(directory).rglob("*")
+        if path.is_file()
     }
 
 
@@ -297,10 +277,6 @@ def describe_source(stored: StoredModel, source_format: str) -> str:
     """Returns lines about the model that was read.
 
     Weights of different encoder layers share a line.
-
-    Args:
-      stored: The model that the format's `read_model` returned.
-      source_format: The name of the format.
     """
     config, report = stored.config, stored.report
     numbers = sum(map(math.prod, stored.weights.shapes.values()))

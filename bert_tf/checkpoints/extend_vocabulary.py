@@ -9,14 +9,12 @@ other weights stay exactly as they are, and every old token keeps its id.
 import dataclasses
 import os
 import re
-from collections.abc import Callable
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import new_tokens
 from bert_tf.checkpoints import stored_model
@@ -41,14 +39,7 @@ _STATE_NOT_CARRIED = (
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """An extended model, its source, and the new tokens.
-
-    Attributes:
-      model: The extended model.
-      source: The model that was extended.
-      new: The new tokens; none if only positions were added.
-      ids: The id of each new token.
-    """
+    """An extended model, its source, the new tokens and the id of each."""
 
     model: StoredModel
     source: StoredModel
@@ -68,9 +59,6 @@ class Extension:
 
 def run(config: ExtendVocabularyConfig) -> None:
     """Extends a model and prints a report.
-
-    Args:
-      config: The flags.
 
     Raises:
       UserError: If the model or the words cannot be read, no text could match
@@ -167,11 +155,9 @@ def _unused_ids(vocabulary: Vocabulary | None) -> list[int]:
 def _assign_ids(
     new: NewTokens, vocabulary: Vocabulary, use_unused: bool
 ) -> tuple[int, ...]:
-    slots = _unused_ids(vocabulary) if use_unused else []
-    filled = slots[: len(new.tokens)]
-    first = len(vocabulary)
-    grown = range(first, first + len(new.tokens) - len(filled))
-    return (*filled, *grown)
+    count, first = len(new.tokens), len(vocabulary)
+    unused = _unused_ids(vocabulary) if use_unused else []
+    return (*unused, *range(first, first + count))[:count]
 
 
 def _add_to_vocabulary(
@@ -207,44 +193,31 @@ def _extend_weights(
     ids: Sequence[int],
 ) -> Tensors:
     """Returns the weights, with tables of the sizes in `config`."""
-
-    def add_words(old):
-        return _add_means(old, config.vocab_size, new, ids)
-
-    def add_positions(old):
-        return old[np.arange(config.max_position_embeddings) % len(old)]
-
-    changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    shapes = dict(source.weights.shapes)
-    for row in weight_map.rows(source.config):
-        if row.name not in shapes:
-            continue
-        if row.shape[0] == "vocab_size":
-            changes[row.name] = add_words
-        elif row.shape[0] == "max_position_embeddings":
-            changes[row.name] = add_positions
-        else:
-            continue
-        shapes[row.name] = weight_map.shape_of(row, config)
+    grown = {
+        row.name: row
+        for row in weight_map.rows(source.config)
+        if row.name in source.weights
+        and row.shape[0] in ("vocab_size", "max_position_embeddings")
+    }
+    shapes = {
+        name: weight_map.shape_of(row, config) for name, row in grown.items()
+    }
 
     def read(name):
         value = source.weights[name]
-        return changes[name](value) if name in changes else value
+        if name not in grown:
+            return value
+        if grown[name].shape[0] == "vocab_size":
+            return _add_means(value, config.vocab_size, new, ids)
+        return value[np.arange(config.max_position_embeddings) % len(value)]
 
-    return Tensors(shapes, read)
+    return Tensors({**source.weights.shapes, **shapes}, read)
 
 
 def _add_means(
     old: np.ndarray, size: int, new: NewTokens, ids: Sequence[int]
 ) -> np.ndarray:
-    """Sets the row of each new token to the mean of its old tokens' rows.
-
-    Args:
-      old: <float32>[V, ...].
-      size: The new V.
-      new: The new tokens.
-      ids: Their ids.
-    """
+    """Sets the row of each new token to the mean of its old tokens' rows."""
     table = np.empty((size, *old.shape[1:]), old.dtype)
     table[: len(old)] = old
     for i, added in zip(ids, new.tokens, strict=True):
@@ -283,25 +256,18 @@ def _describe(extension: Extension) -> str:
 
 
 def _build_card(config: ExtendVocabularyConfig, extension: Extension) -> str:
-    """Returns the model card of an extended model."""
     old, new = _lengths(extension)
     positions = {"before": old, "now": new} if new > old else {}
-    return model_card.build(
+    notes = extension.source.report.notes
+    return model_directory.build_card(
         "A BERT with more words or positions",
         f"A BERT of kind {extension.source.task['kind']}, whose vocabulary or "
         "position table was extended by run/extend_vocabulary.py of bert_tf. "
         "The embedding of a new word is the mean of the embeddings of its old "
         "tokens; it has not been trained since.",
         {
-            "Source": {
-                "model": config.input,
-                **{
-                    f"note {number}": note
-                    for number, note in enumerate(
-                        extension.source.report.notes, 1
-                    )
-                },
-            },
+            "Source": {"model": config.input}
+            | {f"note {n}": note for n, note in enumerate(notes, 1)},
             "New words": _tabulate_words(extension),
             "Positions": positions,
         },
@@ -339,7 +305,8 @@ def _describe_words(extension: Extension) -> list[str]:
 def _describe_ids(extension: Extension) -> str:
     filled = extension.ids[: extension.num_filled]
     grown = extension.ids[extension.num_filled :]
-    old, new = _sizes(extension)
+    old = extension.source.config.vocab_size
+    new = extension.model.config.vocab_size
     parts = [f"{len(extension.ids)} words"]
     if filled:
         parts.append(
@@ -355,23 +322,19 @@ def _describe_ids(extension: Extension) -> str:
 
 
 def _describe_left_out(new: NewTokens, vocabulary: Vocabulary) -> list[str]:
-    lines = []
-    if new.existing:
-        existing = [
-            f"{token} (line {line}, id {vocabulary.id(token)})"
-            for line, token in new.existing
-        ]
-        lines.append(
-            f"left out, as the vocabulary has them: {len(existing)}: "
-            f"{_shorten(existing)}"
+    existing = [
+        f"{token} (line {line}, id {vocabulary.id(token)})"
+        for line, token in new.existing
+    ]
+    repeated = [f"{token} (line {line})" for line, token in new.repeated]
+    return [
+        f"left out, as {owner}: {len(tokens)}: {_shorten(tokens)}"
+        for owner, tokens in (
+            ("the vocabulary has them", existing),
+            ("earlier lines have them", repeated),
         )
-    if new.repeated:
-        repeated = [f"{token} (line {line})" for line, token in new.repeated]
-        lines.append(
-            f"left out, as earlier lines have them: {len(repeated)}: "
-            f"{_shorten(repeated)}"
-        )
-    return lines
+        if tokens
+    ]
 
 
 def _tabulate_words(extension: Extension) -> dict[str, object]:
@@ -399,13 +362,6 @@ def _split(added: NewToken, vocabulary: Vocabulary) -> str:
 def _shorten(items: Sequence[str]) -> str:
     shown = ", ".join(items[:_SHOWN_ON_SCREEN])
     return shown + (", ..." if len(items) > _SHOWN_ON_SCREEN else "")
-
-
-def _sizes(extension: Extension) -> tuple[int, int]:
-    return (
-        extension.source.config.vocab_size,
-        extension.model.config.vocab_size,
-    )
 
 
 def _lengths(extension: Extension) -> tuple[int, int]:

@@ -96,12 +96,10 @@ def read(
 
 
 def _recognized(path: str) -> list[str]:
-    """Returns the formats that fit the files at `path`."""
     return [name for name in FORMATS if module_of(name).recognizes(path)]
 
 
 def _contents(path: str) -> str:
-    """Describes what is at `path`, as a clause."""
     if not tf.io.gfile.exists(path):
         return "where there is nothing"
     if not tf.io.gfile.isdir(path):

@@ -42,7 +42,10 @@ def read(
     weights_format = formats.detect(path)
     if weights_format == "tf1" and config is not None:
         prefix = tf1_checkpoint.find_prefix(path)
-        if not _has_config(prefix):
+        folder = os.path.dirname(prefix)
+        if not tf.io.gfile.exists(
+            os.path.join(folder, model_directory.CONFIG_FILE)
+        ):
             # The original has a separate flag for the config.
             return _read_bare(prefix, config)
     stored = formats.read(path, weights_format)
@@ -87,14 +90,10 @@ def check_vocabulary(
 def load_weights(
     model: keras.Model, stored: StoredModel
 ) -> model_weights.LoadReport:
-    """Assigns stored weights to a model and logs a report.
+    """Assigns stored weights to a model of `bert_tf.modeling`; logs a report.
 
     A head may be missing on either side as a whole: a new head keeps its
     initial values.
-
-    Args:
-      model: A model of `bert_tf.modeling`.
-      stored: The stored model.
 
     Raises:
       UserError: If the weights do not fit; then no weight is changed.
@@ -104,11 +103,6 @@ def load_weights(
     for note in stored.report.notes:
         logging.info("%s: %s", stored.path, note)
     return report
-
-
-def _has_config(prefix: str) -> bool:
-    folder = os.path.dirname(prefix)
-    return tf.io.gfile.exists(os.path.join(folder, model_directory.CONFIG_FILE))
 
 
 def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
@@ -127,7 +121,6 @@ def _read_bare(prefix: str, config: BertConfig) -> StoredModel:
 
 
 def _check_config(stored: StoredModel, config: BertConfig, flag: str) -> None:
-    """Compares the settings that change weights or outputs."""
     differing = [
         field.name
         for field in dataclasses.fields(BertConfig)

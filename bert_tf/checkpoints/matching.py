@@ -22,6 +22,10 @@ from bert_tf.checkpoints.weight_map import Shape
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
+_ALL_HEADS = frozenset(
+    head for heads in weight_map.HEADS.values() for head in heads
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
@@ -53,11 +57,10 @@ class Report:
 
 def match(
     config: BertConfig,
-    shapes: Mapping[str, Shape],
-    read: Callable[[str], np.ndarray],
+    tensors: Tensors,
     weights_format: str,
     source: str,
-    heads: Iterable[str],
+    heads: Iterable[str] = _ALL_HEADS,
     *,
     allow_missing: re.Pattern | None = None,
     expected_unused: Callable[[str], bool] = lambda name: False,
@@ -69,9 +72,7 @@ def match(
 
     Args:
       config: The shape of the model.
-      shapes: The format's name to the tensor's shape, of all tensors but the
-        optimizer's state.
-      read: Returns the tensor of one of the format's names.
+      tensors: The format's name to value, of all but the optimizer's state.
       weights_format: A column of `weight_map.Row`, or "tf1".
       source: The checkpoint's name in an error, for instance its path.
       heads: The heads that names may belong to in this checkpoint: three kinds
@@ -87,6 +88,7 @@ def match(
     Raises:
       UserError: Listing everything missing, unused or of another shape.
     """
+    shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
     candidates = {
         name: row
@@ -109,7 +111,7 @@ def match(
     new = tuple(row.name for row in missing.values())
     ours = {row.name for row in found.values()}
     in_order = [r for r in candidates.values() if r.name in ours.union(new)]
-    return matched.open(in_order, read), Report(
+    return matched.open(in_order, tensors), Report(
         loaded=tuple(r.name for r in in_order if r.name in ours),
         reshaped=tuple(
             r.name
@@ -158,9 +160,7 @@ class _Match:
                 phrases.append(f"{name} {received} (expected {expected})")
         return phrases
 
-    def open(
-        self, rows: Iterable[Row], read: Callable[[str], np.ndarray]
-    ) -> Tensors:
+    def open(self, rows: Iterable[Row], tensors: Tensors) -> Tensors:
         """Returns the weights of `rows`, in our names and shapes."""
         found = {row.name: (name, row) for name, row in self.found.items()}
         shapes = {
@@ -174,7 +174,7 @@ class _Match:
             if name not in found:
                 return _initial_value(name, shapes[name], self.config)
             theirs, row = found[name]
-            value = np.asarray(read(theirs), np.float32)
+            value = np.asarray(tensors[theirs], np.float32)
             if not np.isfinite(value).all():
                 raise UserError(
                     f"{self.source} holds numbers in {theirs} that are not "
@@ -192,7 +192,6 @@ class _Match:
 def _check(
     matched: _Match, unused: list[str], allow_missing: re.Pattern | None
 ) -> None:
-    """Raises `UserError` for tensors missing, unused or of another shape."""
 
     def is_allowed(*names):
         return allow_missing and any(map(allow_missing.search, names))
@@ -293,3 +292,65 @@ def translate(
 
     left = tuple(row.name for row, name in named if name is None)
     return Tensors(shapes, read), left
+
+
+def match_optimizer_state(
+    tensors: Tensors,
+    weights: Mapping[str, Shape],
+    source: str,
+    allow_missing: re.Pattern | None = None,
+) -> tuple[Tensors, tuple[str, ...]]:
+    """Checks that each slot belongs to a weight and has its shape.
+
+    A weight needs no slots: the original has none for weights without a
+    gradient, such as the pooler in its SQuAD models.
+
+    Args:
+      tensors: All slots, and the step if it is stored.
+      weights: Canonical name to shape of the weights.
+      source: The checkpoint's name in an error, for instance its path.
+      allow_missing: Names of slots that may be missing or unused.
+
+    Returns:
+      The state, <float32> and the step <int64>, and the names of unused slots,
+      which belong to no weight.
+
+    Raises:
+      UserError: Listing everything that does not fit.
+    """
+    slots = weight_map.SLOT_SUFFIXES
+    expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}
+    for weight, shape in weights.items():
+        expected |= {weight + slot: shape for slot in slots}
+    other_slots = {
+        weight + slot: weight + other
+        for weight in weights
+        for slot, other in (slots, slots[::-1])
+    }
+    kept, unused, problems = {}, [], []
+    for name, shape in tensors.shapes.items():
+        if name not in expected:
+            unused.append(name)
+            if not (allow_missing and allow_missing.search(name)):
+                problems.append(f"{name} belongs to no weight")
+        elif tuple(shape) != expected[name]:
+            problems.append(f"{name} has the shape {tuple(shape)}")
+        else:
+            kept[name] = expected[name]
+    for name in kept:
+        other = other_slots.get(name)
+        lacks = other and other not in kept
+        if lacks and not (allow_missing and allow_missing.search(other)):
+            problems.append(f"{other} is missing")
+    if problems:
+        more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise UserError(
+            f"The optimizer's state in {source} does not belong to its "
+            f"weights: {', '.join(problems[:8])}{more}."
+        )
+
+    def read_state(name):
+        is_step = name == weight_map.GLOBAL_STEP
+        return np.asarray(tensors[name], np.int64 if is_step else np.float32)
+
+    return Tensors(kept, read_state), tuple(unused)

@@ -21,8 +21,10 @@ checkpoint.
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import os
+import platform
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -32,13 +34,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import matching
-from bert_tf.checkpoints import model_card
-from bert_tf.checkpoints import safetensors as safetensors_file
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tensors import match_optimizer_state
+from bert_tf.checkpoints.tensors import read_safetensors
+from bert_tf.checkpoints.tensors import write_safetensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -60,6 +61,8 @@ _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
 _FORMAT = "bert_tf model directory"
 _VERSION = 1
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
+# The packages whose versions the model card has.
+_PACKAGES = ("tensorflow", "tensorflow-text", "keras", "numpy")
 
 
 def write(
@@ -86,8 +89,7 @@ def write(
       readme: The model card.
 
     Raises:
-      UserError: If vocabulary, settings, configuration, weights and kind do
-        not fit together.
+      UserError: If the parts of the model do not fit together.
     """
     stored = StoredModel(
         path=path,
@@ -104,21 +106,11 @@ def write(
 def write_model(
     directory: str, stored: StoredModel, readme: str | None = None
 ) -> list[str]:
-    """Writes the files of a model into an empty directory.
+    """Writes the files of a model into an empty directory; see `formats`.
 
-    Args:
-      directory: The directory.
-      stored: The model.
-      readme: The model card; by default a short one that names the source.
-
-    Returns:
-      An empty list, as a model directory holds everything.
-
-    Raises:
-      UserError: If the parts of the model do not fit together; then nothing is
-        written.
+    The default `readme` is a short model card that names the source.
     """
-    _match(stored.config, stored.weights, stored.path)
+    matching.match(stored.config, stored.weights, "bert_tf", stored.path)
     stored_model.check(stored)
     contents = {
         CONFIG_FILE: stored.config.to_json().encode(),
@@ -131,12 +123,10 @@ def write_model(
     for name, data in contents.items():
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
             file.write(data)
-    safetensors_file.write(
-        os.path.join(directory, WEIGHTS_FILE), stored.weights, {}
-    )
+    write_safetensors(os.path.join(directory, WEIGHTS_FILE), stored.weights, {})
     names = [*contents, WEIGHTS_FILE]
     if len(stored.optimizer_state):
-        safetensors_file.write(
+        write_safetensors(
             os.path.join(directory, OPTIMIZER_FILE),
             stored.optimizer_state,
             {},
@@ -158,11 +148,7 @@ def write_model(
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether `path` is a model directory.
-
-    The output directory of a training run counts too, and each checkpoint in
-    it.
-    """
+    """Returns whether `read_model` reads `path`."""
     try:
         return _locate(path) is not None
     except (OSError, tf.errors.OpError):
@@ -179,10 +165,6 @@ def read_model(
         one of its checkpoints, from which weights and optimizer state are then
         read.
       allow_missing: Names of weights that may be missing or unused.
-
-    Raises:
-      UserError: If it is not a model directory, a file is missing or was
-        changed, or its files do not fit together.
     """
     located = _locate(path)
     if located is None:
@@ -196,8 +178,12 @@ def read_model(
     config = files.read_bert_config(os.path.join(directory, CONFIG_FILE))
     task = files.read_json_object(os.path.join(directory, TASK_FILE))
     if checkpoint:
-        weights, state, report = _read_checkpoint(
-            checkpoint, config, allow_missing
+        prefix = tf1_checkpoint.find_prefix(checkpoint)
+        weights, state, report = tf1_checkpoint.read_weights(
+            prefix, config, allow_missing
+        )
+        report = report.with_notes(
+            f"Weights and optimizer state come from the checkpoint {prefix}."
         )
         if weight_map.GLOBAL_STEP in state:
             step = int(state[weight_map.GLOBAL_STEP])
@@ -235,19 +221,16 @@ def _locate(path: str) -> tuple[str, str | None] | None:
         return None
     # The model of a fine-tuning run may be from an earlier step than its last
     # checkpoint.
-    if folder == path and _was_fine_tuned(directory):
-        return directory, None
+    if folder == path:
+        task = files.read_json_object(os.path.join(directory, TASK_FILE))
+        if task.get("kind") != "pretraining":
+            return directory, None
     has_checkpoint = any(
         _CHECKPOINT.fullmatch(name)
         and tf.io.gfile.exists(os.path.join(folder, name))
         for name in names
     )
     return (directory, path) if has_checkpoint else None
-
-
-def _was_fine_tuned(directory: str) -> bool:
-    task = files.read_json_object(os.path.join(directory, TASK_FILE))
-    return task.get("kind") != "pretraining"
 
 
 def _check_files(path: str) -> frozenset[str]:
@@ -290,52 +273,23 @@ def _read_weights(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, Tensors, matching.Report]:
-    """Returns weights, optimizer state and the report on the tensors."""
     path = os.path.join(directory, WEIGHTS_FILE)
-    tensors, _ = safetensors_file.read(path)
-    weights, report = _match(config, tensors, path, allow_missing)
+    tensors, _ = read_safetensors(path)
+    weights, report = matching.match(
+        config, tensors, "bert_tf", path, allow_missing=allow_missing
+    )
     if not has_state:
         return weights, Tensors.from_arrays({}), report
     path = os.path.join(directory, OPTIMIZER_FILE)
-    tensors, _ = safetensors_file.read(path)
-    state, unused = match_optimizer_state(
-        tensors.shapes,
-        tensors.__getitem__,
+    tensors, _ = read_safetensors(path)
+    state, unused = matching.match_optimizer_state(
+        tensors,
         {name: weights.shapes[name] for name in report.loaded},
         path,
         allow_missing,
     )
     report = dataclasses.replace(report, unused=report.unused + unused)
     return weights, state, report
-
-
-def _read_checkpoint(
-    path: str, config: BertConfig, allow_missing: re.Pattern | None
-) -> tuple[Tensors, Tensors, matching.Report]:
-    """Returns weights, optimizer state and the report on the tensors."""
-    prefix = tf1_checkpoint.find_prefix(path)
-    weights, state, report = tf1_checkpoint.read_weights(
-        prefix, config, allow_missing
-    )
-    note = f"Weights and optimizer state come from the checkpoint {prefix}."
-    return weights, state, report.with_notes(note)
-
-
-def _match(
-    config: BertConfig,
-    tensors: Tensors,
-    source: str,
-    allow_missing: re.Pattern | None = None,
-) -> tuple[Tensors, matching.Report]:
-    return matching.match(
-        config,
-        tensors.shapes,
-        tensors.__getitem__,
-        "bert_tf",
-        source,
-        {head for heads in weight_map.HEADS.values() for head in heads},
-        allow_missing=allow_missing,
-    )
 
 
 def _read_vocabulary(
@@ -351,7 +305,7 @@ def _read_vocabulary(
 
 
 def _default_readme(stored: StoredModel) -> str:
-    return model_card.build(
+    return build_card(
         "A BERT",
         f"A BERT of kind {stored.task['kind']}, read from {stored.path}.",
         {"Notes": dict(enumerate(stored.report.notes, 1))},
@@ -363,3 +317,46 @@ def _to_json(values: Mapping[str, Any]) -> bytes:
     return (
         json.dumps(dict(values), indent=2, ensure_ascii=False) + "\n"
     ).encode()
+
+
+def build_card(
+    title: str,
+    summary: str,
+    sections: Mapping[str, Mapping[str, Any]],
+    usage: str,
+) -> str:
+    """Returns a model card in Markdown, with the versions of the packages.
+
+    Args:
+      title: The heading.
+      summary: A paragraph on the model and its purpose.
+      sections: Heading to rows of name and value, for instance "Training data",
+        "Flags", "Metrics"; an empty section contains "None."
+      usage: A command or some lines of Python.
+    """
+    parts = [f"# {title}", summary.strip(), f"```\n{usage.strip()}\n```"]
+    for heading, rows in (sections | {"Versions": versions()}).items():
+        parts += [f"## {heading}", _to_table(rows) if rows else "None."]
+    return "\n\n".join(parts) + "\n"
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of packages that affect results."""
+    result = {"python": platform.python_version()}
+    for package in (*_PACKAGES, "bert_tf"):
+        try:
+            result[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            result[package] = "not installed as a package"
+    return result
+
+
+def _to_table(rows: Mapping[str, Any]) -> str:
+    lines = ["| | |", "|---|---|"]
+    for name, value in rows.items():
+        if isinstance(value, float):
+            value = f"{value:.6g}"
+        # A bar or a line break would end the cell.
+        cell = str(value).replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {name} | {cell} |")
+    return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -56,9 +55,6 @@ def build(
       make: Returns the model with all its variables made.
       name_variables: Returns the variables of a model by name.
       weights: Name to value, for all of these variables at least.
-
-    Returns:
-      The model.
     """
     # Variables made in this scope get their values when it ends.
     with keras.StatelessScope():
@@ -108,70 +104,41 @@ def load_into(
       expected_missing: Further weights that need not be in `tensors`.
       expected_unused: Further tensors that need not be in `model`.
 
-    Returns:
-      The names that were loaded, missing and unused.
-
     Raises:
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
+    tensors = Tensors.from_arrays(tensors)
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
-    lacks = _unexpected_missing(missing, tensors)
-    has = _unexpected_unused(unused, variables)
-    problems = _describe("lacks", set(lacks) - set(expected_missing))
-    problems += _describe("also has", set(has) - set(expected_unused))
-    problems += _describe(
-        "has in another shape", _misshapen(variables, tensors)
-    )
-    if problems:
-        raise UserError(
-            f"{source} does not fit the model: it {'; it '.join(problems)}."
-        )
-    loaded = [name for name in variables if name in tensors]
-    for name in loaded:
-        variables[name].assign(tensors[name])
-    return LoadReport(tuple(loaded), tuple(missing), tuple(unused))
-
-
-def _unexpected_missing(
-    missing: list[str], tensors: Mapping[str, np.ndarray]
-) -> list[str]:
-    """Returns the missing weights of parts that are there otherwise."""
-    present = {weight_map.part_of(name) for name in tensors}
-    present.add(weight_map.ENCODER)
-    return [name for name in missing if weight_map.part_of(name) in present]
-
-
-def _unexpected_unused(
-    unused: list[str], variables: Mapping[str, keras.Variable]
-) -> list[str]:
-    """Returns the unused tensors of parts that the model has.
-
-    Optimizer state is not among them.
-    """
-    built = {weight_map.part_of(name) for name in variables}
-    built.add(weight_map.ENCODER)
-    return [
+    # Parts may be missing as a whole, except for the encoder.
+    stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
+    built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
+    lacks = {n for n in missing if weight_map.part_of(n) in stored}
+    has = {
         name
         for name in unused
         if not weight_map.is_optimizer_state(name)
         and weight_map.head_of(name) in {None, *built}
-    ]
-
-
-def _misshapen(
-    variables: Mapping[str, keras.Variable],
-    tensors: Mapping[str, np.ndarray],
-) -> list[str]:
-    shapes = Tensors.from_arrays(tensors).shapes
-    return [
-        f"{name} {shapes[name]}, expected {tuple(variable.shape)}"
+    }
+    misshapen = {
+        f"{name} {tensors.shapes[name]}, expected {tuple(variable.shape)}"
         for name, variable in variables.items()
-        if name in shapes and shapes[name] != tuple(variable.shape)
-    ]
-
-
-def _describe(verb: str, names: Collection[str]) -> list[str]:
-    """Returns one clause that lists `names`, or none if there are none."""
-    return [f"{verb} {', '.join(sorted(names))}"] if names else []
+        if name in tensors and tensors.shapes[name] != tuple(variable.shape)
+    }
+    problems = {
+        "lacks": lacks - set(expected_missing),
+        "also has": has - set(expected_unused),
+        "has in another shape": misshapen,
+    }
+    if any(problems.values()):
+        listed = "; ".join(
+            f"it {verb} {', '.join(sorted(names))}"
+            for verb, names in problems.items()
+            if names
+        )
+        raise UserError(f"{source} does not fit the model: {listed}.")
+    loaded = [name for name in variables if name in tensors]
+    for name in loaded:
+        variables[name].assign(tensors[name])
+    return LoadReport(tuple(loaded), tuple(missing), tuple(unused))

@@ -96,15 +96,7 @@ def read(path: str, flag: str, tokenizer: BertTokenizer) -> NewTokens:
 
 
 def check_matched(new: NewTokens, tokenizer: BertTokenizer) -> None:
-    """Checks that the extended tokenizer maps each line to its new token.
-
-    Args:
-      new: The new tokens.
-      tokenizer: The tokenizer with the extended vocabulary.
-
-    Raises:
-      UserError: If a line is split into other tokens.
-    """
+    """Raises `UserError` if the extended tokenizer splits a new word."""
     whole = [x for x in new.tokens if not x.token.startswith(CONTINUATION)]
     if not whole:
         return
@@ -156,13 +148,11 @@ def _normalize(
 def _refuse(
     refused: dict[int, list[str]], lines: Sequence[str], path: str
 ) -> None:
-    """Raises an error that names the first line and counts the others."""
     number, words = next(iter(refused.items()))
     line = lines[number - 1]
-    parts = " ".join(repr(word) for word in words)
-    others = (
-        f" (nor {len(refused) - 1} other lines)" if len(refused) > 1 else ""
-    )
+    parts = " ".join(map(repr, words))
+    count = len(refused) - 1
+    others = f" (nor {count} other lines)" if count else ""
     if not words:
         reason = "holds nothing that the tokenizer keeps"
     elif line.startswith(CONTINUATION):

@@ -77,9 +77,6 @@ def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
       task: The contents of task.json.
       names: Canonical names of the model's weights.
       source: The name of the model in an error.
-
-    Raises:
-      UserError: If not.
     """
     prefix = _prefix_of(task["kind"])
     if prefix is None:

@@ -4,16 +4,19 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.matching import Report
+from bert_tf.checkpoints.matching import match_optimizer_state
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tensors import match_optimizer_state
 from bert_tf.config import NORMALIZATIONS
 from bert_tf.config import ORIGINAL
 from bert_tf.config import BertConfig
@@ -149,11 +152,7 @@ class StoredModel:
 
 
 def check(stored: StoredModel) -> None:
-    """Checks that config, vocabulary, task and optimizer state fit the weights.
-
-    Raises:
-      UserError: If one of them does not.
-    """
+    """Raises `UserError` if a part of the model does not fit the weights."""
     _check_vocabulary(stored)
     kind = stored.task.get("kind")
     heads = weight_map.HEADS.get(kind) if isinstance(kind, str) else None
@@ -171,8 +170,7 @@ def check(stored: StoredModel) -> None:
         )
     recurrent_heads.check(stored.task, stored.weights, stored.path)
     match_optimizer_state(
-        stored.optimizer_state.shapes,
-        stored.optimizer_state.__getitem__,
+        stored.optimizer_state,
         stored.weights.shapes,
         stored.path,
     )
@@ -239,9 +237,6 @@ def lost_settings(
       task: The contents of task.json.
       carried: Names in the task that the format keeps, or that other sentences
         mention.
-
-    Returns:
-      A list of one sentence, or an empty list if there are no such settings.
     """
     lost = sorted(
         name
@@ -257,31 +252,34 @@ def lost_settings(
 
 
 def read_vocabulary(
-    path: str, vocab_size: int, source: str
-) -> tuple[Vocabulary, dict[str, Any], str]:
+    directory: str, vocab_size: int, source: str
+) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
     """Reads vocab.txt of a checkpoint that does not store the case.
 
     Args:
-      path: The file.
+      directory: The directory of the file, which may be missing.
       vocab_size: Rows of the model's word embeddings.
       source: The format, as the subject of a sentence.
 
     Returns:
-      The vocabulary, the tokenizer's `settings`, and a note for the user.
+      The vocabulary and the tokenizer's `settings`, or None, and notes for the
+      user.
 
     Raises:
       UserError: If the file is damaged or of another size.
     """
+    path = os.path.join(directory, "vocab.txt")
+    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+        return None, None, []
     vocabulary = Vocabulary.from_file(path)
     vocabulary.check_size(vocab_size)
     lower_case = derive_lower_case(vocabulary)
     verb = "does" if lower_case else "does not"
-    return (
-        vocabulary,
-        tokenizer_settings(vocabulary, lower_case),
+    note = (
         f"{source} does not say whether the model reads lower case; by its "
-        f"vocabulary it {verb}.",
+        f"vocabulary it {verb}."
     )
+    return vocabulary, tokenizer_settings(vocabulary, lower_case), [note]
 
 
 def derive_lower_case(vocabulary: Vocabulary) -> bool:

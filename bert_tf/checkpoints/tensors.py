@@ -1,15 +1,25 @@
-"""Named tensors that are read one at a time, and stored optimizer state."""
+"""Named tensors that are read one at a time, and safetensors files of them.
 
-import re
+A safetensors file consists of the length of its header, the header (JSON with
+the names, types, shapes and offsets of the tensors), and the tensors' bytes.
+"""
+
+import json
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
+import safetensors.numpy
+import tensorflow as tf
 
-from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.weight_map import Shape
 from bert_tf.errors import UserError
+from bert_tf.io import files
+
+_ALIGNMENT = 8
+_CHUNK_BYTES = 1 << 24
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -49,6 +59,18 @@ class Tensors(Mapping[str, np.ndarray]):
         kept = {name: s for name, s in self._shapes.items() if keep(name)}
         return Tensors(kept, self._read)
 
+    def rename(self, names: Mapping[str, str]) -> "Tensors":
+        """Returns the tensors by new names, given new name to old."""
+        shapes = {new: self._shapes[old] for new, old in names.items()}
+        return Tensors(shapes, lambda name: self._read(names[name]))
+
+    def __or__(self, other: "Tensors") -> "Tensors":
+        """Returns both; a name that both have is one of `other`."""
+        return Tensors(
+            {**self.shapes, **other.shapes},
+            lambda name: other[name] if name in other else self[name],
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._shapes:
             raise KeyError(name)
@@ -64,76 +86,106 @@ class Tensors(Mapping[str, np.ndarray]):
         return name in self._shapes
 
 
-def match_optimizer_state(
-    shapes: Mapping[str, Shape],
-    read: Callable[[str], np.ndarray],
-    weights: Mapping[str, Shape],
-    source: str,
-    allow_missing: re.Pattern | None = None,
-) -> tuple[Tensors, tuple[str, ...]]:
-    """Checks that each slot belongs to a weight and has its shape.
-
-    A weight needs no slots: the original has none for weights without a
-    gradient, such as the pooler in its SQuAD models.
+def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
+    """Reads the header of a file; its tensors are read on access.
 
     Args:
-      shapes: Name to shape of all slots, and of the step if it is stored.
-      read: Returns the tensor of a name.
-      weights: Canonical name to shape of the weights.
-      source: The checkpoint's name in an error, for instance its path.
-      allow_missing: Names of slots that may be missing or unused.
+      path: The file; a remote file is read as a whole, at once.
 
     Returns:
-      The state, <float32> and the step <int64>, and the names of unused slots,
-      which belong to no weight.
+      The tensors, in the file's types, and name to type, for instance "F32" or
+      "BF16".
 
     Raises:
-      UserError: Listing everything that does not fit.
+      UserError: If the file is missing, truncated or damaged.
     """
-    kept, unused, problems = {}, [], []
-    for name, shape in shapes.items():
-        expected = _expected_shape(name, weights)
-        if expected is None:
-            unused.append(name)
-            if not (allow_missing and allow_missing.search(name)):
-                problems.append(f"{name} belongs to no weight")
-        elif tuple(shape) != expected:
-            problems.append(f"{name} has the shape {tuple(shape)}")
-        else:
-            kept[name] = expected
-    for name in kept:
-        other = _other_slot(name)
-        lacks = other and other not in kept
-        if lacks and not (allow_missing and allow_missing.search(other)):
-            problems.append(f"{other} is missing")
-    if problems:
-        more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise UserError(
-            f"The optimizer's state in {source} does not belong to its "
-            f"weights: {', '.join(problems[:8])}{more}."
-        )
+    if "://" in path:
+        return _read_whole(path)
+    shapes, types = {}, {}
+    try:
+        with _open(path) as file:
+            for name in file.keys():  # noqa: SIM118  # Not a mapping.
+                part = file.get_slice(name)
+                shapes[name] = tuple(part.get_shape())
+                types[name] = part.get_dtype()
+    except (safetensors.SafetensorError, OSError) as error:
+        raise damaged(path, error) from error
 
-    def read_state(name):
-        is_step = name == weight_map.GLOBAL_STEP
-        return np.asarray(read(name), np.int64 if is_step else np.float32)
+    def read_one(name):
+        try:
+            with _open(path) as file:
+                return file.get_tensor(name)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise damaged(path, error) from error
 
-    return Tensors(kept, read_state), tuple(unused)
+    return Tensors(shapes, read_one), types
 
 
-def _expected_shape(name: str, weights: Mapping[str, Shape]) -> Shape | None:
-    if name == weight_map.GLOBAL_STEP:
-        return ()
-    for suffix in weight_map.SLOT_SUFFIXES:
-        if name.endswith(suffix):
-            return weights.get(name.removesuffix(suffix))
-    return None
+def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
+    try:
+        contents = files.read_bytes(path)
+        parts = safetensors.deserialize(contents)
+        values = safetensors.numpy.load(contents)
+    except (safetensors.SafetensorError, tf.errors.OpError) as error:
+        raise damaged(path, error) from error
+    types = {name: part["dtype"] for name, part in parts}
+    return Tensors.from_arrays(values), types
 
 
-def _other_slot(name: str) -> str | None:
-    """Returns the other slot of the same weight."""
-    first, second = weight_map.SLOT_SUFFIXES
-    if name.endswith(first):
-        return name.removesuffix(first) + second
-    if name.endswith(second):
-        return name.removesuffix(second) + first
-    return None
+def _open(path: str):
+    # A memory-mapped file would count towards the memory of the process.
+    return safetensors.safe_open(path, framework="numpy", backend="pread")
+
+
+def damaged(source: str, error: Exception | str) -> UserError:
+    """Returns the error for a file that cannot be read."""
+    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+    return UserError(
+        f"{source} is damaged or incomplete and cannot be read ({reason}); "
+        "copy it again."
+    )
+
+
+def write_safetensors(
+    path: str,
+    tensors: Tensors,
+    metadata: Mapping[str, str],
+    integers: Collection[str] = (),
+) -> None:
+    """Writes <float32> tensors, with one tensor in memory at a time.
+
+    The file is, byte for byte, the one that `safetensors.numpy` writes, which
+    needs all tensors in memory.
+
+    Args:
+      path: The file to write.
+      tensors: Name to value.
+      metadata: The metadata in the header.
+      integers: Names of <int64> tensors.
+    """
+    header = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    # The widest type comes first, so that every tensor is aligned.
+    names = sorted(tensors, key=lambda name: (name not in integers, name))
+    for name in names:
+        shape = tensors.shapes[name]
+        size = 8 if name in integers else 4
+        end = offset + int(np.prod(shape, dtype=np.int64)) * size
+        header[name] = {
+            "dtype": "I64" if name in integers else "F32",
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    text = text.encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            dtype = "<i8" if name in integers else "<f4"
+            value = np.ascontiguousarray(tensors[name], dtype)
+            contents = memoryview(value.reshape(-1)).cast("B")
+            for start in range(0, len(contents), _CHUNK_BYTES):
+                file.write(bytes(contents[start : start + _CHUNK_BYTES]))

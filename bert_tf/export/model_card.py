@@ -13,7 +13,6 @@ from urllib import parse
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import artifact as artifacts
@@ -94,7 +93,7 @@ def write(
             name: tf.io.gfile.stat(path).length for name, path in paths.items()
         },
         "sha256": {name: files.sha256(path) for name, path in paths.items()},
-        "versions": model_card.versions(),
+        "versions": model_directory.versions(),
     }
     files.write_text(
         os.path.join(directory, MARKDOWN_FILE),
@@ -108,7 +107,7 @@ def _markdown(
 ) -> str:
     shape = f"{artifact.head}, {artifact.precision}"
     reads = "ids" if artifact.ids_only else "strings"
-    return model_card.build(
+    return model_directory.build_card(
         f"{artifact.model_name}, version {artifact.version}",
         f"A BERT ({shape}) as a SavedModel that reads {reads}, exported from "
         f"{card['model']['path']} with export/savedmodel.py of bert_tf. "

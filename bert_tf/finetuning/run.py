@@ -19,7 +19,6 @@ from absl import logging
 
 from bert_tf import keras_backend
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute.devices import Devices
@@ -301,7 +300,7 @@ def _write_model(
     flags = dataclasses.asdict(experiment.config) | dataclasses.asdict(
         trial_config
     )
-    card = model_card.build(
+    card = model_directory.build_card(
         f"A BERT for {task.name}",
         f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
         {

@@ -10,7 +10,7 @@ from absl import logging
 
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import model_card
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -255,7 +255,7 @@ class _PretrainingTrainer(Trainer):
             data["manifest"] = manifest.source
             data["documents"] = manifest.num_documents
         flags = dataclasses.asdict(self._flags)
-        return model_card.build(
+        return model_directory.build_card(
             "A pretrained BERT",
             "A BERT with its pretraining heads, trained for "
             f"{self.step} steps with run/pretrain.py of bert_tf.",

@@ -223,7 +223,7 @@ class VocabularyExtensionTest(tf.test.TestCase, parameterized.TestCase):
         before = model_directory.read_model(self.output).vocabulary.tokens
         self._write("words.txt", "mats\n")
         with mock.patch.object(
-            model_directory.safetensors_file, "write", side_effect=error
+            model_directory, "write_safetensors", side_effect=error
         ):
             self._assert_refused(
                 "could not be written to .*No space left.*nothing was written",

@@ -32,8 +32,7 @@ def _theirs(weights_format="huggingface", parts=_PARTS, num_labels=3):
 def _match(theirs, weights_format="huggingface", heads=("output",), **options):
     return matching.match(
         tiny_layers.CONFIG,
-        {name: x.shape for name, x in theirs.items()},
-        theirs.__getitem__,
+        Tensors.from_arrays(theirs),
         weights_format,
         "there",
         heads,
@@ -213,8 +212,7 @@ class TranslateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(left, ())
         back, report = matching.match(
             tiny_layers.CONFIG,
-            theirs.shapes,
-            theirs.__getitem__,
+            theirs,
             weights_format,
             "there",
             heads,

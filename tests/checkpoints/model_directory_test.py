@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.model_directory and model_card."""
+"""Tests for bert_tf.checkpoints.model_directory."""
 
 import hashlib
 import json
@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.checkpoints import formats
-from bert_tf.checkpoints import model_card
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -431,7 +430,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
                 model_directory.read_model(self.path)
 
     def test_model_card_names_data_metrics_and_versions(self):
-        card = model_card.build(
+        card = model_directory.build_card(
             "Tiny",
             "A test.",
             {"Metrics": {"loss": 1.23456789}, "Flags": {"a": "x|y"}, "D": {}},

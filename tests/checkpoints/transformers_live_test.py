@@ -44,10 +44,7 @@ for path in json.load(open(sys.argv[2])):
 print(json.dumps(answers))
 """
 
-_CLASSES = tuple(
-    architecture.name
-    for architecture in huggingface_config.ARCHITECTURES.values()
-)
+_CLASSES = tuple(huggingface_config.ARCHITECTURES.values())
 _INPUTS = {
     "input_input_ids": "input_ids",
     "input_attention_mask": "input_mask",

@@ -17,30 +17,18 @@ from bert_tf.errors import UserError
 CONFIG_FILE = "config.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """A model class of Hugging Face.
-
-    Attributes:
-      name: Name of the class.
-      has_pooler: Whether it has a pooler.
-    """
-
-    name: str
-    has_pooler: bool
-
-
 # Kind of model to the class that has its heads.
 ARCHITECTURES = {
-    "encoder": Architecture("BertModel", True),
-    "pretraining": Architecture("BertForPreTraining", True),
-    "masked_lm": Architecture("BertForMaskedLM", False),
-    "next_sentence": Architecture("BertForNextSentencePrediction", True),
-    "classification": Architecture("BertForSequenceClassification", True),
-    "tagging": Architecture("BertForTokenClassification", False),
-    "question_answering": Architecture("BertForQuestionAnswering", False),
-    "multiple_choice": Architecture("BertForMultipleChoice", True),
+    "encoder": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked_lm": "BertForMaskedLM",
+    "next_sentence": "BertForNextSentencePrediction",
+    "classification": "BertForSequenceClassification",
+    "tagging": "BertForTokenClassification",
+    "question_answering": "BertForQuestionAnswering",
+    "multiple_choice": "BertForMultipleChoice",
 }
+WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
 # The kinds whose head has labels.
 LABELLED = ("classification", "tagging")
 
@@ -123,18 +111,8 @@ _SILENT = frozenset(
 )
 
 
-def check_is_bert(values: Any, source: str) -> None:
-    """Raises `UserError` if a config.json is another architecture's.
-
-    Args:
-      values: The contents of the file.
-      source: The file's path.
-    """
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{source} must hold one JSON object. Received: "
-            f"{type(values).__name__}."
-        )
+def check_is_bert(values: Mapping[str, Any], source: str) -> None:
+    """Raises `UserError` if a config.json is another architecture's."""
     model_type = values.get("model_type", "bert")
     if model_type != "bert":
         raise UserError(
@@ -146,11 +124,7 @@ def check_is_bert(values: Any, source: str) -> None:
 def to_bert_config(
     values: Mapping[str, Any], source: str
 ) -> tuple[BertConfig, list[str]]:
-    """Translates the contents of a config.json.
-
-    Args:
-      values: The contents, checked with `check_is_bert`.
-      source: The file's path.
+    """Translates the contents of a config.json, checked with `check_is_bert`.
 
     Returns:
       Our config, and notes for the user.
@@ -215,7 +189,7 @@ def kind_of(values: Mapping[str, Any], source: str) -> str | None:
     names = values.get("architectures")
     if not names:
         return None
-    kinds = {a.name: kind for kind, a in ARCHITECTURES.items()}
+    kinds = {name: kind for kind, name in ARCHITECTURES.items()}
     is_list = isinstance(names, list)
     if not is_list or str(names[0]) not in kinds or names[1:]:
         raise UserError(
@@ -288,16 +262,13 @@ def from_bert_config(
     num_labels: int,
     pad_id: int,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the contents of a config.json.
+    """Returns the contents of a config.json, and notes for the user.
 
     Args:
       config: Our config.
       task: Our task.
       num_labels: The rows of the classifier; 0 if there is none.
       pad_id: The id of [PAD].
-
-    Returns:
-      The contents, and notes for the user.
 
     Raises:
       UserError: If Hugging Face's BERT cannot compute this.
@@ -315,7 +286,7 @@ def from_bert_config(
     )
     values |= {
         "add_cross_attention": False,
-        "architectures": [ARCHITECTURES[task["kind"]].name],
+        "architectures": [ARCHITECTURES[task["kind"]]],
         "classifier_dropout": None,
         "dtype": "float32",
         "is_decoder": False,
@@ -355,12 +326,7 @@ def _labels(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
 
 
 def required_parts(kind: str | None, present: Collection[str]) -> set[str]:
-    """Returns the heads that a checkpoint must have.
-
-    Args:
-      kind: The kind that `kind_of` returned.
-      present: The heads in the checkpoint.
-    """
+    """Returns the heads that a kind, and the heads `present`, need."""
     heads = set(weight_map.HEADS[kind] if kind else ())
     pooled = {
         weight_map.NEXT_SENTENCE,

@@ -13,7 +13,6 @@ import os
 import re
 
 from bert_tf.checkpoints import matching
-from bert_tf.checkpoints import safetensors as safetensors_file
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.huggingface import config as huggingface_config
 from bert_tf.checkpoints.huggingface import tokenizer as huggingface_tokenizer
@@ -21,6 +20,7 @@ from bert_tf.checkpoints.huggingface import weights as huggingface_weights
 from bert_tf.checkpoints.huggingface.config import CONFIG_FILE
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import write_safetensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -65,23 +65,14 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a directory; its weights are read on access.
-
-    Args:
-      path: The directory.
-      allow_missing: Names of weights that may be missing or unused.
-
-    Raises:
-      UserError: If files are missing or damaged, do not fit together, or belong
-        to another architecture.
-    """
+    """Reads a directory; see `formats`."""
     config_file = os.path.join(path, CONFIG_FILE)
     if not os.path.isfile(config_file):
         raise UserError(
             f"{path} holds weights of Hugging Face's format but no "
             f"{CONFIG_FILE}; copy the whole directory."
         )
-    values = files.read_json(config_file)
+    values = files.read_json_object(config_file)
     huggingface_config.check_is_bert(values, config_file)
     config, notes = huggingface_config.to_bert_config(values, config_file)
     named_kind = huggingface_config.kind_of(values, config_file)
@@ -89,8 +80,7 @@ def read_model(
     heads = _heads(named_kind, checkpoint, config, config_file)
     weights, report = matching.match(
         config,
-        checkpoint.tensors.shapes,
-        checkpoint.tensors.__getitem__,
+        checkpoint.tensors,
         "huggingface",
         checkpoint.path,
         heads,
@@ -128,7 +118,7 @@ def _heads(
 ) -> set[str]:
     """Returns the heads that the class has or the checkpoint holds."""
     if kind is None and _CLASSIFIER in checkpoint.tensors:
-        name = huggingface_config.ARCHITECTURES["classification"].name
+        name = huggingface_config.ARCHITECTURES["classification"]
         raise UserError(
             f"{config_file} lacks `architectures`, without which the task of "
             f"{_CLASSIFIER} is unknown; add it, for instance "
@@ -165,7 +155,7 @@ def _kind(
     if lacking:
         owner = "the model's other heads need"
         if named:
-            owner = f"{huggingface_config.ARCHITECTURES[named].name} has"
+            owner = f"{huggingface_config.ARCHITECTURES[named]} has"
         raise UserError(
             f"{source} lacks {', '.join(lacking)}, which {owner}; correct "
             f"`architectures` in {CONFIG_FILE}, or allow it with "
@@ -190,18 +180,7 @@ def _num_labels(weights: Tensors, kind: str) -> int:
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
-    """Writes a model as transformers would save it.
-
-    Args:
-      directory: An existing, empty directory.
-      stored: The model.
-
-    Returns:
-      Sentences on what was translated and what is not carried.
-
-    Raises:
-      UserError: If the format cannot hold the model; then nothing is written.
-    """
+    """Writes a model as transformers would save it; see `formats`."""
     kind = stored.task["kind"]
     weights, sentences = _select(stored)
     vocabulary = stored.vocabulary
@@ -214,7 +193,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     sentences += config_sentences
     tensors, _ = matching.translate(weights, stored.config, "huggingface")
     if kind == "encoder":
-        tensors = _without_prefix(tensors)
+        tensors = tensors.rename({n.removeprefix(_PREFIX): n for n in tensors})
     if stored.optimizer_state:
         sentences.append(
             "Hugging Face's format has no place for the optimizer's state; "
@@ -234,7 +213,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
         )
     files.write_json(os.path.join(directory, CONFIG_FILE), values)
     weights_file = os.path.join(directory, huggingface_weights.SAFETENSORS_FILE)
-    safetensors_file.write(weights_file, tensors, _METADATA)
+    write_safetensors(weights_file, tensors, _METADATA)
     return sentences
 
 
@@ -243,7 +222,7 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     kind = stored.task["kind"]
     architecture = huggingface_config.ARCHITECTURES[kind]
     needed = {weight_map.ENCODER, *weight_map.HEADS[kind]}
-    if architecture.has_pooler:
+    if kind not in huggingface_config.WITHOUT_POOLER:
         needed.add(weight_map.POOLER)
     present = {weight_map.part_of(name) for name in stored.weights}
     lacking = needed - present
@@ -256,21 +235,15 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     elif lacking:
         raise UserError(
             f"{stored.path} lacks {', '.join(sorted(lacking))}, which "
-            f"Hugging Face's {architecture.name} has."
+            f"Hugging Face's {architecture} has."
         )
     unused = sorted(present - needed)
     if unused:
         sentences.append(
-            f"Hugging Face's {architecture.name} has no place for "
+            f"Hugging Face's {architecture} has no place for "
             f"{', '.join(unused)}; not carried."
         )
     return (
         stored.weights.select(lambda name: weight_map.part_of(name) in needed),
         sentences,
     )
-
-
-def _without_prefix(tensors: Tensors) -> Tensors:
-    """Renames the encoder's weights as in the class without a head."""
-    shapes = {n.removeprefix(_PREFIX): s for n, s in tensors.shapes.items()}
-    return Tensors(shapes, lambda name: tensors[_PREFIX + name])

@@ -1,21 +1,29 @@
-"""Reads and writes the settings of Hugging Face's BERT tokenizer."""
+"""Reads and writes the files of Hugging Face's BERT tokenizer.
 
+vocab.txt                one wordpiece a line
+tokenizer.json           vocabulary and all rules; version 5 saves only this
+tokenizer_config.json    class, lower case, accents
+special_tokens_map.json  the names of the special tokens
+added_tokens.json        tokens beyond the vocabulary, in older versions
+"""
+
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import stored_model
-from bert_tf.checkpoints.huggingface import vocabulary as huggingface_vocabulary
-from bert_tf.checkpoints.huggingface.vocabulary import SPECIAL_TOKENS_FILE
-from bert_tf.checkpoints.huggingface.vocabulary import TOKENIZER_CONFIG_FILE
-from bert_tf.checkpoints.huggingface.vocabulary import TOKENIZER_FILE
-from bert_tf.checkpoints.huggingface.vocabulary import VOCAB_FILE
-from bert_tf.checkpoints.huggingface.vocabulary import TokenizerFiles
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.text import tokenizer as bert_tokenizer
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
+
+VOCAB_FILE = "vocab.txt"
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
 
 _SPECIAL_TOKENS = {
     "pad_token": vocabulary_lib.PAD,
@@ -27,6 +35,24 @@ _SPECIAL_TOKENS = {
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
 # These take all rules from tokenizer.json.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+
+@dataclasses.dataclass(frozen=True)
+class _TokenizerFiles:
+    """The parsed JSON files of a directory; missing files are empty."""
+
+    directory: str
+    config: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    special_tokens: Mapping[str, Any]
+    added_tokens: Mapping[str, Any]
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    @property
+    def normalizer(self) -> Mapping[str, Any]:
+        return self.tokenizer.get("normalizer") or {}
 
 
 def read(
@@ -46,13 +72,11 @@ def read(
       UserError: If there is no tokenizer, it is not BERT's, or files and model
         do not fit together.
     """
-    parsed = huggingface_vocabulary.read_files(directory)
+    parsed = _read_files(directory)
     is_generic = _check_class(parsed)
     _check_rules(parsed)
     _check_special_tokens(parsed)
-    vocabulary, notes = huggingface_vocabulary.read_vocabulary(
-        parsed, vocab_size
-    )
+    vocabulary, notes = _read_vocabulary(parsed, vocab_size)
     lower_case, strip_accents = _settings(parsed, is_generic, notes)
     is_derived = lower_case is None
     if lower_case is None:
@@ -69,7 +93,7 @@ def read(
 
 
 def _settings(
-    parsed: TokenizerFiles,
+    parsed: _TokenizerFiles,
     is_generic: bool,
     notes: list[str],
 ) -> tuple[bool | None, bool | None]:
@@ -102,7 +126,7 @@ def _flag(values: Mapping[str, Any], key: str) -> bool | None:
     return value
 
 
-def _check_class(parsed: TokenizerFiles) -> bool:
+def _check_class(parsed: _TokenizerFiles) -> bool:
     """Returns whether the class is generic; refuses other models' classes."""
     name = parsed.config.get("tokenizer_class") or _BERT_CLASSES[0]
     is_generic = name in _GENERIC_CLASSES and bool(parsed.tokenizer)
@@ -114,7 +138,7 @@ def _check_class(parsed: TokenizerFiles) -> bool:
     return is_generic
 
 
-def _check_rules(parsed: TokenizerFiles) -> None:
+def _check_rules(parsed: _TokenizerFiles) -> None:
     """Refuses rules that `BertTokenizer` does not support."""
     expected = [
         (parsed.config, TOKENIZER_CONFIG_FILE, "tokenize_chinese_chars", True),
@@ -154,7 +178,7 @@ def _check_rules(parsed: TokenizerFiles) -> None:
             )
 
 
-def _check_special_tokens(parsed: TokenizerFiles) -> None:
+def _check_special_tokens(parsed: _TokenizerFiles) -> None:
     for values, file in (
         (parsed.config, TOKENIZER_CONFIG_FILE),
         (parsed.special_tokens, SPECIAL_TOKENS_FILE),
@@ -168,6 +192,139 @@ def _check_special_tokens(parsed: TokenizerFiles) -> None:
                     f"{parsed.path(file)}: {key} must be {expected!r}, as in "
                     f"every BERT. Received: {token!r}."
                 )
+
+
+def _read_files(directory: str) -> _TokenizerFiles:
+    """Parses the JSON files of a directory."""
+
+    def parse(name):
+        path = os.path.join(directory, name)
+        if not os.path.exists(path):
+            return {}
+        values = files.read_json(path)
+        if not isinstance(values, dict):
+            raise UserError(f"{path} must hold one JSON object.")
+        return values
+
+    return _TokenizerFiles(
+        directory,
+        parse(TOKENIZER_CONFIG_FILE),
+        parse(TOKENIZER_FILE),
+        parse(SPECIAL_TOKENS_FILE),
+        parse(ADDED_TOKENS_FILE),
+    )
+
+
+def _read_vocabulary(
+    parsed: _TokenizerFiles, vocab_size: int
+) -> tuple[Vocabulary, list[str]]:
+    """Returns the vocabulary and notes for the user."""
+    stored = {}
+    path = parsed.path(VOCAB_FILE)
+    if os.path.exists(path):
+        stored[path] = list(Vocabulary.from_file(path).tokens)
+    if parsed.tokenizer:
+        path = parsed.path(TOKENIZER_FILE)
+        stored[path] = _in_order(parsed.tokenizer["model"].get("vocab"), path)
+    if not stored:
+        raise UserError(
+            f"{parsed.directory} has no vocabulary of BERT: expected "
+            f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
+        )
+    added = _added_tokens(parsed)
+    complete = [_append(list(x), added, path) for path, x in stored.items()]
+    _check_equal(complete, parsed.directory)
+    source, tokens = next(iter(stored.items()))
+    notes = []
+    if len(complete[0]) > len(tokens):
+        notes.append(
+            f"Added tokens follow the vocabulary of {source}: "
+            f"{', '.join(complete[0][len(tokens) :][:8])}; here they are "
+            "ordinary wordpieces, matched after the text is normalized."
+        )
+    vocabulary = Vocabulary(complete[0], source=source)
+    _check_size(vocabulary, vocab_size)
+    return vocabulary, notes
+
+
+def _in_order(ids_of: Any, path: str) -> list[str]:
+    """Returns the keys of tokenizer.json's vocabulary in the order of ids."""
+    by_id = {}
+    if isinstance(ids_of, dict):
+        by_id = {str(index): token for token, index in ids_of.items()}
+    ids = [str(index) for index in range(len(by_id))]
+    if not by_id or set(by_id) != set(ids) or len(by_id) < len(ids_of):
+        raise UserError(
+            f"{path} must hold a vocabulary whose ids are the numbers from 0 "
+            "on, each once."
+        )
+    return [by_id[index] for index in ids]
+
+
+def _added_tokens(parsed: _TokenizerFiles) -> dict[int, str]:
+    """Returns id to token of the added tokens in the three files."""
+    decoder = parsed.config.get("added_tokens_decoder") or {}
+    try:
+        pairs = [(int(i), token) for token, i in parsed.added_tokens.items()]
+        pairs += [(int(i), x["content"]) for i, x in decoder.items()]
+        pairs += [
+            (int(x["id"]), x["content"])
+            for x in parsed.tokenizer.get("added_tokens") or []
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"The added tokens in {parsed.directory} must each have an id and "
+            f"a content ({type(error).__name__}: {error})."
+        ) from error
+    added = {}
+    for index, token in sorted(pairs):
+        if added.setdefault(index, token) != token:
+            raise UserError(
+                f"Two added tokens in {parsed.directory} have the id {index}: "
+                f"{added[index]!r} and {token!r}."
+            )
+    return added
+
+
+def _append(
+    tokens: list[str], added: Mapping[int, str], path: str
+) -> list[str]:
+    for index, token in added.items():
+        if index == len(tokens):
+            tokens.append(token)
+        elif index > len(tokens) or tokens[index] != token:
+            there = f"{tokens[index]!r}" if index < len(tokens) else "nothing"
+            raise UserError(
+                f"{path} has {there} at id {index}, where the added token "
+                f"{token!r} belongs; added tokens must be in the vocabulary or "
+                "follow it without a gap."
+            )
+    return tokens
+
+
+def _check_equal(vocabularies: list[list[str]], directory: str) -> None:
+    first, last = vocabularies[0], vocabularies[-1]
+    if first != last:
+        pairs = zip(first, last, strict=False)
+        shorter = min(len(first), len(last))
+        index = next((n for n, (a, b) in enumerate(pairs) if a != b), shorter)
+        raise UserError(
+            f"{VOCAB_FILE} and {TOKENIZER_FILE} in {directory} hold different "
+            f"vocabularies, first at id {index}; remove the one that does not "
+            "belong to the model."
+        )
+
+
+def _check_size(vocabulary: Vocabulary, vocab_size: int) -> None:
+    excess = vocab_size - len(vocabulary)
+    if excess > 0:
+        raise UserError(
+            f"{vocabulary.source} has {len(vocabulary)} wordpieces, but the "
+            f"model has {vocab_size} rows; if its table is padded, add "
+            f"{excess} lines such as [padding0] to {VOCAB_FILE} (and remove "
+            f"{TOKENIZER_FILE})."
+        )
+    vocabulary.check_size(vocab_size)
 
 
 def write(

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_tf.checkpoints import safetensors as safetensors_file
 from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import read_safetensors
 from bert_tf.errors import UserError
 from bert_tf.io import files
 
@@ -82,7 +82,7 @@ def read(directory: str) -> Checkpoint:
         )
     path = os.path.join(directory, name)
     is_torch = name.startswith(TORCH_FILE)
-    read_file = _read_torch if is_torch else safetensors_file.read
+    read_file = _read_torch if is_torch else read_safetensors
     if name.endswith(INDEX_SUFFIX):
         tensors, types = _read_shards(path, read_file)
     else:
@@ -115,8 +115,7 @@ def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
     for copy, weight in _COPIES.items():
         if copy in theirs and weight not in theirs:
             theirs[weight] = theirs.pop(copy)
-    shapes = {ours: tensors.shapes[name] for ours, name in theirs.items()}
-    return Tensors(shapes, lambda ours: tensors[theirs[ours]]), theirs
+    return tensors.rename(theirs), theirs
 
 
 def _normalize(name: str) -> str:

@@ -87,34 +87,27 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
     Raises:
       UserError: If KerasHub has no such model.
     """
-    _check_config(stored, allow_activation_change)
-    _check_pooler(stored)
-    return _build_backbone(stored.config, _translate(stored))
+    _check_model(stored, allow_activation_change)
+    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
+    return _build_backbone(stored.config, weights)
 
 
 def write_model(
     directory: str, stored: StoredModel, allow_activation_change: bool = False
 ) -> list[str]:
-    """Writes a preset for `from_preset`.
+    """Writes a preset for `from_preset`; see `formats`.
 
     Args:
       directory: An empty directory.
       stored: The model.
       allow_activation_change: Whether a model with the exact GELU may be
         written, with the tanh form.
-
-    Returns:
-      Sentences on what was translated and what is not carried.
-
-    Raises:
-      UserError: If KerasHub has no such model; then nothing is written.
     """
-    _check_config(stored, allow_activation_change)
-    _check_pooler(stored)
+    _check_model(stored, allow_activation_change)
     sentences = _describe(stored)
     if stored.vocabulary is not None:
         sentences += _check_vocabulary(stored)
-    weights = _translate(stored)
+    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     if stored.config.hidden_act == _EXACT_GELU:
         inputs = build_inputs(stored)
         exact = _compute_our_outputs(stored, inputs)
@@ -140,8 +133,8 @@ def write_model(
     return sentences
 
 
-def _check_config(stored: StoredModel, allow_activation_change: bool) -> None:
-    """Raises `UserError` for a config that KerasHub's BERT cannot have."""
+def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
+    """Raises `UserError` for a model that KerasHub's BERT cannot be."""
     config = stored.config
     if config.hidden_act == _EXACT_GELU and not allow_activation_change:
         raise UserError(
@@ -160,21 +153,18 @@ def _check_config(stored: StoredModel, allow_activation_change: bool) -> None:
                 f"Received: {field}={getattr(config, field)!r} in "
                 f"{stored.path}; convert it to another format."
             )
-
-
-def _heads(stored: StoredModel) -> list[str]:
-    """Returns the heads of a model, the pooler included."""
-    heads = dict.fromkeys(map(weight_map.head_of, stored.weights))
-    return [head for head in heads if head]
-
-
-def _check_pooler(stored: StoredModel) -> None:
     if weight_map.POOLER not in _heads(stored):
         raise UserError(
             f"KerasHub's BERT has a pooler, and {stored.path} (kind "
             f"{stored.task['kind']}) has none; convert a model with a pooler, "
             "or to another format."
         )
+
+
+def _heads(stored: StoredModel) -> list[str]:
+    """Returns the heads of a model, the pooler included."""
+    heads = dict.fromkeys(map(weight_map.head_of, stored.weights))
+    return [head for head in heads if head]
 
 
 def _check_vocabulary(stored: StoredModel) -> list[str]:
@@ -244,12 +234,6 @@ def _describe(stored: StoredModel) -> list[str]:
     return sentences
 
 
-def _translate(stored: StoredModel) -> Tensors:
-    """Returns the weights by KerasHub's paths."""
-    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
-    return weights
-
-
 def _build_backbone(config: BertConfig, weights: Tensors):
     import keras_hub
 
@@ -298,7 +282,6 @@ def _build_tokenizer(stored: StoredModel):
 
 
 def _build_preprocessor(stored: StoredModel):
-    """Builds the preprocessor, which holds tokenizer and sequence length."""
     import keras_hub
 
     return keras_hub.models.BertTextClassifierPreprocessor(
@@ -348,11 +331,7 @@ def build_inputs(stored: StoredModel) -> _Inputs:
 
 
 def _compute_our_outputs(stored: StoredModel, inputs: _Inputs) -> _Outputs:
-    """Returns our model's outputs for `inputs`.
-
-    They are `sequence_output` <float32>[B, S, H] and `pooled_output`
-    <float32>[B, H].
-    """
+    """Returns our <float32>[B, S, H] and [B, H] for `inputs`."""
     model = model_weights.build(
         lambda: bert_model.BertModel(stored.config, dtype="float32"),
         bert_model.named_variables,
@@ -367,10 +346,12 @@ def describe_difference(
 ) -> str:
     """Returns a sentence with the largest difference of the outputs.
 
+    Outputs for padding are ignored.
+
     Args:
       exact: Our model's outputs, with the exact GELU.
       approximate: KerasHub's outputs, with the tanh form.
-      inputs: The inputs of both; outputs for padding are ignored.
+      inputs: The inputs of both.
     """
     tokens = inputs["input_mask"].astype(bool)
     sequence = np.abs(exact[0] - approximate[0])[tokens].max()

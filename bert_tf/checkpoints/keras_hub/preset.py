@@ -97,16 +97,7 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a preset of a `BertBackbone`, with or without a task.
-
-    Args:
-      path: The preset's directory.
-      allow_missing: Names of weights that may be missing or unused.
-
-    Raises:
-      UserError: If the preset is of another architecture, incomplete or
-        damaged.
-    """
+    """Reads a preset of a `BertBackbone`, maybe with a task; see `formats`."""
     config = _read_config(path)
     settings, notes = None, _config_notes(config)
     vocabulary = _read_vocabulary(path)
@@ -119,11 +110,10 @@ def read_model(
     head, task, task_notes = _read_task(path)
     weights = _open_backbone(path)
     if head is not None:
-        weights = _join(weights, head)
+        weights |= head
     tensors, report = matching.match(
         config,
-        weights.shapes,
-        weights.__getitem__,
+        weights,
         "keras_hub",
         path,
         () if head is None else (weight_map.CLASSIFIER,),
@@ -156,10 +146,7 @@ def _require(path: str, name: str) -> str:
 
 
 def _read_object(path: str, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the JSON object in a file of the preset.
-
-    The values of `keys` in it must be objects too.
-    """
+    """Returns the JSON object in a file, whose `keys` must be objects too."""
     file = _require(path, name)
     values = files.read_json(file)
     if not isinstance(values, dict) or not all(
@@ -355,15 +342,6 @@ def _read_length(path: str) -> int | None:
     values = _read_object(path, PREPROCESSOR_FILE, ("config",))
     length = values["config"].get("sequence_length")
     return length if type(length) is int and length > 0 else None
-
-
-def _join(first: Tensors, second: Tensors) -> Tensors:
-    """Merges two sets of tensors."""
-
-    def read(name):
-        return second[name] if name in second else first[name]
-
-    return Tensors({**first.shapes, **second.shapes}, read)
 
 
 def _check_heads(

@@ -16,37 +16,30 @@ import numpy as np
 
 from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import damaged
 from bert_tf.errors import UserError
 
-_EMBEDDING = ("embeddings",)
-_NORM = ("gamma", "beta")
-_DENSE = ("kernel", "bias")
-
-# Name in the file to the layer's path and the names of its variables.
-Layers = Mapping[str, tuple[str, Sequence[str]]]
+# Name in the file to the layer's path.
+Layers = Mapping[str, str]
 BACKBONE: Layers = {
-    "reversible_embedding": ("token_embedding", _EMBEDDING),
-    "embedding": ("segment_embedding", _EMBEDDING),
-    "position_embedding": ("position_embedding", _EMBEDDING),
-    "layer_normalization": ("embeddings_layer_norm", _NORM),
-    "dense": ("pooled_dense", _DENSE),
+    "reversible_embedding": "token_embedding",
+    "embedding": "segment_embedding",
+    "position_embedding": "position_embedding",
+    "layer_normalization": "embeddings_layer_norm",
+    "dense": "pooled_dense",
 }
-TEXT_CLASSIFIER: Layers = {"dense": ("logits", _DENSE)}
+TEXT_CLASSIFIER: Layers = {"dense": "logits"}
 _ENCODER_LAYER: Layers = {
-    "self_attention_layer/query_dense": ("self_attention_layer/query", _DENSE),
-    "self_attention_layer/key_dense": ("self_attention_layer/key", _DENSE),
-    "self_attention_layer/value_dense": ("self_attention_layer/value", _DENSE),
+    "self_attention_layer/query_dense": "self_attention_layer/query",
+    "self_attention_layer/key_dense": "self_attention_layer/key",
+    "self_attention_layer/value_dense": "self_attention_layer/value",
     "self_attention_layer/output_dense": (
-        "self_attention_layer/attention_output",
-        _DENSE,
+        "self_attention_layer/attention_output"
     ),
-    "self_attention_layer_norm": ("self_attention_layer_norm", _NORM),
-    "feedforward_intermediate_dense": (
-        "feedforward_intermediate_dense",
-        _DENSE,
-    ),
-    "feedforward_output_dense": ("feedforward_output_dense", _DENSE),
-    "feedforward_layer_norm": ("feedforward_layer_norm", _NORM),
+    "self_attention_layer_norm": "self_attention_layer_norm",
+    "feedforward_intermediate_dense": "feedforward_intermediate_dense",
+    "feedforward_output_dense": "feedforward_output_dense",
+    "feedforward_layer_norm": "feedforward_layer_norm",
 }
 
 # Files from before Keras 3 have the second root.
@@ -71,7 +64,7 @@ def open_weights(files: Sequence[str], layers: Layers) -> Tensors:
     """Returns the tensors in weight files, which are read on access.
 
     Args:
-      files: Paths; the shards of a model, or one file for the whole model.
+      files: The shards of a model, or one file for the whole model.
       layers: `BACKBONE` or `TEXT_CLASSIFIER`.
 
     Returns:
@@ -79,8 +72,7 @@ def open_weights(files: Sequence[str], layers: Layers) -> Tensors:
       BERT keep the file's name.
 
     Raises:
-      UserError: If a file is damaged, or holds other than floating point
-        numbers.
+      UserError: If a file is damaged, or has numbers that are not floats.
     """
     shapes: dict[str, Shape] = {}
     places: dict[str, tuple[str, str]] = {}
@@ -116,11 +108,18 @@ def variable_path(name: str, layers: Layers) -> str | None:
         layer = re.sub(r"(^|/)_", r"\1", inner or "")
     elif number or inner:
         return None
-    path, variables = layers.get(layer, ("", ()))
     index = int(match["index"])
-    return (
-        f"{prefix}{path}/{variables[index]}" if index < len(variables) else None
-    )
+    if layer not in layers or index >= len(_variables(layers[layer])):
+        return None
+    path = layers[layer]
+    return f"{prefix}{path}/{_variables(path)[index]}"
+
+
+def _variables(path: str) -> tuple[str, ...]:
+    """Returns the names of a layer's variables, in the order of the file."""
+    if path.endswith("embedding"):
+        return ("embeddings",)
+    return ("gamma", "beta") if path.endswith("norm") else ("kernel", "bias")
 
 
 def _datasets(file: str) -> Iterator[tuple[str, Shape]]:
@@ -141,7 +140,9 @@ def _datasets(file: str) -> Iterator[tuple[str, Shape]]:
                         f"{file}: {name} is in another file; expected a file "
                         "with all numbers, as KerasHub writes it."
                     )
-                if not is_state(name) and not _is_float(dataset):
+                if not is_state(name) and not (
+                    dataset.dtype.kind == "f" or _is_bfloat16(dataset)
+                ):
                     raise UserError(
                         f"{file}: {name} holds numbers of type "
                         f"{dataset.dtype}; expected floating point numbers, "
@@ -151,7 +152,7 @@ def _datasets(file: str) -> Iterator[tuple[str, Shape]]:
     except UserError:
         raise
     except _READ_ERRORS as error:
-        raise _damaged(file, error) from error
+        raise damaged(file, error) from error
 
 
 def _read(file: str, name: str) -> np.ndarray:
@@ -164,23 +165,11 @@ def _read(file: str, name: str) -> np.ndarray:
                 bits = value.view(np.uint16).astype(np.uint32) << 16
                 value = bits.view(np.float32)
     except _READ_ERRORS as error:
-        raise _damaged(file, error) from error
+        raise damaged(file, error) from error
     return np.asarray(value, np.float32)
-
-
-def _is_float(dataset: h5py.Dataset) -> bool:
-    return dataset.dtype.kind == "f" or _is_bfloat16(dataset)
 
 
 def _is_bfloat16(dataset: h5py.Dataset) -> bool:
     return dataset.dtype.itemsize == 2 and (
         dataset.attrs.get("dtype") == "bfloat16"
-    )
-
-
-def _damaged(file: str, error: Exception) -> UserError:
-    reason = str(error).splitlines()[0].rstrip(".") if str(error) else ""
-    return UserError(
-        f"{file} is damaged or incomplete and cannot be read "
-        f"({reason or type(error).__name__}); copy it again."
     )

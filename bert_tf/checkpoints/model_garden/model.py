@@ -20,8 +20,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
-from bert_tf.checkpoints.model_garden import checkpoint as object_checkpoint
-from bert_tf.checkpoints.model_garden import objects as model_garden_objects
+from bert_tf.checkpoints.model_garden import weights as object_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
@@ -58,26 +57,23 @@ def recognizes(path: str) -> bool:
         prefix = tf1_checkpoint.find_prefix(path)
     except (UserError, OSError, tf.errors.OpError):
         return False
-    names = object_checkpoint.variable_names(prefix)
+    names = object_weights.variable_names(prefix)
     return any(x.endswith("/_query_dense/kernel") for x in names)
 
 
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads names and shapes; values are read on access.
+    """Reads a model; see `formats`.
 
     Args:
       path: A directory with one checkpoint, `bert_config.json` and
         `vocab.txt`, or the prefix of the checkpoint in it.
       allow_missing: Names of weights that may be missing or unused.
-
-    Raises:
-      UserError: If files are missing, damaged, or do not fit together.
     """
     prefix = tf1_checkpoint.find_prefix(path)
-    checkpoint = object_checkpoint.ObjectCheckpoint(prefix)
-    found = model_garden_objects.find(checkpoint)
+    checkpoint = object_weights.ObjectCheckpoint(prefix)
+    found = object_weights.find(checkpoint)
     directory = os.path.dirname(prefix)
     config, notes = _read_config(directory, prefix)
     weights, report = _match(checkpoint, found, config, allow_missing)
@@ -86,15 +82,11 @@ def read_model(
             "The checkpoint does not contain the masked-LM head's activation; "
             "the encoder's is assumed."
         )
-    if any(map(model_garden_objects.is_optimizer_state, report.expected)):
+    if any(map(object_weights.is_optimizer_state, report.expected)):
         notes.append("The state of the Model Garden's optimizer is ignored.")
-    vocabulary = settings = None
-    vocab_file = os.path.join(directory, _VOCAB_FILE)
-    if tf.io.gfile.exists(vocab_file):
-        vocabulary, settings, note = stored_model.read_vocabulary(
-            vocab_file, config.vocab_size, "A Model Garden checkpoint"
-        )
-        notes.append(note)
+    vocabulary, settings, vocabulary_notes = stored_model.read_vocabulary(
+        directory, config.vocab_size, "A Model Garden checkpoint"
+    )
     return StoredModel(
         path=path,
         config=config,
@@ -102,7 +94,7 @@ def read_model(
         vocabulary=vocabulary,
         tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(weights)},
-        report=report.with_notes(*notes, *found.notes),
+        report=report.with_notes(*notes, *vocabulary_notes, *found.notes),
         lower_case_is_derived=vocabulary is not None,
     )
 
@@ -120,12 +112,7 @@ def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
             f"The Model Garden checkpoint {prefix} needs a {_CONFIG_FILE} "
             f"beside it, and there is no {path}{hint}."
         )
-    values = files.read_json(path)
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path} must hold one JSON object. Received: "
-            f"{type(values).__name__}."
-        )
+    values = files.read_json_object(path)
     width = values.get("embedding_size")
     if width not in (None, values.get("hidden_size")):
         raise UserError(
@@ -145,8 +132,8 @@ def _read_config(directory: str, prefix: str) -> tuple[BertConfig, list[str]]:
 
 
 def _match(
-    checkpoint: object_checkpoint.ObjectCheckpoint,
-    found: model_garden_objects.Found,
+    checkpoint: object_weights.ObjectCheckpoint,
+    found: object_weights.Found,
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, matching.Report]:
@@ -165,13 +152,15 @@ def _match(
     shapes = {name: checkpoint.shape(x) for name, x in variables.items()}
     weights, report = matching.match(
         config,
-        {name: shape for name, shape in shapes.items() if shape is not None},
-        lambda name: checkpoint.read(variables[name]),
+        Tensors(
+            {n: shape for n, shape in shapes.items() if shape is not None},
+            lambda name: checkpoint.read(variables[name]),
+        ),
         "model_garden",
         checkpoint.prefix,
         _HEADS,
         allow_missing=allow_missing,
-        expected_unused=model_garden_objects.is_training_state,
+        expected_unused=object_weights.is_training_state,
     )
     unused = tuple(checkpoint.name(variable) for variable in found.unused)
     return weights, dataclasses.replace(
@@ -180,18 +169,7 @@ def _match(
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
-    """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`.
-
-    Args:
-      directory: An existing, empty directory.
-      stored: The model.
-
-    Returns:
-      Sentences for the user.
-
-    Raises:
-      UserError: If the Model Garden has no such model.
-    """
+    """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`."""
     config = stored.config
     _check_config(config, stored.path)
     if stored.vocabulary is None:
@@ -200,10 +178,10 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             f"Garden directory holds as {_VOCAB_FILE}."
         )
     tensors, left = matching.translate(stored.weights, config, "model_garden")
-    tensors, aliases, full_names = model_garden_objects.complete(tensors)
+    tensors, aliases, full_names = object_weights.complete(tensors)
     files.write_text(os.path.join(directory, _CONFIG_FILE), config.to_json())
     stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
-    object_checkpoint.write(
+    object_weights.write(
         os.path.join(directory, _PREFIX), tensors, aliases, full_names
     )
     return list(_sentences(stored, left))

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +20,7 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.model_weights import LoadReport
 from bert_tf.checkpoints.model_weights import load_into
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.tensors import match_optimizer_state
+from bert_tf.checkpoints.tensors import damaged
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -139,63 +140,49 @@ def open_tensors(path: str) -> Tensors:
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        dtypes = reader.get_variable_to_dtype_map()
     except READ_ERRORS as error:
-        raise _damaged(prefix, error) from error
+        raise damaged(f"The checkpoint {prefix}", error) from error
     if OBJECT_GRAPH_KEY in shapes:
         raise UserError(
             f"{prefix} is an object-based checkpoint of TensorFlow 2. Expected "
             "a name-based checkpoint of TensorFlow 1."
         )
-    _check_length(prefix, shapes, dtypes)
+    needed, present = count_bytes(prefix, reader)
+    if present < needed:
+        raise UserError(
+            f"The checkpoint {prefix} is damaged or incomplete: its tensors "
+            f"take {needed} bytes, and {prefix}.data-* have {present}; copy it "
+            "again."
+        )
 
     def read_tensor(name):
         try:
             return np.asarray(reader.get_tensor(name))
         except READ_ERRORS as error:
-            raise _damaged(prefix, error) from error
+            raise damaged(f"The checkpoint {prefix}", error) from error
 
     return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
 
 
-def _check_length(prefix: str, shapes, dtypes) -> None:
-    """Checks that the data files are as long as the tensors need."""
+def count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
+    """Returns the bytes that the tensors need, and those of the data files."""
+    dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
-        math.prod(shapes[name]) * dtypes[name].size
-        for name in shapes
+        math.prod(shape) * dtypes[name].size
+        for name, shape in reader.get_variable_to_shape_map().items()
         if dtypes[name] != tf.string
     )
     folder, name = os.path.split(prefix)
-    actual = sum(
+    present = sum(
         tf.io.gfile.stat(os.path.join(folder, other)).length
         for other in tf.io.gfile.listdir(folder or ".")
         if other.startswith(f"{name}.data-") and _PART.search(other)
     )
-    if actual < needed:
-        raise UserError(
-            f"The checkpoint {prefix} is damaged or incomplete: its tensors "
-            f"take {needed} bytes, and {prefix}.data-* have {actual}; copy it "
-            "again."
-        )
-
-
-def _damaged(prefix: str, error: Exception) -> UserError:
-    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(".")
-    return UserError(
-        f"The checkpoint {prefix} is damaged or incomplete and cannot be read "
-        f"({reason}); copy it again."
-    )
+    return needed, present
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """Reads all tensors of a checkpoint into a dictionary.
-
-    Args:
-      path: A path for `find_prefix`.
-
-    Raises:
-      UserError: As `open_tensors`.
-    """
+    """Reads all tensors of a checkpoint; see `open_tensors`."""
     return dict(open_tensors(path))
 
 
@@ -211,9 +198,6 @@ def read_weights(
       config: The shape of the model.
       allow_missing: Names of tensors that may be missing or unused.
 
-    Returns:
-      The weights, the optimizer's state, and the report on the tensors.
-
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
     """
@@ -222,17 +206,14 @@ def read_weights(
     state = tensors.select(weight_map.is_optimizer_state)
     weights, report = matching.match(
         config,
-        {n: s for n, s in tensors.shapes.items() if n not in state},
-        tensors.__getitem__,
+        tensors.select(lambda name: name not in state),
         "tf1",
         prefix,
-        {head for heads in weight_map.HEADS.values() for head in heads},
         allow_missing=allow_missing,
     )
     report = report.with_notes(*_check_types(prefix, report.loaded))
-    state, unused = match_optimizer_state(
-        state.shapes,
-        tensors.__getitem__,
+    state, unused = matching.match_optimizer_state(
+        state,
         {name: weights.shapes[name] for name in report.loaded},
         prefix,
         allow_missing,

@@ -40,9 +40,6 @@ def recognizes(path: str) -> bool:
     It may be damaged or lack its configuration, which `read_model` checks.
     Object-based checkpoints of TensorFlow 2 and paths that `model_directory`
     reads do not count.
-
-    Args:
-      path: A directory, or the prefix of a checkpoint.
     """
     try:
         return not model_directory.recognizes(path) and any(
@@ -71,24 +68,16 @@ def _find_prefixes(path: str) -> set[str]:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads names and shapes; values are read on access.
+    """Reads the checkpoint of a prefix or a directory; see `formats`.
 
-    Without a `vocab.txt` the vocabulary is None; callers that need one, such as
-    the converter, refuse that.
-
-    Args:
-      path: The prefix of a checkpoint; or a directory, from which the
-        checkpoint that its file `checkpoint` names is read, or else its only
-        one or the one of the latest step.
-      allow_missing: Names of weights that may be missing or unused.
-
-    Raises:
-      UserError: If files are missing, damaged, or do not fit together.
+    In a directory that is the one that its file `checkpoint` names, or else its
+    only one or the one of the latest step. Without a `vocab.txt` the vocabulary
+    is None; callers that need one, such as the converter, refuse that.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     folder = os.path.dirname(prefix)
     config_file = os.path.join(folder, _CONFIG_FILE)
-    if not _is_file(config_file):
+    if not tf.io.gfile.exists(config_file) or tf.io.gfile.isdir(config_file):
         raise UserError(
             f"The checkpoint {prefix} needs the {_CONFIG_FILE} that it was "
             f"trained with beside it, and there is no {config_file}."
@@ -97,13 +86,9 @@ def read_model(
     weights, state, report = tf1_checkpoint.read_weights(
         prefix, config, allow_missing
     )
-    vocabulary = settings = None
-    vocab_file = os.path.join(folder, _VOCAB_FILE)
-    if _is_file(vocab_file):
-        vocabulary, settings, note = stored_model.read_vocabulary(
-            vocab_file, config.vocab_size, "A TF1 checkpoint"
-        )
-        report = report.with_notes(note)
+    vocabulary, settings, notes = stored_model.read_vocabulary(
+        folder, config.vocab_size, "A TF1 checkpoint"
+    )
     return StoredModel(
         path=path,
         config=config,
@@ -112,7 +97,7 @@ def read_model(
         tokenizer_settings=settings,
         task=_task_of(weights),
         optimizer_state=state,
-        report=report,
+        report=report.with_notes(*notes),
         lower_case_is_derived=vocabulary is not None,
     )
 
@@ -124,27 +109,12 @@ def _task_of(weights: Tensors) -> dict[str, Any]:
     return task | ({"head": "bilstm"} if has_lstms else {})
 
 
-def _is_file(path: str) -> bool:
-    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
-
-
 def write_model(directory: str, stored: StoredModel) -> list[str]:
-    """Writes a model in the original's format into an empty directory.
+    """Writes a model in the original's format; see `formats`.
 
     `read_model` restores all of it; the sentences list what the original would
     read in another way. Only feature-based taggers are refused: a checkpoint
     does not contain which of the encoder's layers they read.
-
-    Args:
-      directory: The directory.
-      stored: The model.
-
-    Returns:
-      Sentences on settings that the original does not have or cannot read.
-
-    Raises:
-      UserError: If the model is a feature-based tagger; then nothing is
-        written.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
@@ -153,11 +123,6 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             "to bert_tf, or a fine-tuned model."
         )
     weights, _ = matching.translate(stored.weights, stored.config, "tf1")
-    state = stored.optimizer_state
-    tensors = Tensors(
-        {**weights.shapes, **state.shapes},
-        lambda name: state[name] if name in state else weights[name],
-    )
     files.write_text(
         os.path.join(directory, _CONFIG_FILE), stored.config.to_json()
     )
@@ -167,7 +132,9 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     else:
         stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
         sentences += _describe_tokenizer(stored)
-    tf1_checkpoint.write(os.path.join(directory, _PREFIX), tensors)
+    tf1_checkpoint.write(
+        os.path.join(directory, _PREFIX), weights | stored.optimizer_state
+    )
     return sentences + _describe_heads(stored)
 
 

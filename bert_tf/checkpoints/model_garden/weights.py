@@ -1,17 +1,36 @@
-"""Finds the encoder and the heads among the objects of a checkpoint.
+"""Reads and writes object-based checkpoints, and finds a BERT in them.
 
-Variables get the names in the column `model_garden` of the weight map, wherever
-they are in a checkpoint: an encoder may be a checkpoint's `encoder`, its
-`model`, or deep inside another model.
+An object-based checkpoint of TensorFlow 2 holds a graph: each object has
+children by their local names, mostly attributes of Python objects, and some are
+variables. The key of a variable's value is one of the paths to it; there may be
+others.
+
+Variables of a BERT get the names in the column `model_garden` of the weight
+map, wherever they are: an encoder may be a checkpoint's `encoder`, its `model`,
+or deep inside another model.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 
-from bert_tf.checkpoints.model_garden.checkpoint import ObjectCheckpoint
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from bert_tf.checkpoints.tensors import Shape
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import damaged
+from bert_tf.checkpoints.tf1.checkpoint import OBJECT_GRAPH_KEY
+from bert_tf.checkpoints.tf1.checkpoint import READ_ERRORS
+from bert_tf.checkpoints.tf1.checkpoint import count_bytes
 from bert_tf.errors import UserError
+
+_VALUE = "VARIABLE_VALUE"
+_VALUE_SUFFIX = f"/.ATTRIBUTES/{_VALUE}"
+_ESCAPED = re.compile(r"\.([.S])")
 
 # The children of a BertEncoderV2, and of a BertEncoder since 2021.
 _EMBEDDINGS = (
@@ -60,6 +79,164 @@ _TRAINING_STATE = frozenset(
 )
 
 
+def variable_names(prefix: str) -> tuple[str, ...]:
+    """Returns the keys of all variables, without their common suffix.
+
+    Reads the index alone and never raises: there are none if `prefix` is not an
+    object-based checkpoint.
+    """
+    try:
+        shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    except READ_ERRORS:
+        return ()
+    if OBJECT_GRAPH_KEY not in shapes:
+        return ()
+    return tuple(
+        key.removesuffix(_VALUE_SUFFIX)
+        for key in shapes
+        if key.endswith(_VALUE_SUFFIX)
+    )
+
+
+class ObjectCheckpoint:
+    """A checkpoint open for reading; objects are numbers, and 0 is the root.
+
+    Raises:
+      UserError: If it is damaged or name-based.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        try:
+            self._reader = tf.train.load_checkpoint(prefix)
+            self._shapes = self._reader.get_variable_to_shape_map()
+        except READ_ERRORS as error:
+            raise self._damaged(error) from error
+        if OBJECT_GRAPH_KEY not in self._shapes:
+            raise UserError(
+                f"{prefix} is a name-based checkpoint of TensorFlow 1. "
+                "Expected an object-based checkpoint of TensorFlow 2."
+            )
+        serialized = self._read(OBJECT_GRAPH_KEY)
+        needed, present = count_bytes(prefix, self._reader)
+        needed += len(serialized)
+        if present < needed:
+            raise self._damaged(
+                f"its data has {present} bytes instead of {needed} or more"
+            )
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(serialized)
+        self._nodes = graph.nodes
+
+    def _damaged(self, error: Exception | str) -> UserError:
+        return damaged(f"The checkpoint {self.prefix}", error)
+
+    def _read(self, key: str) -> Any:
+        try:
+            return self._reader.get_tensor(key)
+        except READ_ERRORS as error:
+            raise self._damaged(error) from error
+
+    def objects(self) -> range:
+        """Returns all objects, those near the root first."""
+        return range(len(self._nodes))
+
+    def children(self, parent: int) -> dict[str, int]:
+        """Returns local name to object."""
+        return {x.local_name: x.node_id for x in self._nodes[parent].children}
+
+    def variables(self, start: int) -> Iterator[tuple[str, int]]:
+        """Yields path and object of each variable at and below an object.
+
+        Paths are escaped as in keys, where a slash separates names. An object
+        with several paths is yielded with each of them.
+        """
+        yield from self._walk((start,), ())
+
+    def _walk(self, objects, names):
+        if self.key(objects[-1]):
+            yield "/".join(names), objects[-1]
+        for name, child in self.children(objects[-1]).items():
+            # Objects may refer to their ancestors.
+            if child not in objects:
+                yield from self._walk(
+                    (*objects, child),
+                    (*names, name.replace(".", "..").replace("/", ".S")),
+                )
+
+    def key(self, variable: int) -> str | None:
+        """Returns the key of an object's value, None if it has none."""
+        for attribute in self._nodes[variable].attributes:
+            if attribute.name == _VALUE:
+                return attribute.checkpoint_key
+        return None
+
+    def name(self, variable: int) -> str:
+        """Returns a variable's key without the suffix of all keys."""
+        return self.key(variable).removesuffix(_VALUE_SUFFIX)
+
+    def full_name(self, variable: int) -> str:
+        """Returns the variable's own name."""
+        names = [x.full_name for x in self._nodes[variable].attributes]
+        return names[0] if names else ""
+
+    def shape(self, variable: int) -> Shape | None:
+        """Returns a variable's shape, None if it has no value."""
+        shape = self._shapes.get(self.key(variable))
+        return None if shape is None else tuple(shape)
+
+    def read(self, variable: int) -> np.ndarray:
+        """Returns the value; a damaged one raises `UserError`."""
+        return np.asarray(self._read(self.key(variable)))
+
+
+def _unescape(name: str) -> str:
+    return _ESCAPED.sub(lambda x: "/" if x[1] == "S" else ".", name)
+
+
+def write(
+    prefix: str,
+    tensors: Tensors,
+    aliases: Mapping[str, str],
+    full_names: Mapping[str, str],
+) -> None:
+    """Writes a checkpoint of plain objects.
+
+    Args:
+      prefix: The checkpoint, without the suffixes.
+      tensors: Path to value. All are in memory while they are written.
+      aliases: Second path to first path of an object or variable.
+      full_names: Path to the variable's own name, if that is not its path.
+    """
+    root = tf.train.Checkpoint()
+    # On the CPU, to use no memory of an accelerator.
+    with tf.device("CPU:0"):
+        for path, value in tensors.items():
+            variable = tf.Variable(value, name=full_names.get(path, path))
+            _attach(root, path, variable)
+        for path, target in aliases.items():
+            _attach(root, path, _follow(root, target.split("/")))
+        root.write(prefix)
+
+
+def _attach(
+    root: tf.train.Checkpoint, path: str, item: tf.Module | tf.Variable
+) -> None:
+    *folders, name = path.split("/")
+    setattr(_follow(root, folders), _unescape(name), item)
+
+
+def _follow(
+    item: tf.train.Checkpoint | tf.Module, names: list[str]
+) -> tf.train.Checkpoint | tf.Module | tf.Variable:
+    """Returns the object at a path; creates missing objects on the way."""
+    for name in map(_unescape, names):
+        if name not in vars(item):
+            setattr(item, name, tf.Module())
+        item = getattr(item, name)
+    return item
+
+
 @dataclasses.dataclass(frozen=True)
 class Found:
     """The variables of a BERT in a checkpoint.
@@ -77,13 +254,13 @@ class Found:
 
 
 def find(checkpoint: ObjectCheckpoint) -> Found:
-    """Finds the encoder and its heads.
-
-    Raises:
-      UserError: If there is no BERT encoder, or more than one.
-    """
+    """Finds the only encoder, and its heads; else raises `UserError`."""
     encoder = _find_encoder(checkpoint)
-    heads = dict(_head_variables(checkpoint))
+    heads = {
+        f"{prefix}/{path}": variable
+        for prefix, item in _head_objects(checkpoint)
+        for path, variable in checkpoint.variables(item)
+    }
     poolers = _head_poolers(checkpoint)
     pooler = next(iter(poolers), None)
     if pooler is None:
@@ -104,7 +281,6 @@ def find(checkpoint: ObjectCheckpoint) -> Found:
 
 
 def _find_encoder(checkpoint: ObjectCheckpoint) -> dict[str, int]:
-    """Returns name to variable of the only encoder there is."""
     encoders = [
         parts
         for item in checkpoint.objects()
@@ -163,15 +339,6 @@ def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
         first, *others = path.split("/")
         variables["/".join((_OLD_NAMES.get(first, first), *others))] = variable
     return variables
-
-
-def _head_variables(
-    checkpoint: ObjectCheckpoint,
-) -> Iterator[tuple[str, int]]:
-    """Yields name and variable of all heads."""
-    for prefix, item in _head_objects(checkpoint):
-        for path, variable in checkpoint.variables(item):
-            yield f"{prefix}/{path}", variable
 
 
 def _head_objects(
@@ -257,13 +424,9 @@ def complete(
     if not full_names or f"encoder/{_POOLER}" not in heads:
         return tensors, aliases or {"model": "encoder"}, full_names
     aliases[f"{_NEXT_SENTENCE}/dense"] = _HEAD_POOLER_PATH
-    originals = {
+    copies = {
         f"{_HEAD_POOLER_PATH}/{name}": f"encoder/{_POOLER}/{name}"
         for name in ("kernel", "bias")
     }
-    shapes = dict(tensors.shapes)
-    shapes |= {copy: shapes[name] for copy, name in originals.items()}
-    with_copies = Tensors(
-        shapes, lambda name: tensors[originals.get(name, name)]
-    )
-    return with_copies, aliases, full_names
+    names = {name: name for name in tensors} | copies
+    return tensors.rename(names), aliases, full_names

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.checkpoints.safetensors."""
+"""Tests for bert_tf.checkpoints.tensors."""
 
 import os
 
@@ -7,8 +7,9 @@ import safetensors.numpy
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import safetensors as safetensors_file
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.checkpoints.tensors import read_safetensors
+from bert_tf.checkpoints.tensors import write_safetensors
 from bert_tf.errors import UserError
 from tests.support import tiny_layers
 
@@ -31,7 +32,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_writes_the_bytes_that_the_library_writes(self):
         values, metadata = _tensors(), {"format": "pt"}
-        safetensors_file.write(self.path, Tensors.from_arrays(values), metadata)
+        write_safetensors(self.path, Tensors.from_arrays(values), metadata)
         expected = safetensors.numpy.save(
             {name: np.asarray(x, order="C") for name, x in values.items()},
             metadata,
@@ -45,7 +46,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
             "b": np.arange((1 << 22) + 3, dtype=np.float32),
             "step": np.array(7_000_000_000),
         }
-        safetensors_file.write(
+        write_safetensors(
             self.path, Tensors.from_arrays(values), {}, integers=("step",)
         )
         with open(self.path, "rb") as file:
@@ -53,21 +54,21 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_reads_a_file_that_is_not_on_a_local_disk(self):
         values = _tensors()
-        safetensors_file.write(self.path, Tensors.from_arrays(values), {})
-        tensors, types = safetensors_file.read(f"file://{self.path}")
+        write_safetensors(self.path, Tensors.from_arrays(values), {})
+        tensors, types = read_safetensors(f"file://{self.path}")
         self.assertEqual(set(tensors), set(values))
         self.assertEqual(set(types.values()), {"F32"})
         self.assertAllEqual(tensors["b.weight"], values["b.weight"])
         with self.assertRaisesRegex(UserError, "damaged or incomplete"):
-            safetensors_file.read(f"file://{self.path}.gone")
+            read_safetensors(f"file://{self.path}.gone")
         os.truncate(self.path, 100)
         with self.assertRaisesRegex(UserError, "damaged or incomplete"):
-            safetensors_file.read(f"file://{self.path}")
+            read_safetensors(f"file://{self.path}")
 
     def test_reads_what_it_wrote(self):
         values = _tensors()
-        safetensors_file.write(self.path, Tensors.from_arrays(values), {})
-        tensors, types = safetensors_file.read(self.path)
+        write_safetensors(self.path, Tensors.from_arrays(values), {})
+        tensors, types = read_safetensors(self.path)
         self.assertEqual(set(tensors), set(values))
         self.assertEqual(set(types.values()), {"F32"})
         for name, value in values.items():
@@ -80,7 +81,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
             np.arange(6).reshape(2, 3).astype(tf.as_dtype(dtype).as_numpy_dtype)
         )
         safetensors.numpy.save_file({"x": value}, self.path)
-        tensors, types = safetensors_file.read(self.path)
+        tensors, types = read_safetensors(self.path)
         self.assertLen(types, 1)
         self.assertEqual(tensors["x"].dtype, value.dtype)
         self.assertAllEqual(
@@ -89,22 +90,22 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(0, 7, 60, -1)
     def test_a_truncated_file_is_one_sentence(self, length):
-        safetensors_file.write(self.path, Tensors.from_arrays(_tensors()), {})
+        write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})
         with open(self.path, "rb") as file:
             contents = file.read()
         with open(self.path, "wb") as file:
             file.write(contents[:length])
         message = r"x.safetensors is damaged or incomplete .*copy it again\.$"
         with self.assertRaisesRegex(UserError, message):
-            safetensors_file.read(self.path)
+            read_safetensors(self.path)
 
     def test_a_missing_file_is_one_sentence(self):
         with self.assertRaisesRegex(UserError, "x.safetensors is damaged or"):
-            safetensors_file.read(self.path)
+            read_safetensors(self.path)
 
     def test_a_file_cut_after_its_header_was_read(self):
-        safetensors_file.write(self.path, Tensors.from_arrays(_tensors()), {})
-        tensors, _ = safetensors_file.read(self.path)
+        write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})
+        tensors, _ = read_safetensors(self.path)
         os.truncate(self.path, 100)
         with self.assertRaisesRegex(UserError, "damaged or incomplete"):
             tensors["b.weight"]  # noqa: B018
