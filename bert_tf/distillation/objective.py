@@ -104,15 +104,7 @@ class LayerPairs:
     def hidden_states(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the pairs of embeddings and layers of student and teacher.
-
-        Args:
-          student: The student's outputs, with embeddings and all layers.
-          teacher: The teacher's outputs, likewise.
-
-        Returns:
-          Pairs of <float>[B, ..., S, I].
-        """
+        """Returns pairs of embeddings and layers, <float>[B, ..., S, I]."""
         mine = [student["embedding_output"], *student["encoder_outputs"]]
         theirs = [
             teacher["embedding_output"],

@@ -124,8 +124,16 @@ class Teacher(ObjectiveSource):
         self._task = task
         self._devices = devices
         self._metrics: dict[str, Metrics] = {}
-        self._features: tuple[int, Features] | None = None
-        self.model_arguments = _arguments(config)
+        # The models output states besides their logits.
+        self.model_arguments = {
+            name: True
+            for name, weight in (
+                ("return_all_layers", config.hidden_weight),
+                ("return_embeddings", config.hidden_weight),
+                ("return_attention_probs", config.attention_weight),
+            )
+            if weight
+        }
         with devices.strategy.scope():
             self._model = load.build_model(
                 stored,
@@ -164,11 +172,10 @@ class Teacher(ObjectiveSource):
         return {"Teacher": rows}
 
     def read(self) -> tuple[int, Features]:
-        if self._features is None:
-            self._features = self._read()
-        return self._features
+        return self._training_data
 
-    def _read(self) -> tuple[int, Features]:
+    @functools.cached_property
+    def _training_data(self) -> tuple[int, Features]:
         num_labeled, features = super().read()
         path = self._config.unlabeled_file
         if path is None:
@@ -238,16 +245,3 @@ class Teacher(ObjectiveSource):
                 for name, value in evaluated.metrics.items()
             }
         return self._metrics[split]
-
-
-def _arguments(config: DistillConfig) -> dict[str, bool]:
-    """Returns arguments for models to output states besides their logits."""
-    return {
-        name: True
-        for name, weight in (
-            ("return_all_layers", config.hidden_weight),
-            ("return_embeddings", config.hidden_weight),
-            ("return_attention_probs", config.attention_weight),
-        )
-        if weight
-    }

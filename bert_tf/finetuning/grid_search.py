@@ -90,10 +90,8 @@ def run_trials(
         elif requested.items() <= trial.evaluated.items():
             work, state = None, " is done"
         else:
-            work, state = (
-                evaluate_finished_trial,
-                " is done and is evaluated again",
-            )
+            work = evaluate_finished_trial
+            state = " is done and is evaluated again"
         logging.info(
             "Trial %d of %d%s: %s.",
             number,
@@ -147,13 +145,16 @@ def _keep_best(
 ) -> dict[str, Metrics]:
     """Writes the table, copies the best trial and returns its results."""
     output_dir = experiment.config.output_dir
-    coordinator = experiment.devices.coordinator
-    scored = [trial for trial in finished if trial.failure is None]
-    best = _choose(experiment, scored) if scored else None
+    coordinator, task = experiment.devices.coordinator, experiment.task
+    split, metric = task.splits(DEV)[0], task.metric
+    sign = 1.0 if task.more_is_better else -1.0
+    best = max(
+        (trial for trial in finished if trial.failure is None),
+        key=lambda trial: sign * trial.results[split][metric],
+        default=None,
+    )
     if coordinator.is_chief:
-        table = format_table(
-            finished, best, experiment.task.metric, _split(experiment)
-        )
+        table = format_table(finished, best, metric, split)
         files.write_text(os.path.join(output_dir, TABLE_FILE), table)
         logging.info("The trials:\n%s", table)
     if best is None:
@@ -172,10 +173,6 @@ def _keep_best(
         output_dir,
     )
     return dict(best.results)
-
-
-def _split(experiment: Experiment) -> str:
-    return experiment.task.splits(DEV)[0]
 
 
 def _folder(experiment: Experiment, trial_config: TrialConfig) -> str:
@@ -236,15 +233,6 @@ def _write_finished(experiment: Experiment, trial: FinishedTrial) -> None:
     best = os.path.join(folder, trials.BEST_FOLDER)
     if tf.io.gfile.exists(best):
         tf.io.gfile.rmtree(best)
-
-
-def _choose(
-    experiment: Experiment, finished: Sequence[FinishedTrial]
-) -> FinishedTrial:
-    """Returns the first of the best trials on the first dev set."""
-    sign = 1.0 if experiment.task.more_is_better else -1.0
-    split, metric = _split(experiment), experiment.task.metric
-    return max(finished, key=lambda trial: sign * trial.results[split][metric])
 
 
 def format_table(
@@ -330,15 +318,14 @@ def _copy_up(folder: str, output_dir: str) -> None:
         target = os.path.join(output_dir, name)
         if name == model_directory.MODEL_FOLDER:
             with files.atomic_directory(target) as temporary:
-                _copy_files(source, temporary)
+                for part in tf.io.gfile.listdir(source):
+                    tf.io.gfile.copy(
+                        os.path.join(source, part),
+                        os.path.join(temporary, part),
+                    )
         elif tf.io.gfile.isdir(source):
             raise UserError(
                 f"Unexpected folder in a trial: {source}; move it elsewhere."
             )
         else:
             files.write_bytes(target, files.read_bytes(source))
-
-
-def _copy_files(source: str, target: str) -> None:
-    for name in tf.io.gfile.listdir(source):
-        tf.io.gfile.copy(os.path.join(source, name), os.path.join(target, name))

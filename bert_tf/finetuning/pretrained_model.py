@@ -91,8 +91,13 @@ def _trained_model_path(config: FinetuneConfig) -> str:
 
 def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
     """Returns a model with the flags that override its configuration."""
+    overrides = {
+        name: getattr(config, name)
+        for name in _OVERRIDES
+        if getattr(config, name) is not None
+    }
     stored = dataclasses.replace(
-        stored, config=_override(stored.config, config)
+        stored, config=dataclasses.replace(stored.config, **overrides)
     )
     stored = with_normalization(stored, config)
     check_length(stored, config)
@@ -103,15 +108,6 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
             f"layers of {stored.path}. Received: {config.num_frozen_layers}."
         )
     return stored
-
-
-def _override(bert_config: BertConfig, config: FinetuneConfig) -> BertConfig:
-    overrides = {
-        name: getattr(config, name)
-        for name in _OVERRIDES
-        if getattr(config, name) is not None
-    }
-    return dataclasses.replace(bert_config, **overrides)
 
 
 def check_length(stored: StoredModel, config: FinetuneConfig) -> None:

@@ -126,15 +126,13 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Returns the steps of all complete checkpoints, newest first."""
-        steps = self._steps_of(self._list())
+        matches = (_NAME.fullmatch(name) for name in self._list())
+        steps = sorted((int(m[1]) for m in matches if m), reverse=True)
         ours = [step for step in steps if self._has_sidecar(step)]
         return ours or [step for step in steps if self._is_named(step)]
 
     def restore_latest(self) -> Checkpoint | None:
-        """Reads the newest undamaged checkpoint.
-
-        Returns:
-          The checkpoint, or None if there are none at all.
+        """Reads the newest undamaged checkpoint; None if there are none at all.
 
         Raises:
           UserError: If there are checkpoints but all are damaged.
@@ -184,10 +182,6 @@ class CheckpointStore:
         if not tf.io.gfile.isdir(self.folder):
             return []
         return tf.io.gfile.listdir(self.folder)
-
-    def _steps_of(self, names: list[str]) -> list[int]:
-        matches = (_NAME.fullmatch(name) for name in names)
-        return sorted((int(m[1]) for m in matches if m), reverse=True)
 
     def _has_sidecar(self, step: int) -> bool:
         return tf.io.gfile.exists(_sidecar(self._prefix(step)))
@@ -313,9 +307,6 @@ class AsyncCheckpoints:
 
         Returns:
           True if the last checkpoint was written or there was none to write.
-
-        Raises:
-          Exception: An error in writing other than of the file system.
         """
         return True if self._writing is None else self._writing.result()
 

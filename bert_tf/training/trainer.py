@@ -124,24 +124,17 @@ def _stopped() -> Preempted:
 class Pacer:
     """Decides how many steps one call into the graph runs.
 
-    A call ends where a metrics line or checkpoint is due, and after at most
-    `seconds`, so that the progress bar moves.
-
-    Args:
-      intervals: Numbers of steps whose multiples end a call.
-      seconds: Maximum duration of a call.
+    A call ends where a metrics line or checkpoint is due, at multiples of the
+    `intervals`, and after at most 10 seconds, so that the progress bar moves.
     """
 
-    # A step may be slower than the ones before it.
-    _MARGIN = 0.7
+    # Seconds. A step may be slower than the ones before it.
+    _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 
-    def __init__(
-        self, last_step: int, intervals: tuple[int, ...], seconds: float = 10.0
-    ):
+    def __init__(self, last_step: int, intervals: tuple[int, ...]):
         self._last_step = last_step
         self._intervals = intervals
-        self._budget = seconds * self._MARGIN
         self._max_steps = 1
         self._begin = 0.0
 
@@ -160,7 +153,7 @@ class Pacer:
     def stop(self, num_steps: int) -> float:
         """Records and returns the seconds that a call of `num_steps` took."""
         seconds = max(time.monotonic() - self._begin, 1e-6)
-        affordable = int(self._budget * num_steps / seconds)
+        affordable = int(self._BUDGET * num_steps / seconds)
         self._max_steps = max(
             1, min(affordable, self._max_steps * self._GROWTH)
         )
