@@ -28,7 +28,11 @@ class MetricsLog:
     def __init__(self, output_dir: str, start_step: int = 0) -> None:
         self.path = os.path.join(output_dir, METRICS_FILE)
         tf.io.gfile.makedirs(output_dir)
-        truncate_after(self.path, start_step)
+        if tf.io.gfile.exists(self.path):
+            rows = [row for row in read(self.path) if row["step"] <= start_step]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            if text.encode() != files.read_bytes(self.path):
+                files.write_text(self.path, text)
         self._file = tf.io.gfile.GFile(self.path, "a")
         self._summaries = tf.summary.create_file_writer(
             os.path.join(output_dir, SUMMARY_FOLDER)
@@ -60,12 +64,6 @@ class MetricsLog:
         self._file.close()
         self._summaries.close()
 
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.close()
-
 
 def read(path: str) -> list[dict[str, Any]]:
     """Reads the complete lines of a metrics file.
@@ -90,16 +88,6 @@ def read(path: str) -> list[dict[str, Any]]:
             ) from error
         rows.append(values)
     return rows
-
-
-def truncate_after(path: str, step: int) -> None:
-    """Removes the lines of steps after `step`, atomically."""
-    if not tf.io.gfile.exists(path):
-        return
-    rows = [row for row in read(path) if row["step"] <= step]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if text.encode() != files.read_bytes(path):
-        files.write_text(path, text)
 
 
 def describe(values: Mapping[str, float]) -> str:

@@ -1,5 +1,6 @@
 """Tests for bert_tf.training.metrics."""
 
+import contextlib
 import json
 import os
 
@@ -15,13 +16,17 @@ class MetricsLogTest(tf.test.TestCase):
         self.folder = self.create_tempdir().full_path
         self.path = os.path.join(self.folder, "train_metrics.jsonl")
 
+    def _open(self, **kwargs):
+        log = training_metrics.MetricsLog(self.folder, **kwargs)
+        return contextlib.closing(log)
+
     def _lines(self):
         with open(self.path) as file:
             return [json.loads(line) for line in file]
 
     def test_lines_are_written_at_once_and_exact(self):
         value = 0.1 + 0.2  # 0.30000000000000004: all digits count.
-        with training_metrics.MetricsLog(self.folder) as log:
+        with self._open() as log:
             log.write(1, {"loss": 9.5, "learning_rate": value})
             self.assertEqual(
                 self._lines(),
@@ -31,13 +36,13 @@ class MetricsLogTest(tf.test.TestCase):
             self.assertIsNone(self._lines()[1]["loss"])
 
     def test_resuming_removes_later_and_incomplete_lines(self):
-        with training_metrics.MetricsLog(self.folder) as log:
+        with self._open() as log:
             for step in (1, 10, 20, 30):
                 log.write(step, {"loss": step / 7})
         with open(self.path, "a") as file:
             file.write('{"step": 40, "lo')
         self.assertLen(training_metrics.read(self.path), 4)
-        with training_metrics.MetricsLog(self.folder, start_step=20) as log:
+        with self._open(start_step=20) as log:
             log.write(30, {"loss": 30 / 7})
         expected = [{"step": s, "loss": s / 7} for s in (1, 10, 20, 30)]
         self.assertEqual(self._lines(), expected)
@@ -46,7 +51,7 @@ class MetricsLogTest(tf.test.TestCase):
         )
 
     def test_a_new_run_empties_the_file(self):
-        with training_metrics.MetricsLog(self.folder) as log:
+        with self._open() as log:
             log.write(5, {"loss": 1.0})
         training_metrics.MetricsLog(self.folder).close()
         self.assertEqual(self._lines(), [])
@@ -58,7 +63,7 @@ class MetricsLogTest(tf.test.TestCase):
             training_metrics.MetricsLog(self.folder, 3)
 
     def test_tensorboard_gets_each_value(self):
-        with training_metrics.MetricsLog(self.folder) as log:
+        with self._open() as log:
             log.write(7, {"loss": 2.5})
             log.write_summaries("eval", 7, {"loss": 3.5})
         (events,) = tf.io.gfile.glob(os.path.join(self.folder, "summaries/*"))
