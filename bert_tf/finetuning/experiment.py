@@ -234,9 +234,9 @@ def agree(
         return  # Avoid hashing a large model.
     vocabulary = stored.vocabulary
     coordinator.agree(
-        config.common_flags()
-        | _name_data(data_hashes)
-        | {
+        {
+            **config.common_flags(),
+            **_name_data(data_hashes),
             "the vocabulary": vocabulary.hash if vocabulary else None,
             "the model": stored.fingerprint(),
         },

@@ -131,18 +131,16 @@ def describe_for_workers(
 ) -> dict[str, Any]:
     """Returns the JSON values that all workers of a run must agree on."""
     last = "none" if checkpoint is None else checkpoint.describe()
-    return (
-        config.common_flags()
-        | {
+    return {
+        **config.common_flags(),
+        **{
             f"the record file {name}": value
             for name, value in identity["record_files"].items()
-        }
-        | {
-            "the vocabulary": identity["vocabulary_hash"],
-            "the model": identity["bert_config"],
-            "the last checkpoint in the shared --output_dir": last,
-        }
-    )
+        },
+        "the vocabulary": identity["vocabulary_hash"],
+        "the model": identity["bert_config"],
+        "the last checkpoint in the shared --output_dir": last,
+    }
 
 
 def check_continuation(
