@@ -196,10 +196,14 @@ def pack_windows(
         windows = text_windows.cut(
             tokens_a, tokens_b, max_seq_length, doc_stride
         )
-        counts.append(windows.counts)
-        for start in range(0, windows.counts.sum(), _TEXTS_PER_CALL):
-            rows.add(*windows.tokens(start, start + _TEXTS_PER_CALL))
-        rows.num_truncated += windows.num_truncated
+        counts.append(np.bincount(windows.texts, minlength=len(windows.lost)))
+        for start in range(0, len(windows.texts), _TEXTS_PER_CALL):
+            part = slice(start, start + _TEXTS_PER_CALL)
+            rows.add(
+                windows.tokens_a[part],
+                None if tokens_b is None else windows.tokens_b[part],
+            )
+        rows.num_truncated += int(np.sum(windows.lost > 0))
     return rows.join(), np.cumsum(np.concatenate(counts))
 
 

@@ -1,66 +1,31 @@
 """Sliding windows over texts that are too long for one row.
 
+Called eagerly to featurize, and in the graph by exported models.
+
 Shapes:
   N: number of texts or pairs.
   W: number of windows, at least one of each text.
 """
 
-import dataclasses
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Windows:
+class Windows(NamedTuple):
     """The tokens of each window.
 
     Attributes:
-      counts: <int64>[N], number of windows of each text.
-      num_truncated: Number of pairs with tokens that are in no window.
+      tokens_a: Ragged <int32>[W, None], segment A.
+      tokens_b: Segment B, or None.
+      texts: <int64>[W], ascending, the text of each window.
+      lost: <int64>[N], the number of tokens that are in no window.
     """
 
-    counts: np.ndarray
-    num_truncated: int
-    _segments: tuple["_Segment", ...]
-
-    def tokens(
-        self, start: int, end: int
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-        """Returns the segments A and B of a range of windows.
-
-        Args:
-          start: The first window.
-          end: The window after the last; may exceed the number of windows.
-        """
-        tokens = [
-            segment.tokens(slice(start, end)) for segment in self._segments
-        ]
-        return tokens[0], tokens[1] if len(tokens) > 1 else None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Segment:
-    """One of the two segments in all windows.
-
-    Attributes:
-      values: <int32>[tokens of all texts].
-      begins: <int64>[W], index of the first token of each window.
-      lengths: <int64>[W].
-    """
-
-    values: np.ndarray
-    begins: np.ndarray
-    lengths: np.ndarray
-
-    def tokens(self, windows: slice) -> tf.RaggedTensor:
-        lengths = self.lengths[windows]
-        # 0, 1, 2 ... in each window, plus the start of the window.
-        splits = np.cumsum(lengths) - lengths
-        indices = np.arange(lengths.sum()) + np.repeat(
-            self.begins[windows] - splits, lengths
-        )
-        return tf.RaggedTensor.from_row_lengths(self.values[indices], lengths)
+    tokens_a: tf.RaggedTensor
+    tokens_b: tf.RaggedTensor | None
+    texts: tf.Tensor
+    lost: tf.Tensor
 
 
 def cut(
@@ -83,37 +48,44 @@ def cut(
       doc_stride: Distance between the starts of windows. If that would skip
         tokens, the next window starts right after the last token.
     """
-    length_a = tokens_a.row_lengths().numpy()
-    if tokens_b is None:
-        length_b = np.zeros_like(length_a)
-    else:
-        length_b = tokens_b.row_lengths().numpy()
+    length_a = tokens_a.row_lengths()
+    length_b = (
+        tf.zeros_like(length_a) if tokens_b is None else tokens_b.row_lengths()
+    )
     # [CLS] A [SEP], and with a B, another [SEP]. `packing.pack` rejects lengths
     # that are too small.
-    room = np.maximum(max_seq_length - 2 - (length_b > 0), 1)
-    kept_a = np.minimum(length_a, np.maximum(room - length_b, (room + 1) // 2))
-    kept_b = np.minimum(length_b, room - kept_a)
+    room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int64)
+    room = tf.maximum(room, 1)
+    kept_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
+    kept_b = tf.minimum(length_b, room - kept_a)
     cuts_b = length_b >= length_a
-    # The window length of the text that is cut.
-    shown = np.where(cuts_b, kept_b, kept_a)
-    whole = np.where(cuts_b, length_b, length_a)
-    stride = np.maximum(np.minimum(shown, doc_stride), 1)
-    counts = 1 + -(-(whole - shown) // stride)
-    # The text of each window, and the number of the window in it.
-    texts = np.repeat(np.arange(len(counts)), counts)
-    numbers = np.arange(len(texts)) - (np.cumsum(counts) - counts)[texts]
-    offsets = numbers * stride[texts]
+    # For the segment that is cut, the length of its part in a window.
+    shown = tf.where(cuts_b, kept_b, kept_a)
+    whole = tf.where(cuts_b, length_b, length_a)
+    stride = tf.maximum(tf.minimum(shown, doc_stride), 1)
+    counts = 1 - (shown - whole) // stride
+    texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
+    first = tf.gather(tf.cumsum(counts, exclusive=True), texts)
+    offsets = (tf.range(tf.size(texts, tf.int64)) - first) * tf.gather(
+        stride, texts
+    )
 
     def segment(tokens, is_cut, lengths, kept):
-        first = np.where(is_cut[texts], offsets, 0)
-        return _Segment(
-            tokens.flat_values.numpy(),
-            tokens.row_starts().numpy()[texts] + first,
-            np.minimum(kept[texts], lengths[texts] - first),
+        start = tf.where(tf.gather(is_cut, texts), offsets, 0)
+        shown_here = tf.minimum(
+            tf.gather(kept, texts), tf.gather(lengths, texts) - start
+        )
+        begin = tf.gather(tokens.row_starts(), texts) + start
+        places = tf.ragged.range(begin, begin + shown_here)
+        return places.with_flat_values(
+            tf.gather(tokens.flat_values, places.flat_values)
         )
 
-    segments = [segment(tokens_a, ~cuts_b, length_a, kept_a)]
-    if tokens_b is not None:
-        segments.append(segment(tokens_b, cuts_b, length_b, kept_b))
-    lost = np.where(cuts_b, length_a - kept_a, length_b - kept_b)
-    return Windows(counts, int(np.sum(lost > 0)), tuple(segments))
+    return Windows(
+        segment(tokens_a, ~cuts_b, length_a, kept_a),
+        None
+        if tokens_b is None
+        else segment(tokens_b, cuts_b, length_b, kept_b),
+        texts,
+        tf.where(cuts_b, length_a - kept_a, length_b - kept_b),
+    )

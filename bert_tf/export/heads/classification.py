@@ -13,12 +13,12 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.export.heads import head
-from bert_tf.export.heads import text_windows
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
+from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
 # The minimum probability of an assigned label in multi-label problems.

@@ -17,13 +17,13 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.export.heads import word_windows
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.text import packing
+from bert_tf.text import word_windows
 from bert_tf.text import words as words_lib
 from bert_tf.text.tokenizer import BertTokenizer
 

@@ -14,17 +14,18 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.text import word_windows
 from bert_tf.text.tokenizer import BertTokenizer
 
 LABEL_IDS = "label_ids"
@@ -98,14 +99,6 @@ class TaggingFeatures:
         return batch
 
 
-@dataclasses.dataclass(frozen=True)
-class _Words:
-    """The tokens of all words: word w has `ids[splits[w]:splits[w + 1]]`."""
-
-    ids: np.ndarray
-    splits: np.ndarray
-
-
 def convert_examples_to_features(
     examples: Sequence[TaggingExample],
     tokenizer: BertTokenizer,
@@ -136,40 +129,29 @@ def convert_examples_to_features(
       UserError: If `max_seq_length` leaves no room for a token, `doc_stride`
         skips tokens, or there are `labels` but no tags.
     """
-    room = max_seq_length - 2
     _check_lengths(max_seq_length, doc_stride)
-    words = _tokenize(examples, tokenizer)
-    lengths = np.diff(words.splits)
-    word_rows = np.full(len(lengths), _NONE, np.int32)
-    word_positions = np.zeros(len(lengths), np.int32)
-    example_splits = _splits([len(example.words) for example in examples])
-    spans: list[tuple[int, int]] = []
-    for first, end in _units(examples, example_splits, context):
-        # The words with tokens, and their first tokens.
-        numbers = first + np.flatnonzero(lengths[first:end])
-        if not numbers.size:
-            continue
-        starts = words.splits[numbers]
-        unit_spans = _windows(starts, words.splits[end], room, doc_stride)
-        rows = _most_context(starts, unit_spans)
-        begins = np.array([begin for begin, _ in unit_spans])[rows]
-        word_rows[numbers] = np.where(rows < 0, rows, rows + len(spans))
-        word_positions[numbers] = starts - begins + 1
-        spans.extend(unit_spans)
-    ids, row_splits = _gather_windows(words.ids, spans, tokenizer)
+    tokens = _tokenize(examples, tokenizer)
+    lengths = tokens.row_lengths().numpy()
+    units, num_units = _units(examples, context)
+    windows = word_windows.cut(
+        tokens, units, num_units, max_seq_length - 2, doc_stride
+    )
+    word_rows = windows.rows.numpy()
+    word_positions = windows.places.numpy() + 1
+    input_ids, row_splits = _add_special_tokens(windows.tokens, tokenizer)
     label_ids = None
     is_covered = word_rows != _NONE
     if labels is not None:
-        label_ids = np.full(len(ids), _NONE, np.int32)
+        label_ids = np.full(len(input_ids), _NONE, np.int32)
         places = row_splits[word_rows[is_covered]] + word_positions[is_covered]
         label_ids[places] = _convert_tags(examples, labels)[is_covered]
     return TaggingFeatures(
-        ids,
+        input_ids,
         label_ids,
         row_splits,
         word_rows,
         word_positions,
-        example_splits,
+        np.cumsum([0, *(len(example.words) for example in examples)]),
         tokenizer.vocabulary.pad_id,
         int(np.sum(lengths == 0)),
         int(np.sum(~is_covered & (lengths > 0))),
@@ -256,14 +238,10 @@ def _check_lengths(max_seq_length: int, doc_stride: int | None) -> None:
         )
 
 
-def _splits(lengths: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-
-
 def _tokenize(
     examples: Sequence[TaggingExample], tokenizer: BertTokenizer
-) -> _Words:
-    """Tokenizes each distinct word once."""
+) -> tf.RaggedTensor:
+    """Returns ragged <int32>[W, None]; tokenizes each distinct word once."""
     numbers: dict[str, int] = {}
     order = [
         numbers.setdefault(word, len(numbers))
@@ -271,91 +249,42 @@ def _tokenize(
         for word in example.words
     ]
     distinct = list(numbers)
-    word_ids = []
-    for start in range(0, len(distinct), _WORDS_PER_CALL):
-        ids = tokenizer.tokenize(distinct[start : start + _WORDS_PER_CALL])
-        values = ids.flat_values.numpy()
-        splits = ids.row_splits.numpy().tolist()
-        word_ids.extend(values[a:b] for a, b in itertools.pairwise(splits))
-    ordered = [word_ids[number] for number in order]
-    return _Words(
-        np.concatenate([np.zeros([0], np.int32), *ordered]),
-        _splits([len(x) for x in ordered]),
-    )
+    parts = [
+        tokenizer.tokenize(distinct[start : start + _WORDS_PER_CALL])
+        for start in range(0, max(len(distinct), 1), _WORDS_PER_CALL)
+    ]
+    return tf.gather(tf.concat(parts, 0), np.array(order, np.int64))
 
 
-def _units(examples, example_splits, context) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of words, first and end, that may share a window."""
-    if context == "sentence":
-        yield from itertools.pairwise(example_splits.tolist())
-        return
-
-    def document_key(number):
-        document = examples[number].document
-        return (document, number if document == ALONE else ALONE)
-
-    documents = itertools.groupby(range(len(examples)), key=document_key)
-    for _, group in documents:
-        members = list(group)
-        yield (
-            int(example_splits[members[0]]),
-            int(example_splits[members[-1] + 1]),
-        )
+def _units(
+    examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
+) -> tuple[np.ndarray, int]:
+    """Returns <int64>[W], the text of each word that windows may span."""
+    documents = np.array([example.document for example in examples], np.int64)
+    is_next = np.zeros(len(examples), bool)
+    if context == "document":
+        is_next[1:] = documents[1:] == documents[:-1]
+        is_next &= documents != ALONE
+    units = np.cumsum(~is_next) - 1
+    counts = [len(example.words) for example in examples]
+    return np.repeat(units, counts), len(examples)
 
 
-def _windows(
-    starts: np.ndarray, end: int, room: int, stride: int | None
-) -> list[tuple[int, int]]:
-    """Returns the bounds of windows over a unit's tokens.
-
-    Args:
-      starts: <int64>[words], the first token of each word.
-      end: The end of the unit.
-      room: The maximum number of tokens in a window.
-      stride: The maximum distance between starts, or None for one window.
-    """
-    spans = []
-    word = 0
-    while word < len(starts):
-        begin = int(starts[word])
-        spans.append((begin, min(begin + room, end)))
-        if stride is None or spans[-1][1] == end:
-            break
-        following = np.searchsorted(starts, begin + stride, side="right") - 1
-        # A word may have more tokens than the stride.
-        word = max(int(following), word + 1)
-    return spans
-
-
-def _most_context(
-    starts: np.ndarray, spans: Sequence[tuple[int, int]]
-) -> np.ndarray:
-    """Returns the window with the most context for each word, or -1."""
-    best = np.full(len(starts), -1.0)
-    rows = np.full(len(starts), _NONE)
-    for row, (begin, end) in enumerate(spans):
-        inside = slice(*np.searchsorted(starts, [begin, end]))
-        left = starts[inside] - begin
-        right = end - 1 - starts[inside]
-        score = np.minimum(left, right) + 0.01 * (end - begin)
-        rows[inside] = np.where(score > best[inside], row, rows[inside])
-        best[inside] = np.maximum(best[inside], score)
-    return rows
-
-
-def _gather_windows(
-    token_ids: np.ndarray,
-    spans: Sequence[tuple[int, int]],
-    tokenizer: BertTokenizer,
+def _add_special_tokens(
+    windows: tf.RaggedTensor, tokenizer: BertTokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns [CLS] tokens [SEP] of all windows, and the windows' bounds."""
-    first = np.array([tokenizer.vocabulary.cls_id], np.int32)
-    last = np.array([tokenizer.vocabulary.sep_id], np.int32)
-    parts = [np.zeros([0], np.int32)]
-    for begin, end in spans:
-        parts += [first, token_ids[begin:end], last]
-    lengths = [end - begin + 2 for begin, end in spans]
-    return np.concatenate(parts), _splits(lengths)
+    # Behind the windows there is an empty one for each text without tokens.
+    lengths = windows.row_lengths().numpy()
+    lengths = lengths[lengths > 0]
+    splits = np.cumsum([0, *(lengths + 2)])
+    vocabulary = tokenizer.vocabulary
+    ids = np.full(splits[-1], vocabulary.cls_id, np.int32)
+    ids[splits[1:] - 1] = vocabulary.sep_id
+    is_token = np.ones(len(ids), bool)
+    is_token[splits[:-1]] = is_token[splits[1:] - 1] = False
+    ids[is_token] = windows.flat_values.numpy()
+    return ids, splits
 
 
 def _convert_tags(

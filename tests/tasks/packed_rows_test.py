@@ -1,87 +1,13 @@
-"""Tests for windows of packed texts and for bert_tf.text.windows."""
+"""Tests for bert_tf.tasks.packed_rows."""
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
-
-
-def _spans(length, room, stride):
-    """Returns the windows by the loop of run_squad.py:360-371."""
-    spans = []
-    start = 0
-    while True:
-        size = min(length - start, room)
-        spans.append((start, size))
-        if start + size == length:
-            return spans
-        start += min(size, stride)
-
-
-def _expect(a, b, max_length, stride):
-    """Yields the segments of each window of one text or pair."""
-    if not b:
-        spans = _spans(len(a), max_length - 2, stride)
-        return [(a[start : start + size], []) for start, size in spans]
-    room = max_length - 3
-    half = (room + 1) // 2
-    if len(b) >= len(a):
-        a = a[: max(room - len(b), half)] if len(a) + len(b) > room else a
-        spans = _spans(len(b), room - len(a), stride)
-        return [(a, b[start : start + size]) for start, size in spans]
-    if len(a) + len(b) > room:
-        b = b[: room - half]
-    spans = _spans(len(a), room - len(b), stride)
-    return [(a[start : start + size], b) for start, size in spans]
-
-
-class CutTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(
-        max_length=(7, 8, 13), stride=(1, 3, 4, 20), has_pairs=(False, True)
-    )
-    def test_windows_of_random_lengths(self, max_length, stride, has_pairs):
-        rng = np.random.default_rng(max_length * stride)
-        texts_a, texts_b = (
-            [rng.integers(1, 99, n).tolist() for n in rng.integers(0, 30, 60)]
-            for _ in range(2)
-        )
-        if not has_pairs:
-            texts_b = [[]] * 60
-        windows = text_windows.cut(
-            tf.ragged.constant(texts_a, tf.int32),
-            tf.ragged.constant(texts_b, tf.int32) if has_pairs else None,
-            max_length,
-            stride,
-        )
-        expected = [
-            _expect(a, b, max_length, stride)
-            for a, b in zip(texts_a, texts_b, strict=True)
-        ]
-        self.assertAllEqual(windows.counts, [len(rows) for rows in expected])
-        self.assertGreater(windows.counts.max(), 2)
-        flat = [row for rows in expected for row in rows]
-        # In parts, of which the last is not full.
-        parts = [
-            windows.tokens(start, start + 32)
-            for start in range(0, len(flat), 32)
-        ]
-        tokens_a = [row for part in parts for row in part[0].to_list()]
-        self.assertEqual(tokens_a, [a for a, _ in flat])
-        if has_pairs:
-            tokens_b = [row for part in parts for row in part[1].to_list()]
-            self.assertEqual(tokens_b, [b for _, b in flat])
-        lost = 0
-        for rows, a, b in zip(expected, texts_a, texts_b, strict=True):
-            shorter, part = (a, 0) if len(b) >= len(a) else (b, 1)
-            lost += len(rows[0][part]) < len(shorter)
-        self.assertEqual(windows.num_truncated, lost)
-        self.assertEqual(lost > 0, has_pairs)
 
 
 class PackWindowsTest(tf.test.TestCase):

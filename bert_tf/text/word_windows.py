@@ -1,8 +1,8 @@
-"""Cuts the words of texts into windows, in the graph.
+"""Cuts the words of texts into windows.
 
-The windows are those of `bert_tf.tasks.tagging.features`. Each window begins
-with a whole word, and each word is tagged in the window where it has the most
-context.
+Each window begins with a whole word, and each word is tagged in the window
+where it has the most context. Called eagerly to featurize, and in the graph by
+exported models.
 
 Shapes:
   B: number of texts.
@@ -156,7 +156,7 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
     left = begins - tf.gather(windows.begins, window)
     right = tf.gather(windows.ends, window) - 1 - begins
     lengths = tf.gather(windows.ends - windows.begins, window)
-    # The arithmetic of `tasks.tagging.features`, to preserve ties.
+    # The arithmetic of the original, to preserve ties.
     score = tf.cast(tf.minimum(left, right), tf.float64)
     score += 0.01 * tf.cast(lengths, tf.float64)
     best = tf.math.unsorted_segment_max(score, word, count)

@@ -1,0 +1,91 @@
+"""Tests for bert_tf.text.windows."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.text import windows as text_windows
+
+
+def _spans(length, room, stride):
+    """Returns the windows by the loop of run_squad.py:360-371."""
+    spans = []
+    start = 0
+    while True:
+        size = min(length - start, room)
+        spans.append((start, size))
+        if start + size == length:
+            return spans
+        start += min(size, stride)
+
+
+def _expect(a, b, max_length, stride):
+    """Yields the segments of each window of one text or pair."""
+    if not b:
+        spans = _spans(len(a), max_length - 2, stride)
+        return [(a[start : start + size], []) for start, size in spans]
+    room = max_length - 3
+    half = (room + 1) // 2
+    if len(b) >= len(a):
+        a = a[: max(room - len(b), half)] if len(a) + len(b) > room else a
+        spans = _spans(len(b), room - len(a), stride)
+        return [(a, b[start : start + size]) for start, size in spans]
+    if len(a) + len(b) > room:
+        b = b[: room - half]
+    spans = _spans(len(a), room - len(b), stride)
+    return [(a[start : start + size], b) for start, size in spans]
+
+
+class CutTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        max_length=(7, 8, 13), stride=(1, 3, 4, 20), has_pairs=(False, True)
+    )
+    def test_windows_of_random_lengths(self, max_length, stride, has_pairs):
+        rng = np.random.default_rng(max_length * stride)
+        texts_a, texts_b = (
+            [rng.integers(1, 99, n).tolist() for n in rng.integers(0, 30, 60)]
+            for _ in range(2)
+        )
+        if not has_pairs:
+            texts_b = [[]] * 60
+        # Exported models call it in the graph.
+        cut = text_windows.cut if stride > 1 else tf.function(text_windows.cut)
+        windows = cut(
+            tf.ragged.constant(texts_a, tf.int32),
+            tf.ragged.constant(texts_b, tf.int32) if has_pairs else None,
+            max_length,
+            stride,
+        )
+        expected = [
+            _expect(a, b, max_length, stride)
+            for a, b in zip(texts_a, texts_b, strict=True)
+        ]
+        counts = [len(rows) for rows in expected]
+        self.assertGreater(max(counts), 2)
+        self.assertAllEqual(
+            windows.texts, np.repeat(np.arange(len(counts)), counts)
+        )
+        flat = [row for rows in expected for row in rows]
+        self.assertEqual(windows.tokens_a.to_list(), [a for a, _ in flat])
+        if has_pairs:
+            self.assertEqual(windows.tokens_b.to_list(), [b for _, b in flat])
+        else:
+            self.assertIsNone(windows.tokens_b)
+        lost = 0
+        for rows, a, b in zip(expected, texts_a, texts_b, strict=True):
+            shorter, part = (a, 0) if len(b) >= len(a) else (b, 1)
+            lost += len(rows[0][part]) < len(shorter)
+        self.assertEqual(np.sum(windows.lost > 0), lost)
+        self.assertEqual(lost > 0, has_pairs)
+
+    def test_empty_batch_has_no_window(self):
+        none = tf.RaggedTensor.from_row_lengths(
+            tf.zeros([0], tf.int32), tf.zeros([0], tf.int64)
+        )
+        windows = text_windows.cut(none, none, 8, 2)
+        self.assertAllEqual(windows.texts, np.zeros([0]))
+        self.assertEqual(windows.tokens_b.nrows(), 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()
