@@ -39,6 +39,36 @@ _MAX_CONFUSIONS = 30
 _MAX_BARS = 60
 
 
+def write_confusion_matrix(
+    path: str, labels: Sequence[str], counts: np.ndarray
+) -> None:
+    """Writes a confusion matrix to <path>.png and <path>.txt."""
+    draw_confusion_matrix(f"{path}.png", labels, counts)
+    text = result_tables.confusion_matrix_text(
+        labels, counts, needs_numbers(labels)
+    )
+    files.write_text(f"{path}.txt", text)
+
+
+def write_scores(
+    path: str, kind: str, rows: Sequence[tuple[str, EntityScore]]
+) -> None:
+    """Writes scores to <path>.png and <path>.txt; see `scores_text`."""
+    draw_entity_scores(f"{path}.png", rows)
+    numbered = needs_numbers(name for name, _ in rows)
+    text = result_tables.scores_text(kind, rows, numbered)
+    files.write_text(f"{path}.txt", text)
+
+
+def write_score_scatter(
+    path: str, references: np.ndarray, predictions: np.ndarray
+) -> None:
+    """Writes predicted and correct scores to <path>.png and <path>.txt."""
+    draw_score_scatter(f"{path}.png", references, predictions)
+    text = result_tables.score_scatter_text(references, predictions)
+    files.write_text(f"{path}.txt", text)
+
+
 def draw_confusion_matrix(
     path: str, labels: Sequence[str], counts: np.ndarray
 ) -> None:

@@ -36,7 +36,7 @@ def confusion_matrix_text(
     if numbered and len(labels) > _MAX_COLUMNS:
         names = _with_numbers(names)
     head = f"{accuracy_line(counts)}\n\n"
-    scores = _scores_text("label", _label_rows(names, counts))
+    scores = scores_text("label", _label_rows(names, counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
     # Columns have numbers, as long names would make them wide.
@@ -65,40 +65,49 @@ def confusions(counts: np.ndarray) -> list[tuple[int, int]]:
     return [(int(rows[i]), int(columns[i])) for i in order]
 
 
-def entity_scores_text(
-    rows: Sequence[tuple[str, EntityScore]], numbered: bool = False
+def scores_text(
+    kind: str, rows: Sequence[tuple[str, EntityScore]], numbered: bool = False
 ) -> str:
-    """Returns a table of scores with a line per entity type.
+    """Returns a table with a line of scores for each entity type or label.
 
     Args:
-      rows: `TaggingScore.rows()`: names and scores, "overall" at the end.
-      numbered: Whether to number the types.
+      kind: The head of the column of names.
+      rows: Names and scores; with "overall" at the end if `numbered`.
+      numbered: Whether to number the names.
     """
-    return _scores_text("type", _number_rows(rows) if numbered else rows)
-
-
-def label_scores_text(
-    labels: Sequence[str],
-    references: np.ndarray,
-    predictions: np.ndarray,
-    numbered: bool = False,
-) -> str:
-    """Returns a table of scores with a line per label, for multi-label tasks.
-
-    Args:
-      labels: C names.
-      references: <int32>[N, C], 1 for each correct label.
-      predictions: <int32>[N, C], 1 for each predicted label.
-      numbered: Whether to number the labels.
-    """
-    rows = label_score_rows(labels, references, predictions)
-    return _scores_text("label", _number_rows(rows) if numbered else rows)
+    if numbered:
+        names = _with_numbers([name for name, _ in rows[:-1]])
+        scores = [score for _, score in rows[:-1]]
+        rows = [*zip(names, scores, strict=True), rows[-1]]
+    heads = ("precision", "recall", "F1", "support", "predicted", "correct")
+    table = [[kind, *heads]]
+    for name, score in rows:
+        shares = (score.precision, score.recall, score.f1)
+        counts = (
+            score.num_references,
+            score.num_predictions,
+            score.num_correct,
+        )
+        table.append(
+            [
+                _one_line(name),
+                *(f"{100 * share:.2f}" for share in shares),
+                *map(str, counts),
+            ]
+        )
+    return aligned(table)
 
 
 def label_score_rows(
     labels: Sequence[str], references: np.ndarray, predictions: np.ndarray
 ) -> list[tuple[str, EntityScore]]:
-    """Returns the rows of `label_scores_text`, with "overall" at the end."""
+    """Returns the scores of each label of a multi-label task, and "overall".
+
+    Args:
+      labels: C names.
+      references: <int32>[N, C], 1 for each correct label.
+      predictions: <int32>[N, C], 1 for each predicted label.
+    """
     references = np.asarray(references, bool)
     predictions = np.asarray(predictions, bool)
     counts = np.stack(
@@ -158,26 +167,6 @@ def _label_rows(
     ]
 
 
-def _scores_text(kind: str, rows: Sequence[tuple[str, EntityScore]]) -> str:
-    heads = ("precision", "recall", "F1", "support", "predicted", "correct")
-    table = [[kind, *heads]]
-    for name, score in rows:
-        shares = (score.precision, score.recall, score.f1)
-        counts = (
-            score.num_references,
-            score.num_predictions,
-            score.num_correct,
-        )
-        table.append(
-            [
-                _one_line(name),
-                *(f"{100 * share:.2f}" for share in shares),
-                *map(str, counts),
-            ]
-        )
-    return aligned(table)
-
-
 def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     totals = counts.sum(-1)
     table = [["right label", "predicted label", "times", "of"]]
@@ -195,15 +184,6 @@ def numbers(names: Sequence[str]) -> list[str]:
 def _with_numbers(names: Sequence[str]) -> list[str]:
     pairs = zip(numbers(names), names, strict=True)
     return [f"{number} {name}" for number, name in pairs]
-
-
-def _number_rows(
-    rows: Sequence[tuple[str, EntityScore]],
-) -> list[tuple[str, EntityScore]]:
-    """Numbers the rows of scores, except "overall" at the end."""
-    names = _with_numbers([name for name, _ in rows[:-1]])
-    scores = [score for _, score in rows[:-1]]
-    return [*zip(names, scores, strict=True), rows[-1]]
 
 
 def _one_line(name: str) -> str:

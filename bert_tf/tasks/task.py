@@ -11,6 +11,7 @@ Shapes:
 
 import abc
 import dataclasses
+import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -306,6 +307,11 @@ class Task(abc.ABC):
           predictions: Their predictions.
         """
         del output_dir, split, examples, predictions  # None by default.
+
+    def report_path(self, output_dir: str, split: str, name: str) -> str:
+        """Returns the path of a split's report, without ending."""
+        prefix = "" if split == DEV else f"{split}_"
+        return os.path.join(output_dir, prefix + name)
 
     @abc.abstractmethod
     def read_inputs(self, path: str) -> Iterator[Any]:

@@ -73,12 +73,13 @@ maybe                0.00    0.00   0.00        0          4        0
 
     def test_entity_scores(self):
         self.assertEqual(
-            result_tables.entity_scores_text(
+            result_tables.scores_text(
+                "type",
                 [
                     ("LOC", EntityScore(8, 4, 3)),
                     ("corporation", EntityScore(0, 1, 0)),
                     ("overall", EntityScore(8, 5, 3)),
-                ]
+                ],
             ),
             """\
 type         precision  recall     F1  support  predicted  correct
@@ -92,8 +93,11 @@ overall          60.00   37.50  46.15        8          5        3
         references = np.array([[1, 0], [1, 1], [0, 0], [1, 0]])
         predictions = np.array([[1, 1], [0, 1], [0, 0], [1, 1]])
         self.assertEqual(
-            result_tables.label_scores_text(
-                ["toxic", "rude"], references, predictions
+            result_tables.scores_text(
+                "label",
+                result_tables.label_score_rows(
+                    ["toxic", "rude"], references, predictions
+                ),
             ),
             """\
 label    precision  recall     F1  support  predicted  correct
@@ -108,7 +112,7 @@ overall      60.00   75.00  66.67        4          5        3
             ("LOC", EntityScore(8, 4, 3)),
             ("overall", EntityScore(8, 4, 3)),
         ]
-        lines = result_tables.entity_scores_text(rows, numbered=True).split(
+        lines = result_tables.scores_text("type", rows, numbered=True).split(
             "\n"
         )
         self.assertEqual(
@@ -116,9 +120,10 @@ overall      60.00   75.00  66.67        4          5        3
             [["[0]", "LOC"], ["overall", "75.00"]],
         )
         ones = np.ones((1, 2), np.int32)
-        lines = result_tables.label_scores_text(
-            ["toxic", "rude"], ones, ones, numbered=True
-        ).split("\n")
+        rows = result_tables.label_score_rows(["toxic", "rude"], ones, ones)
+        lines = result_tables.scores_text("label", rows, numbered=True).split(
+            "\n"
+        )
         self.assertEqual(
             [line.split()[:2] for line in lines[1:4]],
             [["[0]", "toxic"], ["[1]", "rude"], ["overall", "100.00"]],

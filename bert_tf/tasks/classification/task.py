@@ -7,6 +7,7 @@ Shapes:
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -20,13 +21,15 @@ from absl import logging
 from scipy import special
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.tasks import metrics
+from bert_tf.tasks import plots
+from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification import report as classification_report
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.examples import ProblemType
@@ -289,10 +292,49 @@ class ClassificationTask(task.Task):
         examples: Sequence[InputExample],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Writes test_results.tsv, plots and tables."""
-        classification_report.write(
-            self, output_dir, split, examples, predictions
+        """Writes the original's test_results.tsv, plots and tables.
+
+        A test set gets test_results.tsv, a task's further test sets with their
+        names, as test_mismatched_results.tsv. Examples with labels get a plot
+        and a table: confusion_matrix.png and .txt for single labels,
+        label_scores.png and .txt for multi-label problems, score_scatter.png
+        and .txt for scores. Their names begin with the split unless it is
+        "dev".
+        """
+        if split.split("_")[0] == task.TEST:
+            is_first = split == self.splits(task.TEST)[0]
+            name = task.TEST if is_first else split
+            files.write_text(
+                os.path.join(output_dir, f"{name}_results.tsv"),
+                results_text(predictions),
+            )
+        if not self.is_labeled(examples):
+            return
+        write, name = {
+            "single_label": (self._write_matrix, "confusion_matrix"),
+            "multi_label": (self._write_scores, "label_scores"),
+            "regression": (plots.write_score_scatter, "score_scatter"),
+        }[self.problem_type]
+        label_ids = classification_features.convert_labels(
+            examples, self.labels, self.problem_type
         )
+        write(
+            self.report_path(output_dir, split, name),
+            label_ids,
+            self.predicted_ids(predictions),
+        )
+
+    def _write_matrix(self, path, label_ids, predicted_ids) -> None:
+        counts = metrics.confusion_matrix(
+            label_ids, predicted_ids, len(self.labels)
+        )
+        plots.write_confusion_matrix(path, self.labels, counts)
+
+    def _write_scores(self, path, label_ids, predicted_ids) -> None:
+        rows = result_tables.label_score_rows(
+            self.labels, label_ids, predicted_ids
+        )
+        plots.write_scores(path, "label", rows)
 
     def read_inputs(self, path: str) -> Iterator[InputExample]:
         """Yields the texts of a file with the columns of the training data."""
@@ -377,6 +419,18 @@ class ClassificationTask(task.Task):
             language=values.get("language", "zh"),
             head=values.get("head", "linear"),
         )
+
+
+def results_text(predictions: Sequence[Prediction]) -> str:
+    """Returns a line per example, with its probabilities between tabs.
+
+    Source: run_classifier.py:952-968 of the original, which writes `str` of a
+    <float32>.
+    """
+    return "".join(
+        "\t".join(map(str, prediction.values)) + "\n"
+        for prediction in predictions
+    )
 
 
 def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:

@@ -10,7 +10,6 @@ Shapes:
 """
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -24,10 +23,8 @@ from absl import logging
 from scipy import special
 
 from bert_tf.features import INPUT_MASK
-from bert_tf.io import files
 from bert_tf.tasks import metrics
 from bert_tf.tasks import plots
-from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
@@ -219,15 +216,8 @@ class MultipleChoiceTask(task.Task):
             indices = self._indices(one)
             pairs.append((indices[one.label], indices[predicted.index]))
         counts = metrics.confusion_matrix(*np.array(pairs).T, most)
-        prefix = "" if split == task.DEV else f"{split}_"
-        path = os.path.join(output_dir, f"{prefix}confusion_matrix")
-        plots.draw_confusion_matrix(f"{path}.png", names, counts)
-        files.write_text(
-            f"{path}.txt",
-            result_tables.confusion_matrix_text(
-                names, counts, plots.needs_numbers(names)
-            ),
-        )
+        path = self.report_path(output_dir, split, "confusion_matrix")
+        plots.write_confusion_matrix(path, names, counts)
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
         """Yields the examples of a file to predict.

@@ -26,7 +26,6 @@ from absl import logging
 from bert_tf.errors import NotFiniteError
 from bert_tf.io import files
 from bert_tf.tasks import plots
-from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
@@ -297,14 +296,9 @@ class TaggingTask(task.Task):
         )
         if not self.is_labeled(examples):
             return
-        prefix = "" if split == task.DEV else f"{split}_"
-        path = os.path.join(output_dir, f"{prefix}entity_scores")
+        path = self.report_path(output_dir, split, "entity_scores")
         rows = self._score(examples, predictions).rows()
-        plots.draw_entity_scores(f"{path}.png", rows)
-        numbered = plots.needs_numbers(name for name, _ in rows)
-        files.write_text(
-            f"{path}.txt", result_tables.entity_scores_text(rows, numbered)
-        )
+        plots.write_scores(path, "type", rows)
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         """Yields the sentences of a file; see `tagging_examples`."""

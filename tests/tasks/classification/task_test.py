@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.classification.task and report."""
+"""Tests for bert_tf.tasks.classification.task."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from scipy import special
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.classification import glue_tasks
-from bert_tf.tasks.classification import report as classification_report
+from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -311,7 +311,7 @@ class ReportTest(tf.test.TestCase):
         )
 
     def test_probabilities_of_a_real_prediction_sum_to_one(self):
-        text = classification_report.results_text(
+        text = classification.results_text(
             [Prediction(np.float32([1 / 3, 1 / 7, 11 / 21]))]
         )
         self.assertAllClose(sum(map(float, text.split("\t"))), 1.0, atol=1e-7)

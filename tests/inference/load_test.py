@@ -1,4 +1,4 @@
-"""Tests for bert_tf.tasks.row_predictor: `predict` of loaded models."""
+"""Tests for bert_tf.inference.load: `predict` of loaded models."""
 
 import contextlib
 import dataclasses
