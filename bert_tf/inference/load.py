@@ -99,98 +99,6 @@ def build_model(
     return model
 
 
-def _row_predictor(
-    model: keras.Model, stored: StoredModel, kind: str, is_stored_head: bool
-) -> RowPredictor:
-    """Returns the model's predictor for raw rows."""
-    values: dict[str, Any] = {}
-    if is_stored_head and stored.task["kind"] == kind:
-        values = dict(stored.task)
-    labels = getattr(model, "labels", None)
-    values |= {"kind": kind, "labels": None if labels is None else list(labels)}
-    nothing = Tensors.from_arrays({})
-    # The model holds the weights now.
-    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
-    return RowPredictor(model, values, rest.build_tokenizer)
-
-
-def _check(kind, labels, num_labels, new_parts) -> None:
-    if kind not in _MODELS:
-        raise UserError(
-            f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
-            f"{kind!r}."
-        )
-    if kind not in _WITH_LABELS and (labels, num_labels) != (None, None):
-        raise UserError(
-            f"Only models for {' and '.join(_WITH_LABELS)} have labels; set "
-            f"`kind` to one of these. Received: labels for {kind!r}."
-        )
-    if isinstance(new_parts, str) or not set(new_parts) <= set(_PARTS):
-        raise UserError(
-            f"Expected new_parts to be a list of {' and '.join(_PARTS)}. "
-            f"Received: {new_parts!r}."
-        )
-
-
-def _choose_head(
-    stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns `kwargs` with the arguments of the stored head."""
-    task = stored.task if stored.task["kind"] == kind else {}
-    arguments = recurrent_heads.arguments(task, kind, weights.shapes)
-    for name, value in arguments.items():
-        actual = kwargs.get(name)
-        if actual not in (None, value):
-            raise UserError(
-                f"The head in {stored.path} has {name}={value!r}. Received: "
-                f'{actual!r}; make a new head with new_parts=["head"], or '
-                "drop the argument."
-            )
-    return kwargs | arguments
-
-
-def _choose_labels(
-    stored: StoredModel,
-    weights: Tensors,
-    kind: str,
-    labels: Sequence[str] | None,
-    num_labels: int | None,
-) -> dict[str, Any]:
-    """Returns the arguments `labels` and `num_labels` of a model's head."""
-
-    def count(shapes):
-        return next(
-            (
-                shape[0]
-                for name, shape in shapes.items()
-                if weight_map.part_of(name) in weight_map.HEADS[kind]
-                and name.endswith("output_bias")
-            ),
-            None,
-        )
-
-    expected = num_labels if labels is None else len(labels)
-    loaded, available = count(weights.shapes), count(stored.weights.shapes)
-    if expected is None and available is None:
-        raise UserError(
-            f"{stored.path} has no head for {kind}, so the new one needs its "
-            "labels: give labels=[...], or num_labels."
-        )
-    if None not in (expected, loaded) and expected != loaded:
-        raise UserError(
-            f"The head in {stored.path} has {loaded} labels. Received: "
-            f'{expected}; make a new head with new_parts=["head"], or give '
-            f"{loaded} labels."
-        )
-    same_kind = stored.task["kind"] == kind
-    if labels is None and same_kind and expected in (None, loaded):
-        labels = stored.task.get("labels")
-    return {
-        "labels": labels,
-        "num_labels": num_labels or expected or available,
-    }
-
-
 class RowPredictor:
     """Predicts raw rows; builds its parts at the first call.
 
@@ -281,3 +189,95 @@ def _describe(
     for chunk in task_prediction.chunks(predictor.task, examples):
         described += predictor.describe(chunk, on_examples)
     return described
+
+
+def _row_predictor(
+    model: keras.Model, stored: StoredModel, kind: str, is_stored_head: bool
+) -> RowPredictor:
+    """Returns the model's predictor for raw rows."""
+    values: dict[str, Any] = {}
+    if is_stored_head and stored.task["kind"] == kind:
+        values = dict(stored.task)
+    labels = getattr(model, "labels", None)
+    values |= {"kind": kind, "labels": None if labels is None else list(labels)}
+    nothing = Tensors.from_arrays({})
+    # The model holds the weights now.
+    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
+    return RowPredictor(model, values, rest.build_tokenizer)
+
+
+def _check(kind, labels, num_labels, new_parts) -> None:
+    if kind not in _MODELS:
+        raise UserError(
+            f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
+            f"{kind!r}."
+        )
+    if kind not in _WITH_LABELS and (labels, num_labels) != (None, None):
+        raise UserError(
+            f"Only models for {' and '.join(_WITH_LABELS)} have labels; set "
+            f"`kind` to one of these. Received: labels for {kind!r}."
+        )
+    if isinstance(new_parts, str) or not set(new_parts) <= set(_PARTS):
+        raise UserError(
+            f"Expected new_parts to be a list of {' and '.join(_PARTS)}. "
+            f"Received: {new_parts!r}."
+        )
+
+
+def _choose_head(
+    stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns `kwargs` with the arguments of the stored head."""
+    task = stored.task if stored.task["kind"] == kind else {}
+    arguments = recurrent_heads.arguments(task, kind, weights.shapes)
+    for name, value in arguments.items():
+        actual = kwargs.get(name)
+        if actual not in (None, value):
+            raise UserError(
+                f"The head in {stored.path} has {name}={value!r}. Received: "
+                f'{actual!r}; make a new head with new_parts=["head"], or '
+                "drop the argument."
+            )
+    return kwargs | arguments
+
+
+def _choose_labels(
+    stored: StoredModel,
+    weights: Tensors,
+    kind: str,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> dict[str, Any]:
+    """Returns the arguments `labels` and `num_labels` of a model's head."""
+
+    def count(shapes):
+        return next(
+            (
+                shape[0]
+                for name, shape in shapes.items()
+                if weight_map.part_of(name) in weight_map.HEADS[kind]
+                and name.endswith("output_bias")
+            ),
+            None,
+        )
+
+    expected = num_labels if labels is None else len(labels)
+    loaded, available = count(weights.shapes), count(stored.weights.shapes)
+    if expected is None and available is None:
+        raise UserError(
+            f"{stored.path} has no head for {kind}, so the new one needs its "
+            "labels: give labels=[...], or num_labels."
+        )
+    if None not in (expected, loaded) and expected != loaded:
+        raise UserError(
+            f"The head in {stored.path} has {loaded} labels. Received: "
+            f'{expected}; make a new head with new_parts=["head"], or give '
+            f"{loaded} labels."
+        )
+    same_kind = stored.task["kind"] == kind
+    if labels is None and same_kind and expected in (None, loaded):
+        labels = stored.task.get("labels")
+    return {
+        "labels": labels,
+        "num_labels": num_labels or expected or available,
+    }

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.tasks import metrics
@@ -21,12 +22,11 @@ _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 _ENDINGS = (".tsv", ".jsonl", ".json", ".csv", ".txt")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueTask:
     """A task with official files.
 
     Attributes:
-      name: Its name in flags.
       title: Its name in GLUE, which is also the name of its folder.
       texts: The columns of the text or pair, in each edition of the files.
       stems: Split to the possible names of its file, without ending; the first
@@ -47,18 +47,22 @@ class GlueTask:
         left out and counted.
     """
 
-    name: str
     title: str
-    texts: tuple[tuple[str, ...], ...]
+    texts: tuple[tuple[str, ...], ...] = _SENTENCES
     stems: Mapping[str, tuple[str, ...]]
-    labels: tuple[str, ...] | None
-    metrics: tuple[str, ...]
+    labels: tuple[str, ...] | None = _BINARY
+    metrics: tuple[str, ...] = (metrics.ACCURACY,)
     label_columns: tuple[str, ...] = ("gold_label", "label")
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     columns_without_header: tuple[str, ...] = ()
     columns_of_longer_rows: tuple[str, ...] = ()
     submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in flags."""
+        return self.title.lower()
 
     @property
     def is_pair(self) -> bool:
@@ -105,197 +109,147 @@ def _usual_splits(prefix: str = "") -> dict[str, tuple[str, ...]]:
     }
 
 
-def _submission(title: str) -> dict[str, str]:
-    return {"test": f"{title}.tsv"}
+def _glue(title: str, prefix: str = "", **values: Any) -> GlueTask:
+    """Returns a task of GLUE, whose leaderboard takes a file for its test."""
+    usual = {
+        "stems": _usual_splits(prefix),
+        "submissions": {"test": f"{title}.tsv"},
+    }
+    return GlueTask(title=title, **usual | values)
 
-
-_COLA = GlueTask(
-    name="cola",
-    title="CoLA",
-    texts=_SENTENCE,
-    stems=_usual_splits(),
-    labels=_BINARY,
-    metrics=(metrics.MATTHEWS,),
-    columns_without_header=("source", "label", "mark", "sentence"),
-    submissions=_submission("CoLA"),
-)
-_SST2 = GlueTask(
-    name="sst-2",
-    title="SST-2",
-    texts=_SENTENCE,
-    stems=_usual_splits(),
-    labels=_BINARY,
-    metrics=(metrics.ACCURACY,),
-    submissions=_submission("SST-2"),
-)
-_MRPC = GlueTask(
-    name="mrpc",
-    title="MRPC",
-    texts=(("#1 String", "#2 String"), *_SENTENCES),
-    stems=_usual_splits("msr_paraphrase_"),
-    labels=_BINARY,
-    metrics=(metrics.F1, metrics.ACCURACY),
-    label_columns=("Quality", "label"),
-    submissions=_submission("MRPC"),
-)
-_STSB = GlueTask(
-    name="sts-b",
-    title="STS-B",
-    texts=_SENTENCES,
-    stems=_usual_splits(),
-    labels=None,
-    metrics=(metrics.SPEARMAN, metrics.PEARSON),
-    label_columns=("score", "label"),
-    submissions=_submission("STS-B"),
-)
-_QQP = GlueTask(
-    name="qqp",
-    title="QQP",
-    texts=(("question1", "question2"),),
-    stems=_usual_splits(),
-    labels=_BINARY,
-    metrics=(metrics.F1, metrics.ACCURACY),
-    label_columns=("is_duplicate", "label"),
-    submissions=_submission("QQP"),
-    has_broken_rows=True,
-)
-_MNLI = GlueTask(
-    name="mnli",
-    title="MNLI",
-    texts=(*_SENTENCES, *_PREMISE),
-    stems={
-        "train": ("train", "multinli_1.0_train"),
-        "dev_matched": (
-            "dev_matched",
-            "multinli_1.0_dev_matched",
-            "validation_matched",
-        ),
-        "dev_mismatched": (
-            "dev_mismatched",
-            "multinli_1.0_dev_mismatched",
-            "validation_mismatched",
-        ),
-        "test_matched": (
-            "test_matched",
-            "multinli_0.9_test_matched_unlabeled",
-        ),
-        "test_mismatched": (
-            "test_mismatched",
-            "multinli_0.9_test_mismatched_unlabeled",
-        ),
-    },
-    labels=_NLI,
-    metrics=(metrics.ACCURACY,),
-    aliases=_NUMBERED_NLI,
-    submissions={
-        "test_matched": "MNLI-m.tsv",
-        "test_mismatched": "MNLI-mm.tsv",
-    },
-)
-_QNLI = GlueTask(
-    name="qnli",
-    title="QNLI",
-    texts=(("question", "sentence"),),
-    stems=_usual_splits(),
-    labels=_ENTAILMENT,
-    metrics=(metrics.ACCURACY,),
-    aliases=_NUMBERED_ENTAILMENT,
-    submissions=_submission("QNLI"),
-)
-_RTE = GlueTask(
-    name="rte",
-    title="RTE",
-    texts=(*_SENTENCES, *_PREMISE),
-    stems=_usual_splits(),
-    labels=_ENTAILMENT,
-    metrics=(metrics.ACCURACY,),
-    aliases=_NUMBERED_ENTAILMENT,
-    submissions=_submission("RTE"),
-)
-_WNLI = GlueTask(
-    name="wnli",
-    title="WNLI",
-    texts=_SENTENCES,
-    stems=_usual_splits(),
-    labels=_BINARY,
-    metrics=(metrics.ACCURACY,),
-    submissions=_submission("WNLI"),
-)
-# GLUE's diagnostic set: a test set alone, for a model of MNLI.
-_AX = GlueTask(
-    name="ax",
-    title="AX",
-    texts=(*_SENTENCES, *_PREMISE),
-    stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
-    labels=_NLI,
-    metrics=(metrics.MATTHEWS, metrics.ACCURACY),
-    label_columns=("Label", "label"),
-    aliases=_NUMBERED_NLI,
-    submissions=_submission("AX"),
-)
-# {language} is the value of --language; the training data are translated.
-_XNLI = GlueTask(
-    name="xnli",
-    title="XNLI",
-    texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
-    stems={
-        "train": (
-            "multinli/multinli.train.{language}",
-            "XNLI-MT-1.0/multinli/multinli.train.{language}",
-            "multinli.train.{language}",
-        ),
-        "dev": ("xnli.dev", "XNLI-1.0/xnli.dev"),
-        "test": ("xnli.test", "XNLI-1.0/xnli.test"),
-    },
-    labels=_NLI,
-    metrics=(metrics.ACCURACY,),
-    aliases={**_NUMBERED_NLI, "contradictory": "contradiction"},
-    has_broken_rows=True,
-)
-_SNLI = GlueTask(
-    name="snli",
-    title="SNLI",
-    texts=(*_SENTENCES, *_PREMISE),
-    stems=_usual_splits("snli_1.0_"),
-    labels=_NLI,
-    metrics=(metrics.ACCURACY,),
-    aliases=_NUMBERED_NLI,
-    # The header of GLUE's train.tsv has the label of one annotator, but some
-    # rows have the labels of all five.
-    columns_of_longer_rows=(
-        "index",
-        "captionID",
-        "pairID",
-        "sentence1_binary_parse",
-        "sentence2_binary_parse",
-        "sentence1_parse",
-        "sentence2_parse",
-        "sentence1",
-        "sentence2",
-        "label1",
-        "label2",
-        "label3",
-        "label4",
-        "label5",
-        "gold_label",
-    ),
-)
 
 TASKS: Mapping[str, GlueTask] = {
     task.name: task
     for task in (
-        _COLA,
-        _SST2,
-        _MRPC,
-        _STSB,
-        _QQP,
-        _MNLI,
-        _QNLI,
-        _RTE,
-        _WNLI,
-        _AX,
-        _XNLI,
-        _SNLI,
+        _glue(
+            "CoLA",
+            texts=_SENTENCE,
+            metrics=(metrics.MATTHEWS,),
+            columns_without_header=("source", "label", "mark", "sentence"),
+        ),
+        _glue(
+            "SST-2",
+            texts=_SENTENCE,
+        ),
+        _glue(
+            "MRPC",
+            texts=(("#1 String", "#2 String"), *_SENTENCES),
+            prefix="msr_paraphrase_",
+            metrics=(metrics.F1, metrics.ACCURACY),
+            label_columns=("Quality", "label"),
+        ),
+        _glue(
+            "STS-B",
+            labels=None,
+            metrics=(metrics.SPEARMAN, metrics.PEARSON),
+            label_columns=("score", "label"),
+        ),
+        _glue(
+            "QQP",
+            texts=(("question1", "question2"),),
+            metrics=(metrics.F1, metrics.ACCURACY),
+            label_columns=("is_duplicate", "label"),
+            has_broken_rows=True,
+        ),
+        _glue(
+            "MNLI",
+            texts=(*_SENTENCES, *_PREMISE),
+            stems={
+                "train": ("train", "multinli_1.0_train"),
+                "dev_matched": (
+                    "dev_matched",
+                    "multinli_1.0_dev_matched",
+                    "validation_matched",
+                ),
+                "dev_mismatched": (
+                    "dev_mismatched",
+                    "multinli_1.0_dev_mismatched",
+                    "validation_mismatched",
+                ),
+                "test_matched": (
+                    "test_matched",
+                    "multinli_0.9_test_matched_unlabeled",
+                ),
+                "test_mismatched": (
+                    "test_mismatched",
+                    "multinli_0.9_test_mismatched_unlabeled",
+                ),
+            },
+            labels=_NLI,
+            aliases=_NUMBERED_NLI,
+            submissions={
+                "test_matched": "MNLI-m.tsv",
+                "test_mismatched": "MNLI-mm.tsv",
+            },
+        ),
+        _glue(
+            "QNLI",
+            texts=(("question", "sentence"),),
+            labels=_ENTAILMENT,
+            aliases=_NUMBERED_ENTAILMENT,
+        ),
+        _glue(
+            "RTE",
+            texts=(*_SENTENCES, *_PREMISE),
+            labels=_ENTAILMENT,
+            aliases=_NUMBERED_ENTAILMENT,
+        ),
+        _glue(
+            "WNLI",
+        ),
+        # GLUE's diagnostic set: a test set alone, for a model of MNLI.
+        _glue(
+            "AX",
+            texts=(*_SENTENCES, *_PREMISE),
+            stems={"test": ("AX", "diagnostic", "diagnostic-full", "test")},
+            labels=_NLI,
+            metrics=(metrics.MATTHEWS, metrics.ACCURACY),
+            label_columns=("Label", "label"),
+            aliases=_NUMBERED_NLI,
+        ),
+        # {language} is the value of --language; training data are translated.
+        GlueTask(
+            title="XNLI",
+            texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
+            stems={
+                "train": (
+                    "multinli/multinli.train.{language}",
+                    "XNLI-MT-1.0/multinli/multinli.train.{language}",
+                    "multinli.train.{language}",
+                ),
+                "dev": ("xnli.dev", "XNLI-1.0/xnli.dev"),
+                "test": ("xnli.test", "XNLI-1.0/xnli.test"),
+            },
+            labels=_NLI,
+            aliases={**_NUMBERED_NLI, "contradictory": "contradiction"},
+            has_broken_rows=True,
+        ),
+        GlueTask(
+            title="SNLI",
+            texts=(*_SENTENCES, *_PREMISE),
+            stems=_usual_splits("snli_1.0_"),
+            labels=_NLI,
+            aliases=_NUMBERED_NLI,
+            # The header of GLUE's train.tsv has the label of one annotator, but
+            # some rows have the labels of all five.
+            columns_of_longer_rows=(
+                "index",
+                "captionID",
+                "pairID",
+                "sentence1_binary_parse",
+                "sentence2_binary_parse",
+                "sentence1_parse",
+                "sentence2_parse",
+                "sentence1",
+                "sentence2",
+                "label1",
+                "label2",
+                "label3",
+                "label4",
+                "label5",
+                "gold_label",
+            ),
+        ),
     )
 }
 
