@@ -24,120 +24,84 @@ from bert_tf.text.tokenizer import BertTokenizer
 _TEXTS_PER_CALL = 2048
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PaddedRows:
-    """The layout of a padded batch: where each value of its rows goes.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PackedRows:
+    """Rows of tokens, concatenated without padding.
 
     Attributes:
-      mask: <bool>[B, T], True where there is a value.
-      source: <int64>[values of the batch], their indices among all values.
-    """
-
-    mask: np.ndarray
-    source: np.ndarray
-
-    def place(self, values: np.ndarray, padding: int) -> np.ndarray:
-        """Pads the rows of <int32>[sum of lengths] to <int32>[B, T]."""
-        placed = np.full(self.mask.shape, padding, np.int32)
-        placed[self.mask] = values[self.source]
-        return placed
-
-    def inputs(
-        self,
-        input_ids: np.ndarray,
-        pad_id: int,
-        first_lengths: np.ndarray | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Returns the model's inputs.
-
-        Args:
-          input_ids: <int32>[sum of lengths], the tokens of all rows.
-          pad_id: The id of [PAD].
-          first_lengths: <int32>[B], tokens of each row's first segment; None
-            if there is only one segment.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
-        """
-        segments = np.zeros_like(self.mask)
-        if first_lengths is not None:
-            position = np.arange(self.mask.shape[1])
-            segments = self.mask & (position >= first_lengths[:, np.newaxis])
-        return {
-            INPUT_IDS.name: self.place(input_ids, pad_id),
-            INPUT_MASK.name: self.mask.astype(np.int32),
-            SEGMENT_IDS.name: segments.astype(np.int32),
-        }
-
-
-def choose_rows(
-    row_splits: np.ndarray, indices: np.ndarray, length: int
-) -> PaddedRows:
-    """Lays out the rows of a batch.
-
-    Args:
-      row_splits: <int64>[N + 1], the bounds of the rows.
-      indices: <int64>[B], the rows.
-      length: T, at least the length of the longest row.
-
-    Raises:
-      ValueError: If a row is longer than `length`.
-    """
-    starts = row_splits[indices][:, np.newaxis]
-    lengths = row_splits[indices + 1][:, np.newaxis] - starts
-    if lengths.size and lengths.max() > length:
-        raise ValueError(
-            "`length` must be at least the length of the longest row, "
-            f"{lengths.max()}. Received: {length}."
-        )
-    position = np.arange(length)
-    mask = position < lengths
-    return PaddedRows(mask, (starts + position)[mask])
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedTexts:
-    """Texts packed as [CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding.
-
-    Attributes:
-      input_ids: <int32>[sum of lengths], the texts concatenated.
-      row_splits: <int64>[N + 1], the bounds of the texts in `input_ids`.
-      first_lengths: <int32>[N], tokens of [CLS] A [SEP].
+      input_ids: <int32>[sum of lengths].
+      row_splits: <int64>[N + 1], the bounds of the rows in `input_ids`.
+      first_lengths: <int32>[N], tokens of each row's first segment, as
+        [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
-      num_truncated: The number of texts or pairs with too many tokens.
     """
 
     input_ids: np.ndarray
     row_splits: np.ndarray
-    first_lengths: np.ndarray
+    first_lengths: np.ndarray | None = None
     pad_id: int
-    num_truncated: int
 
     def __len__(self) -> int:
-        return len(self.first_lengths)
+        return len(self.row_splits) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """<int64>[N], tokens of each text, special tokens included."""
+        """<int64>[N], tokens of each row, special tokens included."""
         return np.diff(self.row_splits)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for some of the texts.
+        """Returns the model's inputs for some of the rows, padded.
 
         Args:
-          indices: <int64>[B], the texts.
-          length: T, at least the length of the longest text.
+          indices: <int64>[B], the rows.
+          length: T, at least the length of the longest row.
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
 
         Raises:
-          ValueError: If a text is longer than `length`.
+          ValueError: If a row is longer than `length`.
         """
-        rows = choose_rows(self.row_splits, indices, length)
-        return rows.inputs(
-            self.input_ids, self.pad_id, self.first_lengths[indices]
-        )
+        lengths = self.row_splits[indices + 1] - self.row_splits[indices]
+        if lengths.size and lengths.max() > length:
+            raise ValueError(
+                "`length` must be at least the length of the longest row, "
+                f"{lengths.max()}. Received: {length}."
+            )
+        input_ids = self.place(self.input_ids, indices, length, self.pad_id)
+        position = np.arange(length)
+        mask = position < lengths[:, np.newaxis]
+        segments = np.zeros_like(mask)
+        if self.first_lengths is not None:
+            first_lengths = self.first_lengths[indices][:, np.newaxis]
+            segments = mask & (position >= first_lengths)
+        return {
+            INPUT_IDS.name: input_ids,
+            INPUT_MASK.name: mask.astype(np.int32),
+            SEGMENT_IDS.name: segments.astype(np.int32),
+        }
+
+    def place(
+        self, values: np.ndarray, indices: np.ndarray, length: int, padding: int
+    ) -> np.ndarray:
+        """Returns <int32>[B, T] for the <int32>[sum of lengths] of all rows."""
+        starts = self.row_splits[indices][:, np.newaxis]
+        position = np.arange(length)
+        mask = position < self.row_splits[indices + 1][:, np.newaxis] - starts
+        placed = np.full(mask.shape, padding, np.int32)
+        placed[mask] = values[(starts + position)[mask]]
+        return placed
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PackedTexts(PackedRows):
+    """Texts packed as [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+    Attributes:
+      num_truncated: The number of texts or pairs with too many tokens.
+    """
+
+    num_truncated: int
 
 
 def pack_texts(
@@ -253,11 +217,11 @@ class _Rows:
     def join(self) -> PackedTexts:
         """Returns all rows."""
         return PackedTexts(
-            np.concatenate(self._ids),
-            np.cumsum(np.concatenate(self._lengths)),
-            np.concatenate(self._first_lengths),
-            self._vocabulary.pad_id,
-            self.num_truncated,
+            input_ids=np.concatenate(self._ids),
+            row_splits=np.cumsum(np.concatenate(self._lengths)),
+            first_lengths=np.concatenate(self._first_lengths),
+            pad_id=self._vocabulary.pad_id,
+            num_truncated=self.num_truncated,
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.tasks import packed_rows
+from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -300,40 +300,24 @@ def _place(
     return answer.start + shift, answer.stop - 1 + shift
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SquadFeatures:
-    """Packed windows of unequal lengths, any of which may share a batch.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SquadFeatures(PackedRows):
+    """Packed windows; the first segment is [CLS] question [SEP].
 
     Attributes:
-      input_ids: <int32>[P], the windows concatenated.
-      row_splits: <int64>[N + 1], the bounds of the windows in `input_ids`.
-      doc_offsets: <int32>[N], the paragraph's first token in each window.
       example_indices: <int32>[N], the example of each window.
       is_query_truncated: <bool>[N].
       positions: <int32>[N, 2], the answer's first and last token in each
         training window; None for prediction.
       word_indices: <int32>[D], the word of each token; None for training.
       is_max_context: <bool>[D], as in `InputFeatures`; None for training.
-      pad_id: The id of [PAD].
     """
 
-    input_ids: np.ndarray
-    row_splits: np.ndarray
-    doc_offsets: np.ndarray
     example_indices: np.ndarray
     is_query_truncated: np.ndarray
     positions: np.ndarray | None
     word_indices: np.ndarray | None
     is_max_context: np.ndarray | None
-    pad_id: int
-
-    def __len__(self) -> int:
-        return len(self.doc_offsets)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """<int64>[N], tokens of each window, special tokens included."""
-        return np.diff(self.row_splits)
 
     @property
     def num_truncated_queries(self) -> int:
@@ -341,23 +325,11 @@ class SquadFeatures:
         return len(np.unique(self.example_indices[self.is_query_truncated]))
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for some windows, and the positions.
+        """Returns the model's inputs for some windows.
 
-        Args:
-          indices: <int64>[B], the windows.
-          length: T, at least the length of the longest window.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids` <int32>[B, T] and, for
-          training, `start_positions` and `end_positions` <int32>[B].
-
-        Raises:
-          ValueError: If a window is longer than `length`.
+        For training it adds `start_positions` and `end_positions` <int32>[B].
         """
-        rows = packed_rows.choose_rows(self.row_splits, indices, length)
-        batch = rows.inputs(
-            self.input_ids, self.pad_id, self.doc_offsets[indices]
-        )
+        batch = super().batch(indices, length)
         if self.positions is not None:
             batch[START_POSITIONS] = self.positions[indices, 0]
             batch[END_POSITIONS] = self.positions[indices, 1]
@@ -368,7 +340,7 @@ class SquadFeatures:
 
         Their arrays are views of the packed ones.
         """
-        doc_lengths = self.lengths - self.doc_offsets - 1
+        doc_lengths = self.lengths - self.first_lengths - 1
         doc_splits = np.cumsum([0, *doc_lengths]).tolist()
         spans = itertools.pairwise(self.row_splits.tolist())
         doc_spans = itertools.pairwise(doc_splits)
@@ -385,7 +357,7 @@ class SquadFeatures:
                 example_index=example_index,
                 doc_span_index=doc_span_index,
                 input_ids=self.input_ids[slice(*span)],
-                doc_offset=int(self.doc_offsets[row]),
+                doc_offset=int(self.first_lengths[row]),
                 word_indices=self.word_indices[slice(*doc_span)],
                 is_max_context=self.is_max_context[slice(*doc_span)],
                 is_query_truncated=bool(self.is_query_truncated[row]),
@@ -425,7 +397,7 @@ def pack_windows(
     return SquadFeatures(
         input_ids=_join(ids, np.int32),
         row_splits=np.cumsum([0, *lengths]),
-        doc_offsets=doc_offsets.astype(np.int32),
+        first_lengths=doc_offsets.astype(np.int32),
         example_indices=example_indices.astype(np.int32),
         is_query_truncated=is_query_truncated.astype(bool),
         positions=np.array(positions, np.int32) if is_training else None,

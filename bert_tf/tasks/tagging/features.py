@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.tasks import packed_rows
+from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.tasks.tagging.examples import TaggingExample
@@ -36,64 +36,40 @@ _WORDS_PER_CALL = 16384
 _NONE = -1
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggingFeatures:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TaggingFeatures(PackedRows):
     """Windows [CLS] tokens [SEP] of unequal lengths, without padding.
 
     Attributes:
-      input_ids: <int32>[sum of lengths], the windows concatenated.
       label_ids: <int32>[sum of lengths], -1 where there is no label; None
         without labels.
-      row_splits: <int64>[N + 1], the bounds of the windows.
       word_rows: <int32>[W], the window in which a word has the most context,
         -1 if it is in none.
       word_positions: <int32>[W], the word's first token in this window.
       example_splits: <int64>[number of examples + 1], the bounds of the
         examples' words.
-      pad_id: The id of [PAD].
       num_words_without_token: The number of words that consist of characters
         that the tokenizer drops, as control characters. They are tagged O.
       num_truncated_words: The number of words behind the last window. They are
         tagged O.
     """
 
-    input_ids: np.ndarray
     label_ids: np.ndarray | None
-    row_splits: np.ndarray
     word_rows: np.ndarray
     word_positions: np.ndarray
     example_splits: np.ndarray
-    pad_id: int
     num_words_without_token: int
     num_truncated_words: int
 
-    def __len__(self) -> int:
-        return len(self.row_splits) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """<int64>[N], tokens of each window with [CLS] and [SEP]."""
-        return np.diff(self.row_splits)
-
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs, and the labels, for some windows.
+        """Returns the inputs and, with labels, `label_ids` and `label_weights`.
 
-        Args:
-          indices: <int64>[B], the windows.
-          length: T, at least the length of the longest window.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids` <int32>[B, T] and, with
-          labels, `label_ids` <int32>[B, T] and `label_weights` <float32>[B, T],
-          which are 0 at tokens without a label.
-
-        Raises:
-          ValueError: If a window is longer than `length`.
+        `label_ids` <int32>[B, T] and `label_weights` <float32>[B, T] are 0 at
+        tokens without a label.
         """
-        rows = packed_rows.choose_rows(self.row_splits, indices, length)
-        batch = rows.inputs(self.input_ids, self.pad_id)
+        batch = super().batch(indices, length)
         if self.label_ids is not None:
-            labels = rows.place(self.label_ids, _NONE)
+            labels = self.place(self.label_ids, indices, length, _NONE)
             batch[LABEL_IDS] = np.maximum(labels, 0)
             batch[LABEL_WEIGHTS] = (labels != _NONE).astype(np.float32)
         return batch
@@ -146,15 +122,15 @@ def convert_examples_to_features(
         places = row_splits[word_rows[is_covered]] + word_positions[is_covered]
         label_ids[places] = _convert_tags(examples, labels)[is_covered]
     return TaggingFeatures(
-        input_ids,
-        label_ids,
-        row_splits,
-        word_rows,
-        word_positions,
-        np.cumsum([0, *(len(example.words) for example in examples)]),
-        tokenizer.vocabulary.pad_id,
-        int(np.sum(lengths == 0)),
-        int(np.sum(~is_covered & (lengths > 0))),
+        input_ids=input_ids,
+        row_splits=row_splits,
+        pad_id=tokenizer.vocabulary.pad_id,
+        label_ids=label_ids,
+        word_rows=word_rows,
+        word_positions=word_positions,
+        example_splits=np.cumsum([0, *(len(x.words) for x in examples)]),
+        num_words_without_token=int(np.sum(lengths == 0)),
+        num_truncated_words=int(np.sum(~is_covered & (lengths > 0))),
     )
 
 
