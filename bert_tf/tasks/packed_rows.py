@@ -112,12 +112,7 @@ def pack_texts(
 ) -> PackedTexts:
     """Tokenizes texts or pairs and packs them; see `packing.pack`.
 
-    Args:
-      texts_a: N texts.
-      texts_b: N second texts, each of which may be None; or None.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens in a row, special tokens
-        included.
+    `texts_b`, or any of its texts, may be None.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -139,13 +134,8 @@ def pack_windows(
 
     `text_windows.cut` chooses which text of a pair is cut.
 
-    Args:
-      texts_a: N texts.
-      texts_b: N second texts, each of which may be None; or None.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens in a window, special tokens
-        included.
-      doc_stride: The distance between the starts of windows, in tokens.
+    `texts_b`, or any of its texts, may be None. `doc_stride` is the distance
+    between the starts of windows, in tokens.
 
     Returns:
       The windows, with the number of texts that are truncated nevertheless as

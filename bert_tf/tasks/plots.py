@@ -158,10 +158,7 @@ def draw_entity_scores(
 ) -> None:
     """Writes precision, recall and F1 of each type as PNG, atomically.
 
-    Args:
-      path: The PNG.
-      rows: `TaggingScore.rows()`: names and scores, "overall" at the end. Only
-        the 60 most frequent types are drawn.
+    Only the 60 most frequent types are drawn.
     """
     *types, overall = rows
     names = [name for name, _ in types]

@@ -115,10 +115,7 @@ class OutputComputer:
         last batch is filled up with repeated rows, whose outputs are dropped,
         so batches differ only in their lengths.
 
-        Args:
-          features: N rows.
-          lengths: The allowed batch lengths, from `allowed_lengths`.
-          on_rows: Called after each batch with its number of rows.
+        `on_rows` is called after each batch with its number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -159,10 +156,6 @@ class OutputComputer:
         self, batch: Mapping[str, np.ndarray], is_row: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Computes one batch.
-
-        Args:
-          batch: A batch of `Features.batch`.
-          is_row: <float32>[B], 0 for the rows that only fill the batch.
 
         Returns:
           The outputs, [B, ...] each, and <float64>[2]: the sum of the losses
@@ -258,14 +251,7 @@ def compute_outputs(
 ) -> Computed:
     """Computes the outputs of all rows once, with a progress bar.
 
-    Args:
-      model: The model, as for `OutputComputer`.
-      task: The task.
-      features: N rows.
-      batch_size: Rows computed at once.
-      lengths: The allowed batch lengths, from `allowed_lengths`.
-      strategy: The devices.
-      description: The label of the progress bar.
+    The arguments are those of `OutputComputer` and its `compute`.
     """
     computer = OutputComputer(model, task, batch_size, strategy)
     with progress.bar(len(features), description, "row") as bar:
@@ -307,10 +293,8 @@ class Predictor:
     ) -> list[Any]:
         """Returns the task's prediction for each example.
 
-        Args:
-          examples: The examples, in the task's own type.
-          on_examples: Called repeatedly with the number of newly finished
-            examples; the numbers add up to all examples.
+        `on_examples` is called repeatedly with the number of newly finished
+        examples; the numbers add up to all examples.
         """
         if not examples:
             return []
@@ -395,12 +379,8 @@ def chunks(
 ) -> Iterator[list[Any]]:
     """Splits examples into chunks that can be predicted one after the other.
 
-    Args:
-      task: The task, which knows the rows of each example and which examples
-        must share a chunk.
-      examples: The examples.
-      size: Rows per chunk, more where examples must share a chunk; by default
-        `EXAMPLES_PER_CHUNK`.
+    A chunk has `size` rows, by default `EXAMPLES_PER_CHUNK`, and more where
+    examples must share a chunk.
     """
     size = size or EXAMPLES_PER_CHUNK
     chunk: list[Any] = []

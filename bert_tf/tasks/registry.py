@@ -27,10 +27,6 @@ TASKS: Mapping[str, type[Task]] = {
 def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
     """Returns the task that a stored model was trained for.
 
-    Args:
-      stored: The model.
-      flag: The flag that names it, for the error.
-
     Raises:
       UserError: If it was not fine-tuned, or its task.json is invalid.
     """

@@ -70,10 +70,7 @@ def scores_text(
 ) -> str:
     """Returns a table with a line of scores for each entity type or label.
 
-    Args:
-      kind: The head of the column of names.
-      rows: Names and scores; with "overall" at the end if `numbered`.
-      numbered: Whether to number the names.
+    With `numbered`, names get numbers, except "overall" in the last row.
     """
     if numbered:
         names = _with_numbers([name for name, _ in rows[:-1]])
@@ -193,9 +190,7 @@ def _one_line(name: str) -> str:
 def aligned(table: Sequence[Sequence[str]], num_names: int = 1) -> str:
     """Returns a table with aligned columns: names left, numbers right.
 
-    Args:
-      table: Rows with the same number of cells.
-      num_names: The number of columns with names; all others have numbers.
+    The first `num_names` columns have names, all others numbers.
     """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []

@@ -137,11 +137,6 @@ class Task(abc.ABC):
         """Returns the number of rows in a training step.
 
         By default it is --train_batch_size, as in the original.
-
-        Args:
-          batch_size: --train_batch_size.
-          num_examples: The number of training examples.
-          num_rows: The number of rows they are featurized to.
         """
         del num_examples, num_rows
         return batch_size
@@ -159,19 +154,12 @@ class Task(abc.ABC):
         The loss of a step is their mean over the step's examples, weighted
         with `loss_weights`.
 
-        Args:
-          outputs: The outputs of the model.
-          batch: A batch of `Features.batch`.
-
         Returns:
           <float32>[B] or [B, T].
         """
 
     def loss_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the weight of each loss, in graph; by default all are 1.
-
-        Args:
-          batch: A batch of `Features.batch`.
 
         Returns:
           <float32>, in the shape of `losses`.
@@ -183,9 +171,7 @@ class Task(abc.ABC):
     ) -> tuple[SoftTargets, ...]:
         """Returns the soft targets of a teacher or student, in graph.
 
-        Args:
-          outputs: The outputs of the teacher or the student.
-          batch: A batch of `Features.batch`, with or without labels.
+        The batch may lack labels.
 
         Raises:
           UserError: If the task does not support distillation.
@@ -199,8 +185,7 @@ class Task(abc.ABC):
     def soft_target_weights(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the weight of each soft target; by default all are 1.
 
-        Args:
-          batch: A batch of `Features.batch`, with or without labels.
+        The batch may lack labels.
 
         Returns:
           <float32>[B, ...], in the shape of the logits without their last
@@ -214,10 +199,6 @@ class Task(abc.ABC):
         """Converts unlabeled examples to rows for a teacher to label.
 
         The rows have everything that `soft_target_weights` reads.
-
-        Args:
-          examples: Examples without labels.
-          tokenizer: The tokenizer.
         """
         return self.featurize(examples, tokenizer)
 
@@ -226,9 +207,6 @@ class Task(abc.ABC):
         self, outputs: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         """Selects the tensors that `predict` reads, in graph.
-
-        Args:
-          outputs: The outputs of the model.
 
         Returns:
           Tensors [B, ...].
@@ -284,8 +262,7 @@ class Task(abc.ABC):
     def with_threshold(self, stored: Mapping[str, Any]) -> "Task":
         """Returns the task with the threshold that a stored model has.
 
-        Args:
-          stored: The contents of its task.json.
+        `stored` is the contents of its task.json.
         """
         del stored
         return self
@@ -299,12 +276,8 @@ class Task(abc.ABC):
     ) -> None:
         """Writes task-specific files: plots, tables, official formats.
 
-        Args:
-          output_dir: An existing folder.
-          split: The predicted split; file names begin with it unless it is
-            "dev".
-          examples: Its examples, with or without labels.
-          predictions: Their predictions.
+        File names begin with the split unless it is "dev". Examples may lack
+        labels.
         """
         del output_dir, split, examples, predictions  # None by default.
 
@@ -326,10 +299,6 @@ class Task(abc.ABC):
 
         They must if a window of the model may span both. Files are predicted
         in chunks of some thousand rows, and such examples share a chunk.
-
-        Args:
-          first: An example.
-          second: The next example.
         """
         del first, second
         return False
@@ -352,8 +321,7 @@ class Task(abc.ABC):
 
         Its head and labels are already known to be the same.
 
-        Args:
-          stored: The contents of its task.json.
+        `stored` is the contents of its task.json.
         """
         del stored
         return True
@@ -378,9 +346,7 @@ def warn_of_settings(
 ) -> None:
     """Logs a warning for each flag that differs from the model's training.
 
-    Args:
-      stored_task: The contents of the model's task.json.
-      used: The flags and their values; task.json has the same names.
+    task.json has the names of the flags.
     """
     for name, value in used.items():
         stored = stored_task.get(name, value)

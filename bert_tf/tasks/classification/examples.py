@@ -197,11 +197,6 @@ def text_columns(
 ) -> tuple[str, ...]:
     """Returns the columns of a table that hold the texts.
 
-    Args:
-      table: The table.
-      columns: Their names.
-      flags: Column to the flag that names it, for errors.
-
     Raises:
       UserError: If the table lacks one of them.
     """
@@ -350,9 +345,7 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Args:
-      path: A file that `tables.read_table` reads.
-      choices: Possible columns; the first ones that exist are read.
+    The first of `choices` whose columns exist is read.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text

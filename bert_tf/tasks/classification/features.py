@@ -55,12 +55,7 @@ class ClassificationFeatures:
         return len(self.texts)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs of length T, and `label_ids` if there are any.
-
-        Args:
-          indices: <int64>[B], the rows.
-          length: T, at least the length of the longest row.
-        """
+        """Returns inputs of length T, and `label_ids` if there are any."""
         batch = self.texts.batch(indices, length)
         if self.label_ids is not None:
             batch[LABEL_IDS] = self.label_ids[indices]
@@ -119,10 +114,6 @@ def gather_labels(
     Integers are sorted as numbers, other labels as strings. Logs a warning for
     labels that may be spellings of the same label, as "1" and "1.0".
 
-    Args:
-      examples: The examples.
-      path: The name of their file in errors.
-
     Raises:
       UserError: If there are fewer than two labels (multi-label: one).
     """
@@ -168,13 +159,7 @@ def convert_labels(
     labels: Sequence[str] | None,
     problem_type: ProblemType,
 ) -> np.ndarray | None:
-    """Returns the `label_ids` of examples; see `ClassificationFeatures`.
-
-    Args:
-      examples: All with a label or all without.
-      labels: C labels in the order of their ids; unused for regression.
-      problem_type: The problem type of the labels.
-    """
+    """Returns the `label_ids` of examples; see `ClassificationFeatures`."""
     values = [example.label for example in examples]
     if not values or values[0] is None:
         return None

@@ -54,12 +54,7 @@ def find_file(
 ) -> str:
     """Returns the path of a split's file.
 
-    Args:
-      task: The task.
-      data_dir: The folder with its files.
-      split: One of `task.stems`.
-      language: The value of {language} in the names of XNLI's files.
-      flag: The flag that names the folder, for the error.
+    `language` replaces {language} in the names of XNLI's files.
 
     Raises:
       UserError: If there is none.
@@ -89,11 +84,7 @@ def find_files(
 ) -> dict[str, str]:
     """Returns the existing files of a kind of splits, by split.
 
-    Args:
-      task: The task.
-      data_dir: The folder with its files.
-      kind: "train", "dev" or "test"; the task must have such a split.
-      language: The value of {language} in the names of XNLI's files.
+    `language` replaces {language} in the names of XNLI's files.
 
     Raises:
       UserError: If the folder has no file of any of these splits.
@@ -110,10 +101,7 @@ def find_files(
 def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Args:
-      task: The task.
-      path: An official file, or one with the same columns. For tasks with a
-        single text, each line of a .txt file is a text.
+    For tasks with a single text, each line of a .txt file is a text.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, or a text
@@ -135,11 +123,8 @@ def read_split(
 
     Empty texts are kept, as in the original, and counted.
 
-    Args:
-      task: The task.
-      path: The file, for instance from `find_file`.
-      split: One of `task.stems`. Test files may lack labels.
-      language: The language of the rows to read from XNLI's dev and test.
+    Only the rows in `language` are read of XNLI's dev and test. Test files may
+    lack labels.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, a row is
@@ -260,9 +245,7 @@ def _read_label(
 def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
     """Returns a submission file of the leaderboard, for `task.submissions`.
 
-    Args:
-      task: The task.
-      predictions: A label (or a score) for each row of the test file.
+    There is a label (or a score) for each row of the test file.
 
     Raises:
       UserError: If a prediction is not a label of the task.

@@ -47,10 +47,6 @@ class MultipleChoiceFeatures:
 
         Missing choices are all padding: their `input_mask` is 0 everywhere,
         also at [CLS].
-
-        Args:
-          indices: <int64>[B], the examples.
-          length: T, at least the length of the longest example.
         """
         first = self.example_splits[indices][:, np.newaxis]
         count = self.example_splits[indices + 1][:, np.newaxis] - first
@@ -78,10 +74,7 @@ def convert_examples_to_features(
     Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
     context [CLS] choice [SEP]. Pairs are truncated like pairs of texts.
 
-    Args:
-      examples: N examples, all with a label or all without.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
+    All examples have a label, or none.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.

@@ -43,10 +43,6 @@ def combine(
     null odds are computed from the mean probabilities, so a single system
     keeps its own. The paper does not say how its seven systems were combined.
 
-    Args:
-      nbest_files: The nbest_predictions.json of each system.
-      version_2_with_negative: Whether some questions have no answer.
-
     Returns:
       The predictions in the order of the first file.
 

@@ -90,9 +90,8 @@ def read_dataset(
     and each question a unique "id" and a "question". Answers, if there are
     any, have a "text".
 
-    Args:
-      input_file: The file.
-      with_answers: False drops answers and "is_impossible" without checks.
+    Without `with_answers`, answers and "is_impossible" are dropped and not
+    checked.
 
     Raises:
       UserError: If the file is invalid; the message has the place in it.
@@ -167,12 +166,6 @@ def build_examples(
     "is_impossible", the answers count as unknown.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
-
-    Args:
-      dataset: The data of `read_dataset`.
-      is_training: Whether to find the answers' positions.
-      version_2_with_negative: Whether some questions have no answer.
-      source: The name of the data in errors.
 
     Raises:
       UserError: If, in training, a question does not have exactly one answer
@@ -307,10 +300,7 @@ def report_training(
 ) -> None:
     """Logs how many questions there are to train on, and which are left out.
 
-    Args:
-      path: The file.
-      read: Its examples.
-      max_ids: The maximum number of question ids to log; None for all.
+    At most `max_ids` ids of questions are logged; None logs all.
 
     Raises:
       UserError: If there is no question to train on.

@@ -367,13 +367,7 @@ class SquadFeatures(PackedRows):
 def pack_windows(
     windows: Iterable[InputFeatures], pad_id: int, is_training: bool
 ) -> SquadFeatures:
-    """Packs windows to flat arrays.
-
-    Args:
-      windows: The windows from `convert_examples_to_features`.
-      pad_id: The id of [PAD].
-      is_training: True for training, False for prediction.
-    """
+    """Packs windows to flat arrays."""
     ids, word_indices, is_max_context = [], [], []
     rows, positions = [], []
     for window in windows:

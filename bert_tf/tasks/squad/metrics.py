@@ -89,10 +89,6 @@ def find_best_thresholds(
     differs in two ways: it counts thresholds between questions of equal odds,
     which no threshold separates, and returns 0 if it is best not to answer.
 
-    Args:
-      dataset: The data of `squad_examples.read_dataset`.
-      predictions: The predictions for all questions, with null odds.
-
     Raises:
       UserError: As for `evaluate`.
     """

@@ -95,12 +95,7 @@ class SquadPrediction:
 
 
 class SpanTexts:
-    """Maps the tokens of a span back to the characters of the paragraph.
-
-    Args:
-      tokenizer: The tokenizer of the features.
-      words: All words of the paragraphs, with or without repetitions.
-    """
+    """Maps the tokens of a span back to the characters of the paragraph."""
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
@@ -120,11 +115,7 @@ class SpanTexts:
 
         Any white space between words becomes one space in the text.
 
-        Args:
-          example: The question with the paragraph.
-          window: The window.
-          start: The span's first token.
-          end: Its last token.
+        `start` and `end` are the span's first and last token.
 
         Returns:
           The text, its start in the paragraph and its exclusive end, both in
@@ -206,15 +197,8 @@ def predict_answers(
 
     Source: write_predictions (run_squad.py:741-924 of the original).
 
-    Args:
-      examples: The examples.
-      features: All of their windows, in order.
-      results: The results of the windows, by `unique_id`.
-      tokenizer: The tokenizer of the features.
-      n_best_size: The number of starts and ends tried in each window, and of
-        answers kept.
-      max_answer_length: The maximum number of tokens in an answer.
-      version_2_with_negative: Whether some questions have no answer.
+    `n_best_size` is the number of starts and ends tried in each window, and of
+    answers kept; `max_answer_length` is in tokens.
     """
     windows_of: dict[int, list[InputFeatures]] = {}
     for feature in features:
@@ -375,12 +359,6 @@ def write_predictions(
 
     predictions.json has the answers, nbest_predictions.json the n best with
     their probabilities, and null_odds.json the null odds of SQuAD 2.0.
-
-    Args:
-      output_dir: The folder.
-      predictions: The predictions for all questions.
-      null_score_diff_threshold: See `SquadPrediction.answer`.
-      prefix: The prefix of the file names.
     """
     answers = {
         one.qas_id: one.answer(null_score_diff_threshold) for one in predictions

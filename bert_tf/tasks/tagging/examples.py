@@ -151,9 +151,7 @@ def read_untagged(
 ) -> Iterator[TaggingExample]:
     """Yields the sentences of a file with columns, without their tags.
 
-    Args:
-      path: The file.
-      word_column: As for `read_examples`. Other columns are not read.
+    Columns other than `word_column` are not read.
 
     Raises:
       UserError: As for `read_examples`, when it reaches the mistake.
@@ -346,10 +344,6 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
       number of fields, at least two, and end with a tag. So a file of untagged
       columns needs another ending.
     - .conll and all others: columns, one example per sentence.
-
-    Args:
-      path: The file.
-      word_column: The column of the words in a file of columns.
 
     Raises:
       UserError: If the file is invalid for its ending.

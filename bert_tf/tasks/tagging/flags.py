@@ -121,10 +121,6 @@ def _files(config: TaggerConfig) -> dict[str, str]:
 def find_file(folder: str, kind: str) -> str:
     """Returns the one file of a split in a folder.
 
-    Args:
-      folder: The folder.
-      kind: "train", "dev" or "test".
-
     Raises:
       UserError: If there is none, or several.
     """

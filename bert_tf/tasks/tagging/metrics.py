@@ -91,10 +91,7 @@ def score(
 ) -> TaggingScore:
     """Scores predicted tags.
 
-    Args:
-      references: The correct tags of each sentence.
-      predictions: The predicted tags of each sentence.
-      strict: As for `find_entities`.
+    `strict` is that of `find_entities`.
 
     Raises:
       ValueError: If a sentence has more or fewer predictions than references.
