@@ -127,21 +127,3 @@ def compute_metrics(
     return {
         name: float(METRICS[name](label_ids, predictions)) for name in names
     }
-
-
-def confusion_matrix(
-    label_ids: np.ndarray, predictions: np.ndarray, num_labels: int
-) -> np.ndarray:
-    """Counts the pairs of correct and predicted labels.
-
-    Args:
-      label_ids: <int32>[N].
-      predictions: <int32>[N].
-      num_labels: C.
-
-    Returns:
-      <int64>[C, C], with correct labels in rows, predicted ones in columns.
-    """
-    return sklearn_metrics.confusion_matrix(
-        label_ids, predictions, labels=range(num_labels)
-    )

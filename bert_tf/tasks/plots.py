@@ -80,7 +80,7 @@ def draw_confusion_matrix(
     Args:
       path: The PNG.
       labels: C names.
-      counts: <int64>[C, C] from `metrics.confusion_matrix`.
+      counts: <int64>[C, C], with correct labels in rows.
     """
     counts = np.asarray(counts)
     missing = _missing_characters(labels)

@@ -27,7 +27,7 @@ def confusion_matrix_text(
 
     Args:
       labels: C names.
-      counts: <int64>[C, C] from `metrics.confusion_matrix`.
+      counts: <int64>[C, C], with correct labels in rows.
       numbered: Whether to number the labels in the list too; the rows of a
         matrix are always numbered.
     """
@@ -36,7 +36,8 @@ def confusion_matrix_text(
     if numbered and len(labels) > _MAX_COLUMNS:
         names = _with_numbers(names)
     head = f"{accuracy_line(counts)}\n\n"
-    scores = scores_text("label", _label_rows(names, counts))
+    label_counts = (counts.sum(1), counts.sum(0), np.diag(counts))
+    scores = scores_text("label", _score_rows(names, *label_counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
     # Columns have numbers, as long names would make them wide.
@@ -107,15 +108,11 @@ def label_score_rows(
     """
     references = np.asarray(references, bool)
     predictions = np.asarray(predictions, bool)
-    counts = np.stack(
-        [x.sum(0) for x in (references, predictions, references & predictions)],
-        axis=-1,
-    )
-    rows = [
-        (name, EntityScore(*map(int, row)))
-        for name, row in zip(labels, counts, strict=True)
+    counts = [
+        x.sum(0) for x in (references, predictions, references & predictions)
     ]
-    return [*rows, ("overall", EntityScore(*map(int, counts.sum(0))))]
+    overall = EntityScore(*(int(x.sum()) for x in counts))
+    return [*_score_rows(labels, *counts), ("overall", overall)]
 
 
 def score_scatter_text(
@@ -153,14 +150,13 @@ def score_scatter_text(
     return aligned(table)
 
 
-def _label_rows(
-    names: Sequence[str], counts: np.ndarray
+def _score_rows(
+    names: Sequence[str], *counts: np.ndarray
 ) -> list[tuple[str, EntityScore]]:
-    """Returns the scores of each label of a confusion matrix."""
-    columns = (counts.sum(1), counts.sum(0), np.diag(counts))
+    """Returns names with scores, from the three counts of `EntityScore`."""
     return [
         (name, EntityScore(*map(int, row)))
-        for name, *row in zip(names, *columns, strict=True)
+        for name, *row in zip(names, *counts, strict=True)
     ]
 
 

@@ -112,14 +112,6 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
                 set(task.metrics), expected.get(name, {"accuracy"})
             )
 
-    def test_confusion_matrix(self):
-        matrix = metrics.confusion_matrix(
-            np.array([0, 0, 2, 2, 2]), np.array([0, 2, 2, 2, 0]), 4
-        )
-        self.assertAllEqual(
-            matrix, [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
-        )
-
     def test_rejects_other_shapes_and_empty_arrays(self):
         for right, guess in ((_RIGHT, _GUESS[:-1]), (_RIGHT[:0], _GUESS[:0])):
             with self.assertRaisesRegex(ValueError, "same shape and at least"):

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 from scipy import special
+from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -94,7 +95,6 @@ class ClassificationTask(task.Task):
 
     @property
     def metric(self) -> str:
-        """The first of `metric_names`."""
         return self.metric_names[0]
 
     @property
@@ -103,7 +103,6 @@ class ClassificationTask(task.Task):
         return self.metric not in metrics.LESS_IS_BETTER
 
     def read(self, split: str) -> Sequence[InputExample]:
-        """Reads the examples of a split."""
         path = self.files[split]
         if self.official is not None:
             return self._read_official(path, split)
@@ -165,7 +164,6 @@ class ClassificationTask(task.Task):
         return features
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns the labels and the kind of head."""
         return {
             "labels": self.labels,
             "num_labels": 1 if self.labels is None else len(self.labels),
@@ -257,7 +255,6 @@ class ClassificationTask(task.Task):
         return self.labels[int(np.argmax(prediction.values))]
 
     def is_labeled(self, examples: Sequence[InputExample]) -> bool:
-        """Returns True if the examples have labels."""
         return bool(examples) and examples[0].label is not None
 
     def score(
@@ -265,7 +262,6 @@ class ClassificationTask(task.Task):
         examples: Sequence[InputExample],
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        """Returns the official metrics, or those of the problem type."""
         label_ids = classification_features.convert_labels(
             examples, self.labels, self.problem_type
         )
@@ -325,8 +321,8 @@ class ClassificationTask(task.Task):
         )
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:
-        counts = metrics.confusion_matrix(
-            label_ids, predicted_ids, len(self.labels)
+        counts = sklearn_metrics.confusion_matrix(
+            label_ids, predicted_ids, labels=range(len(self.labels))
         )
         plots.write_confusion_matrix(path, self.labels, counts)
 
@@ -343,7 +339,6 @@ class ClassificationTask(task.Task):
         return classification_examples.read_texts(path, self._column_choices)
 
     def example_from_row(self, row: Any) -> InputExample:
-        """Converts a text, a pair, or a mapping of columns to an example."""
         if self.official is not None:
             choices = self.official.texts
         else:
@@ -371,7 +366,6 @@ class ClassificationTask(task.Task):
         return glue_tasks.are_alike(self.name, stored.get("name"))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the contents of task.json."""
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -388,7 +382,6 @@ class ClassificationTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
-        """Returns the task of a model directory."""
         labels = values.get("labels")
         problem_type = stored_problem_type(values) or "single_label"
         if problem_type == "regression":

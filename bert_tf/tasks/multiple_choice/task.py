@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 from scipy import special
+from sklearn import metrics as sklearn_metrics
 
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import metrics
@@ -70,11 +71,9 @@ class MultipleChoiceTask(task.Task):
 
     @property
     def metric(self) -> str:
-        """The name of the accuracy."""
         return metrics.ACCURACY
 
     def read(self, split: str) -> list[MultipleChoiceExample]:
-        """Reads the examples of a split."""
         path = self.files[split]
         examples = multiple_choice_examples.read_examples(
             path,
@@ -116,7 +115,6 @@ class MultipleChoiceTask(task.Task):
         return features
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns the kind of head and its dropout."""
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
 
     def losses(
@@ -182,7 +180,6 @@ class MultipleChoiceTask(task.Task):
         return list(range(len(example.names)))
 
     def is_labeled(self, examples: Sequence[MultipleChoiceExample]) -> bool:
-        """Returns True if the examples have labels."""
         return bool(examples) and examples[0].label is not None
 
     def score(
@@ -190,7 +187,6 @@ class MultipleChoiceTask(task.Task):
         examples: Sequence[MultipleChoiceExample],
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        """Returns the accuracy."""
         return metrics.compute_metrics(
             (metrics.ACCURACY,),
             np.array([example.label for example in examples]),
@@ -215,7 +211,9 @@ class MultipleChoiceTask(task.Task):
         for one, predicted in zip(examples, predictions, strict=True):
             indices = self._indices(one)
             pairs.append((indices[one.label], indices[predicted.index]))
-        counts = metrics.confusion_matrix(*np.array(pairs).T, most)
+        counts = sklearn_metrics.confusion_matrix(
+            *np.array(pairs).T, labels=range(most)
+        )
         path = self.report_path(output_dir, split, "confusion_matrix")
         plots.write_confusion_matrix(path, names, counts)
 
@@ -229,11 +227,9 @@ class MultipleChoiceTask(task.Task):
         )
 
     def example_from_row(self, row: Any) -> MultipleChoiceExample:
-        """Converts a mapping with the keys of `read_inputs` to an example."""
         return multiple_choice_examples.parse_row(row, self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the settings that prediction needs."""
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -243,7 +239,6 @@ class MultipleChoiceTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "MultipleChoiceTask":
-        """Returns the task of a model directory."""
         columns = values.get("columns", {"context": "context"})
         choices = tuple(columns.get("choices", ("choices",)))
         return cls(

@@ -125,7 +125,6 @@ class SquadTask(task.Task):
         return features
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns the head."""
         return {"head": self.head}
 
     def losses(
@@ -240,7 +239,6 @@ class SquadTask(task.Task):
         return values
 
     def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
-        """Returns True if all questions have reference answers."""
         return all(example.answers is not None for example in examples)
 
     def score(
@@ -322,7 +320,6 @@ class SquadTask(task.Task):
         )
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
-        """Yields the questions of a file; see `squad_examples`."""
         yield from squad_examples.read_questions(path)
 
     def num_rows(self, example: SquadExample) -> int:
@@ -330,7 +327,6 @@ class SquadTask(task.Task):
         return 1 + len(example.doc_tokens) // self.doc_stride
 
     def example_from_row(self, row: Any) -> SquadExample:
-        """Converts a row; see `squad_examples.parse_question`."""
         return squad_examples.parse_question(row)
 
     def to_json(self) -> dict[str, Any]:

@@ -84,7 +84,6 @@ class TaggingTask(task.Task):
         return "f1"
 
     def read(self, split: str) -> Sequence[TaggingExample]:
-        """Reads the sentences of a split; a test set may lack tags."""
         path = self.files[split]
         data = tagging_examples.read_examples(
             path,
@@ -166,7 +165,6 @@ class TaggingTask(task.Task):
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
-        """Returns the labels, the head and the approach."""
         return {
             "labels": self.labels,
             "head": self.head,
@@ -255,7 +253,6 @@ class TaggingTask(task.Task):
         }
 
     def is_labeled(self, examples: Sequence[TaggingExample]) -> bool:
-        """Returns True if the examples have tags."""
         return bool(examples) and examples[0].tags is not None
 
     def score(
@@ -301,7 +298,6 @@ class TaggingTask(task.Task):
         plots.write_scores(path, "type", rows)
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
-        """Yields the sentences of a file; see `tagging_examples`."""
         yield from tagging_examples.read_inputs(path, self.word_column)
 
     def must_share_chunk(
@@ -315,11 +311,9 @@ class TaggingTask(task.Task):
         )
 
     def example_from_row(self, row: Any) -> TaggingExample:
-        """Converts a text, a list of words, or an object to a sentence."""
         return tagging_examples.parse_row(row)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the contents of task.json."""
         names = (
             "name",
             "max_seq_length",
@@ -337,7 +331,6 @@ class TaggingTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
-        """Returns the task of a model directory."""
         names = {field.name for field in dataclasses.fields(cls)}
         stored = {name: values[name] for name in names if name in values}
         return cls(
