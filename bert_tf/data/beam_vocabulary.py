@@ -5,6 +5,7 @@ documents determines which ones are held out. Workers write word counts to a
 folder next to the output file, which is removed at the end.
 """
 
+import dataclasses
 import os
 import secrets
 import zlib
@@ -22,7 +23,6 @@ from bert_tf.data.generators import beam_runner
 from bert_tf.data.vocabulary_building import CountedText
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import files
-from bert_tf.text import word_count
 
 # Number of files that the words are spread over.
 _NUM_FILES = 64
@@ -33,12 +33,7 @@ _PREFIXES = {is_heldout: prefix for prefix, is_heldout in _HELDOUT.items()}
 def count_text(
     config: LearnVocabularyConfig, paths: list[str], text: CountedText
 ) -> None:
-    """Reads the documents and counts their words; see `vocabulary_building`.
-
-    Args:
-      config: What to read and how to normalize it.
-      paths: The files, where the workers can read them.
-      text: Receives the counts.
+    """Reads the documents and adds their words to `text`.
 
     Raises:
       UserError: If there is no text, if it cannot be read, or if an option for
@@ -66,7 +61,6 @@ def _build(
     paths: list[str],
     work_dir: str,
 ) -> None:
-    """Adds all steps to the pipeline."""
     numbered = (
         pipeline
         | "files" >> beam.Create(list(enumerate(paths)))
@@ -98,29 +92,25 @@ def _documents(config: LearnVocabularyConfig, path: str) -> Iterator[list[str]]:
 
 
 def _documents_path(work_dir: str, file: int) -> str:
-    """Returns the path of the number of documents of a file."""
     return os.path.join(work_dir, f"documents-{file:06d}.json")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _CountDocuments(beam_runner.Step):
     """Counts the documents of each numbered file."""
 
-    def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
-        super().__init__(work_dir)
-        self._config = config
+    config: LearnVocabularyConfig
 
     def work(self, element: tuple[int, str]) -> Iterator[tuple[int, int]]:
         file, path = element
-        yield file, sum(1 for _ in _documents(self._config, path))
+        yield file, sum(1 for _ in _documents(self.config, path))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _ReadLines(beam_runner.Step):
     """Reads files into batches of held-out and other lines."""
 
-    def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
-        super().__init__(work_dir)
-        self._work_dir = work_dir
-        self._config = config
+    config: LearnVocabularyConfig
 
     def work(
         self, element: tuple[int, str], num_documents: Mapping[int, int]
@@ -128,25 +118,24 @@ class _ReadLines(beam_runner.Step):
         file, path = element
         # A file that cannot be read is missing here; it fails the run anyway.
         earlier = sum(num_documents.get(number, 0) for number in range(file))
-        counted = CountedText(word_count.WordCounts(), word_count.WordCounts())
+        counted = CountedText()
         yield from vocabulary_building.batch_lines(
-            _documents(self._config, path), self._config, counted, earlier
+            _documents(self.config, path), self.config, counted, earlier
         )
         files.write_json(
-            _documents_path(self._work_dir, file),
+            _documents_path(self.work_dir, file),
             [counted.num_documents, counted.num_heldout_documents],
         )
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _CountWords(beam_runner.Step):
     """Counts words; a prefix letter marks those of held-out lines."""
 
-    def __init__(self, work_dir: str, config: LearnVocabularyConfig) -> None:
-        super().__init__(work_dir)
-        self._config = config
+    config: LearnVocabularyConfig
 
     def setup(self) -> None:
-        self._count = vocabulary_building.build_counter(self._config)
+        self._count = vocabulary_building.build_counter(self.config)
 
     def work(
         self, element: tuple[bool, list[str]]
@@ -167,22 +156,17 @@ def _with_file(counted: tuple[bytes, int]) -> tuple[int, tuple[bytes, int]]:
 class _WriteWords(beam_runner.Step):
     """Writes the counts of the words of one file."""
 
-    def __init__(self, work_dir: str) -> None:
-        super().__init__(work_dir)
-        self._work_dir = work_dir
-
     def work(
         self, element: tuple[int, Iterable[tuple[bytes, int]]]
     ) -> Iterator[Any]:
         file, counted = element
-        path = os.path.join(self._work_dir, f"words-{file:03d}.txt")
+        path = os.path.join(self.work_dir, f"words-{file:03d}.txt")
         lines = [b"%s %d\n" % item for item in counted]
         files.write_bytes(path, b"".join(lines))
         yield from ()
 
 
 def _collect(work_dir: str, paths: list[str], text: CountedText) -> None:
-    """Adds the counts that the workers have written to `text`."""
     for file in range(len(paths)):
         learned, heldout = files.read_json(_documents_path(work_dir, file))
         text.num_documents += learned

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 from typing import BinaryIO
 
 import sentencex
@@ -34,7 +35,21 @@ _MAX_NESTING = 3
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
 
-def read_documents(
+def read_documents(files: Sequence[str], **options: Any) -> Iterator[list[str]]:
+    """Yields each document as a list of lines; see `read_numbered_lines`."""
+    for document in group_lines(read_numbered_lines(files, **options)):
+        yield [*document]
+
+
+def group_lines(
+    numbered: Iterable[tuple[int, str]],
+) -> Iterator[Iterator[str]]:
+    """Yields an iterator over the lines of each document, read on demand."""
+    for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
+        yield (line for _, line in document)
+
+
+def read_numbered_lines(
     files: Sequence[str],
     one_document_per_file: bool = False,
     replace_invalid_utf8: bool = False,
@@ -42,11 +57,12 @@ def read_documents(
     as_original: bool = False,
     may_be_empty: bool = False,
     on_bytes: Callable[[int], None] | None = None,
-) -> Iterator[list[str]]:
-    r"""Yields each document as a list of stripped, non-empty lines.
+) -> Iterator[tuple[int, str]]:
+    r"""Yields each line with the number of its document, counted from 0.
 
-    Blank lines and ends of files separate documents. A line ends only at \n, so
-    U+2028 or a form feed does not split a paragraph. Memory holds one document.
+    Lines are stripped and not empty. Blank lines and ends of files separate
+    documents. A line ends only at \n, so U+2028 or a form feed does not split
+    a paragraph. Memory holds one line.
 
     Args:
       files: Paths, local or remote; those ending in .gz are decompressed.
@@ -62,43 +78,6 @@ def read_documents(
     Raises:
       UserError: If a file cannot be read, is not UTF-8, is a damaged or
         truncated .gz, or if the files contain no document.
-    """
-    numbered = read_numbered_lines(
-        files,
-        one_document_per_file,
-        replace_invalid_utf8,
-        as_original=as_original,
-        may_be_empty=may_be_empty,
-        on_bytes=on_bytes,
-    )
-    for document in group_lines(numbered):
-        yield [*document]
-
-
-def group_lines(
-    numbered: Iterable[tuple[int, str]],
-) -> Iterator[Iterator[str]]:
-    """Yields an iterator over the lines of each document, read on demand.
-
-    Args:
-      numbered: The result of `read_numbered_lines`.
-    """
-    for _, document in itertools.groupby(numbered, operator.itemgetter(0)):
-        yield (line for _, line in document)
-
-
-def read_numbered_lines(
-    files: Sequence[str],
-    one_document_per_file: bool = False,
-    replace_invalid_utf8: bool = False,
-    *,
-    as_original: bool = False,
-    may_be_empty: bool = False,
-    on_bytes: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Yields each line with the number of its document, counted from 0.
-
-    Like `read_documents`, but memory holds only one line.
     """
     number = 0
     in_document = has_text = False

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.generators import beam_support
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
@@ -45,8 +44,7 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
       UserError: If the input is unsuitable, or if the output exists and was
         made with other flags or input.
     """
-    if config.runner:
-        beam_support.require_beam(config.runner)
+    config.require_beam()
     names = _output_names(config)
     files.require_writable(names[0], "--output_file")
     config = _resolve(config)
@@ -153,15 +151,11 @@ def _resolve(
 def _find_finished(
     names: Sequence[str], output_files: Sequence[str], recipe: Recipe
 ) -> Manifest | None:
-    """Returns the manifest if the data set is complete.
-
-    Raises:
-      UserError: If another data set has this name.
-    """
+    """Returns the manifest if the data set is complete."""
     manifests = [manifest.read(name) for name in names]
     for name, present in zip(names, manifests, strict=True):
-        if present and present.fingerprint != recipe.fingerprint:
-            difference = recipe.difference(present.recipe)
+        if present and present.fingerprint != recipe.hash():
+            difference = recipe.difference(present)
             raise UserError(
                 f"{name} already exists, made with {difference}; use "
                 "another --output_file, or delete it and its manifest "
@@ -186,19 +180,11 @@ def _work_dir(config: CreatePretrainingDataConfig, name: str) -> str:
 def _begin(
     name: str, work_dir: str, output_files: Sequence[str], recipe: Recipe
 ) -> bool:
-    """Creates the work folder, or checks that it is for this data set.
-
-    Returns:
-      True if it is new.
-
-    Raises:
-      UserError: If the folder is for another data set, or if record files
-        already exist.
-    """
+    """Creates the work folder, or checks it; returns True if it is new."""
     recipe_file = os.path.join(work_dir, "recipe.json")
     if tf.io.gfile.exists(recipe_file):
         present = Recipe(**files.read_json(recipe_file))
-        if present.fingerprint != recipe.fingerprint:
+        if present.hash() != recipe.hash():
             raise UserError(
                 f"{work_dir} is from an unfinished run with "
                 f"{recipe.difference(present)}; finish it with its own flags, "
@@ -219,7 +205,6 @@ def _begin(
 
 
 def _remove_temporaries(paths: Sequence[str]) -> None:
-    """Removes the partial files of a killed run."""
     for path in paths:
         for temporary in tf.io.gfile.glob(f"{path}.tmp-*"):
             tf.io.gfile.remove(temporary)
@@ -235,7 +220,7 @@ def _finish(
     """Writes report, vocabulary and, last, the manifest."""
     made = Manifest(
         **vars(recipe),
-        fingerprint=recipe.fingerprint,
+        fingerprint=recipe.hash(),
         generator=config.generator,
         seed=config.random_seed,
         vocab_size=len(vocabulary),

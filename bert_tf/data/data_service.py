@@ -53,10 +53,6 @@ class DataService:
     def find(cls, addresses: str, **attributes) -> "DataService":
         """Returns the services of --tf_data_service if they answer.
 
-        Args:
-          addresses: The value of the flag, separated by commas.
-          **attributes: The other attributes.
-
         Raises:
           UserError: If an address is invalid or does not answer.
         """
@@ -81,11 +77,8 @@ class DataService:
     ) -> tf.data.Dataset:
         """Cuts and parses batches in the services.
 
-        Args:
-          batches: Endless dataset of the number <int64>[] and the serialized
-            examples <string>[B] of each batch.
-          batch_size: B.
-          parse: Parses the examples of a trainer.
+        `batches` is an endless dataset of the number <int64>[] and the
+        serialized examples <string>[batch_size] of each batch.
 
         Returns:
           The result of `parse` for the rows of this trainer, in order.
@@ -191,11 +184,7 @@ def explain(error: tf.errors.OpError) -> UserError | None:
 
 
 def serve(config: DataServiceConfig) -> None:
-    """Runs a service with one data worker until it is killed.
-
-    Raises:
-      UserError: If it cannot start.
-    """
+    """Runs a service with one data worker until it is killed."""
     servers = start(config)
     for server in servers:
         server.join()

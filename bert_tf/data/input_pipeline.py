@@ -1,27 +1,47 @@
 """Input pipeline of pretraining records, in a stateless order.
 
 The stream of training examples is endless: epoch after epoch, each in an order
-of its own (see `bert_tf.data.records.order`). An example's number in the stream
-is its `example_index`; order, masks and dropout are functions of (seed,
-example_index), so a run resumes anywhere without a saved iterator.
+of its own. An example's number in the stream is its `example_index`; order,
+masks and dropout are functions of (seed, example_index), so a run resumes
+anywhere without a saved iterator.
+
+The order of an epoch depends only on (seed, epoch):
+
+1. The files are permuted and read in groups of `FILES_PER_GROUP`.
+2. The files of a group are interleaved record by record, round robin; a file
+   that has ended drops out. The groups follow one another.
+3. Each `RECORDS_PER_BLOCK` consecutive records of that sequence are permuted.
+
+So the position of any record is known without reading. A run that resumes at
+record p skips whole files by their counts and reads at most one extra block. A
+shuffle buffer would have state to save.
 """
 
+import bisect
 import tempfile
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import features
+from bert_tf import stateless_random
 from bert_tf.data.data_service import DataService
 from bert_tf.data.generators.counts import FileCounts
-from bert_tf.data.records import checks as record_checks
-from bert_tf.data.records import order as record_order
 from bert_tf.data.records import repair as record_repair
+from bert_tf.data.records import tfrecords
 from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
+# Enough open files to mix shards, few enough for remote file systems.
+FILES_PER_GROUP = 16
+# About 10 MB of records of length 128.
+RECORDS_PER_BLOCK = 8192
+
+_FILES_SALT = 1
+_BLOCK_SALT = 2
 # Large, so that remote file systems get few requests.
 _READ_BUFFER_BYTES = 1 << 20
 _ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
@@ -61,8 +81,8 @@ class PretrainingInput:
         counts_file: str | None = None,
         keep_counts: bool = True,
         budget: Budget | None = None,
-        files_per_group: int = record_order.FILES_PER_GROUP,
-        records_per_block: int = record_order.RECORDS_PER_BLOCK,
+        files_per_group: int = FILES_PER_GROUP,
+        records_per_block: int = RECORDS_PER_BLOCK,
     ):
         self.record_files = tuple(record_files)
         self.batch_size = batch_size
@@ -129,7 +149,6 @@ class PretrainingInput:
         start_record: int,
         rows: tuple[int, int] | None,
     ) -> tf.data.Dataset:
-        """Returns the rows of this trainer, parsed by the data service."""
         own = service.rows(self.batch_size)
         if rows not in (None, own):
             raise ValueError(
@@ -162,9 +181,8 @@ class PretrainingInput:
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
 
-        Returns:
-          Batches like those of `dataset`, with the records' masks. The last one
-          is filled up with blank rows, whose `example_index` is -1.
+        They have the records' masks. The last batch is filled up with blank
+        rows, whose `example_index` is -1.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -190,26 +208,21 @@ class PretrainingInput:
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:
-        """Finds the file that caused an error while reading.
+        """Returns the error for the file that caused an error while reading.
 
         TensorFlow's message has neither file nor feature. This reads all files
-        again, so call it only after training has failed.
-
-        Returns:
-          The error to raise, or None if every record is readable.
+        again, so call it only after training has failed. Returns None if every
+        record is readable.
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
-        return record_checks.find_bad_record(self.record_files, self._sizes)
+        return record_repair.find_bad_record(self.record_files, self._sizes)
 
     def repair(self, error: tf.errors.OpError) -> bool:
         """Skips the records that caused an error while reading.
 
         All other records keep their positions. Existing datasets keep failing,
-        new ones do not.
-
-        Returns:
-          True if there is a damaged record that was not skipped before.
+        new ones do not. Returns True if a record was skipped.
 
         Raises:
           UserError: If `budget` does not allow it.
@@ -227,22 +240,17 @@ class PretrainingInput:
         """Returns <int64>[num_files]; damaged files are repaired first."""
         counts = {}
         if self.budget.most:
-            stored = record_checks.stored_counts(self.record_files, counts_file)
+            stored = tfrecords.stored_counts(self.record_files, counts_file)
             for index, path in enumerate(self.record_files):
                 if record_repair.is_truncated(path, stored.get(path)):
                     counts[path] = self._repair(index, stored.get(path))
         intact = [path for path in self.record_files if path not in counts]
-        for path, count in zip(
-            intact,
-            record_checks.count_records(intact, counts_file, keep),
-            strict=True,
-        ):
-            counts[path] = count
+        counts |= tfrecords.find_counts(intact, counts_file, keep)
         return np.array([counts[path] for path in self.record_files], np.int64)
 
     def _check_first_records(self) -> None:
         try:
-            record_checks.check_first_records(self._read_from, self._sizes)
+            record_repair.check_first_records(self._read_from, self._sizes)
         except UserError:
             if not self.budget.most or not self._repair_damaged():
                 raise
@@ -259,7 +267,6 @@ class PretrainingInput:
         return len(self.budget.left_out) > before
 
     def _repair(self, index: int, described: FileCounts | None) -> int:
-        """Repairs a file; returns its number of records."""
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         self._read_from[index], count = record_repair.repair(
@@ -281,23 +288,20 @@ class PretrainingInput:
     def _first_epoch(self, epoch: int, position: int) -> tf.data.Dataset:
         """Returns the permuted blocks of an epoch from a position on."""
         block, offset = divmod(position, self._records_per_block)
-        order = record_order.file_order(
-            len(self.record_files), self.seed, epoch
-        ).numpy()
-        start = record_order.find_start(
+        order = file_order(len(self.record_files), self.seed, epoch).numpy()
+        start = find_start(
             self.record_counts[order],
             position - offset,
             self._files_per_group,
         )
-        later = np.arange((start.group + 1) * self._files_per_group, len(order))
+        paths = np.array(self._read_from)[order]
+        later = paths[(start.group + 1) * self._files_per_group :]
         # The group in progress comes first, in its rotated order.
         begun = self._group(
-            tf.constant(self._paths(order[list(start.files)])),
+            tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
         )
-        records = begun.concatenate(
-            self._groups(tf.constant(self._paths(order[later]), tf.string))
-        )
+        records = begun.concatenate(self._groups(tf.constant(later, tf.string)))
         blocks = self._blocks(records, epoch, block)
 
         def cut(number, serialized):
@@ -306,18 +310,11 @@ class PretrainingInput:
         return blocks.enumerate().map(cut)
 
     def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Returns the permuted blocks of a whole epoch."""
-        order = record_order.file_order(
-            len(self.record_files), self.seed, epoch
-        )
+        order = file_order(len(self.record_files), self.seed, epoch)
         paths = tf.gather(tf.constant(self._read_from), order)
         return self._blocks(self._groups(paths), epoch, 0)
 
-    def _paths(self, order: np.ndarray) -> list[str]:
-        return [self._read_from[index] for index in order]
-
     def _groups(self, paths: tf.Tensor) -> tf.data.Dataset:
-        """Returns the records of all files, group after group."""
         groups = tf.data.Dataset.from_tensor_slices(paths)
         groups = groups.batch(self._files_per_group)
         return groups.flat_map(
@@ -345,9 +342,7 @@ class PretrainingInput:
         """Cuts an epoch's records into blocks and permutes each of them."""
 
         def permute(block, serialized):
-            order = record_order.block_order(
-                tf.size(serialized), self.seed, epoch, block
-            )
+            order = block_order(tf.size(serialized), self.seed, epoch, block)
             return tf.gather(serialized, order)
 
         blocks = records.batch(self._records_per_block)
@@ -357,7 +352,7 @@ class PretrainingInput:
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = tf.io.parse_example(
-            serialized, record_checks.parsing_spec(self._sizes)
+            serialized, record_repair.parsing_spec(self._sizes)
         )
         return {
             feature.name: tf.cast(parsed[feature.name], feature.dtype)
@@ -379,3 +374,69 @@ def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
         tf.data.experimental.AutoShardPolicy.OFF
     )
     return dataset.with_options(options)
+
+
+def file_order(num_files: int, seed: int, epoch: tf.Tensor | int) -> tf.Tensor:
+    """Returns the order of an epoch's files, <int32>[num_files]."""
+    return stateless_random.permutation(num_files, _FILES_SALT, seed, epoch)
+
+
+def block_order(
+    size: tf.Tensor | int,
+    seed: int,
+    epoch: tf.Tensor | int,
+    block: tf.Tensor | int,
+) -> tf.Tensor:
+    """Returns the order of a block's records, <int32>[size]."""
+    return stateless_random.permutation(size, _BLOCK_SALT, seed, epoch, block)
+
+
+class StartPoint(NamedTuple):
+    """The starting position in an epoch's interleaved sequence.
+
+    Attributes:
+      group: Number of the group; earlier groups are not read.
+      files: Files of the group as indices into the epoch's file order, in
+        round-robin order, starting with the file of the record.
+      skips: Number of earlier records in each of these files.
+    """
+
+    group: int
+    files: tuple[int, ...]
+    skips: tuple[int, ...]
+
+
+def find_start(
+    counts: np.ndarray, position: int, files_per_group: int = FILES_PER_GROUP
+) -> StartPoint:
+    """Finds the record at a position of an epoch's interleaved sequence.
+
+    `counts` <int64>[num_files] has the records of each file in the epoch's
+    order. The last group may have fewer files.
+    """
+    starts = np.arange(0, len(counts), files_per_group)
+    group_ends = np.cumsum(np.add.reduceat(counts, starts))
+    group = int(np.searchsorted(group_ends, position, side="right"))
+    if group:
+        position -= int(group_ends[group - 1])
+    first = int(starts[group])
+    group_counts = counts[first : first + files_per_group]
+    # The number of full rounds of the group before the position.
+    row = -1 + bisect.bisect_right(
+        range(group_counts.max()),
+        position,
+        key=lambda rows: np.minimum(group_counts, rows).sum(),
+    )
+    # The records of the row come from the files that are long enough, in order.
+    present = np.flatnonzero(group_counts > row)
+    earlier = position - int(np.minimum(group_counts, row).sum())
+    turn = int(present[earlier])
+    skips = np.minimum(
+        group_counts, row + (np.arange(len(group_counts)) < turn)
+    )
+    rotated = np.roll(np.arange(len(group_counts)), -turn)
+    return StartPoint(
+        group,
+        tuple((first + rotated).tolist()),
+        tuple(skips[rotated].tolist()),
+    )

@@ -41,12 +41,7 @@ class Batch:
 
 
 def every_multiple(max_seq_length: int, multiple: int = 8) -> tuple[int, ...]:
-    """Returns all multiples as batch lengths: little padding, many shapes.
-
-    Args:
-      max_seq_length: The greatest length, a multiple or not.
-      multiple: Divisor of all other lengths.
-    """
+    """Returns all multiples as batch lengths: little padding, many shapes."""
     return (*range(multiple, max_seq_length, multiple), max_seq_length)
 
 
@@ -104,14 +99,14 @@ def training_batches(
     Each epoch has every example once, in an order that depends only on (seed,
     epoch). A batch may extend into the next epoch, as in the original. With one
     allowed length, all batches have that length and the order is that of the
-    shuffle.
+    shuffle. A longer plan starts with the batches of a shorter one, except for
+    the shorter one's last window.
 
     Args:
       lengths: <int64>[N], lengths of the examples.
       batch_size: B.
       seed: The run's seed.
-      num_batches: Number of batches. A longer plan starts with the batches of a
-        shorter one, except for the shorter one's last window.
+      num_batches: Number of batches.
       allowed_lengths: The allowed batch lengths, ascending.
 
     Raises:
@@ -160,11 +155,6 @@ def prediction_batches(
 
     So memory use peaks at the start. `restore_order` restores the order.
 
-    Args:
-      lengths: <int64>[N], lengths of the examples.
-      batch_size: B.
-      allowed_lengths: The allowed batch lengths, ascending.
-
     Raises:
       UserError: If an example is longer than the greatest allowed length.
     """
@@ -181,23 +171,13 @@ def restore_order(
 ) -> np.ndarray:
     """Returns the values of all batches in the order of the examples.
 
-    Args:
-      batches: All batches of a plan.
-      values: <any>[B, ...] for each batch.
-
-    Returns:
-      <any>[N, ...].
+    `values` has <any>[B, ...] for each batch; the result is <any>[N, ...].
     """
     indices = np.concatenate([batch.indices for batch in batches])
     joined = np.concatenate(values)
     restored = np.empty_like(joined)
     restored[indices] = joined
     return restored
-
-
-def count_positions(batches: Sequence[Batch]) -> int:
-    """Returns the number of positions in all batches, padding included."""
-    return sum(len(batch.indices) * batch.length for batch in batches)
 
 
 def _check(
@@ -220,7 +200,6 @@ def _cut(
     batch_size: int,
     allowed_lengths: Sequence[int],
 ) -> list[Batch]:
-    """Cuts an order of examples into batches."""
     batches = []
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size].astype(np.int64)

@@ -60,16 +60,10 @@ def read_json(path: str) -> dict | None:
 
 @dataclasses.dataclass
 class Progress:
-    """The progress of tokenization.
+    """The numbers of what is in the store.
 
-    Attributes:
-      lines: Lines of the corpus that are in the store.
-      last_document: Number in the corpus of the last sentence's document; -1
-        before the first.
-      tokens: Tokens in the store.
-      sentences: Sentences in the store.
-      documents: Documents in the store.
-      complete: Whether the store has the whole corpus.
+    `last_document` is the number in the corpus of the last sentence's document;
+    -1 before the first.
     """
 
     lines: int = 0
@@ -226,14 +220,7 @@ class TokenStore:
         return number, first, self._first_cuts.get(number, stop)
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        """Returns the tokens at `places`.
-
-        Args:
-          places: <int64>[num].
-
-        Returns:
-          <uint16 or int32>[num].
-        """
+        """Returns the tokens at `places` <int64>[num], as stored."""
         if not self._must_release:
             return self.tokens[places]
         taken = np.empty(len(places), self.tokens.dtype)

@@ -2,27 +2,32 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
+import heapq
+import itertools
 import math
 import os
+import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
-from bert_tf.data.generators import beam_support
 from bert_tf.errors import UserError
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 from bert_tf.text import learn_vocabulary as vocabulary_learning
-from bert_tf.text import word_count
 from bert_tf.text.learn_vocabulary import LearnedVocabulary
 from bert_tf.text.learn_vocabulary import WordStatistics
+from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -33,25 +38,86 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report.
 _WORDS_PER_CALL = 1 << 16
-# Flags that do not affect the result.
-_FLAGS_OF_WORKERS = frozenset({"num_processes", "runner", "beam_options"})
+_FLAGS_WITHOUT_EFFECT = fields_affecting(LearnVocabularyConfig, "nothing")
+# About 150 MB in a dict. Beyond that, sorted counts are written to disk.
+_MAX_WORDS_IN_MEMORY = 1_000_000
+
+
+class WordCounts:
+    """Exact word counts that spill to disk when they do not fit in memory.
+
+    The result does not depend on the order or the batches in which words are
+    added.
+
+    Args:
+      max_words_in_memory: Number of distinct words above which they spill.
+    """
+
+    def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
+        self._max_words_in_memory = max_words_in_memory
+        self._counts: dict[bytes, int] = {}
+        self._folder: tempfile.TemporaryDirectory | None = None
+        self._runs: list[str] = []
+
+    def close(self) -> None:
+        """Removes the temporary files."""
+        if self._folder:
+            self._folder.cleanup()
+
+    def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
+        """Adds counts; words are UTF-8 without spaces and line ends.
+
+        Raises:
+          UserError: If the disk for temporary files is full.
+        """
+        total = self._counts
+        for word, count in zip(words, counts, strict=True):
+            total[word] = total.get(word, 0) + count
+        if len(total) > self._max_words_in_memory:
+            self._spill()
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yields each word and its count, ordered by the bytes of the words."""
+        runs = [self._read_run(path) for path in self._runs]
+        merged = heapq.merge(sorted(self._counts.items()), *runs)
+        for word, group in itertools.groupby(merged, key=lambda item: item[0]):
+            yield word.decode("utf-8"), sum(count for _, count in group)
+
+    def _spill(self) -> None:
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="words-")
+            path = os.path.join(self._folder.name, str(len(self._runs)))
+            with open(path, "wb") as file:
+                for item in sorted(self._counts.items()):
+                    file.write(b"%s %d\n" % item)
+        except OSError as error:
+            raise UserError(
+                f"Word counts cannot be written to {tempfile.gettempdir()} "
+                f"({error}); set TMPDIR to a folder with more room."
+            ) from error
+        self._runs.append(path)
+        self._counts = {}
+
+    def _read_run(self, path: str) -> Iterator[tuple[bytes, int]]:
+        with open(path, "rb") as file:
+            for line in file:
+                word, count = line.split(b" ")
+                yield word, int(count)
 
 
 @dataclasses.dataclass
 class CountedText:
-    """The words of the documents to learn from and of those held out.
+    """The words of the documents to learn from and of those held out."""
 
-    Attributes:
-      learned: Words of the documents to learn from.
-      heldout: Words of the documents to measure on.
-      num_documents: Documents to learn from.
-      num_heldout_documents: Documents to measure on.
-    """
-
-    learned: word_count.WordCounts
-    heldout: word_count.WordCounts
+    learned: WordCounts = dataclasses.field(default_factory=WordCounts)
+    heldout: WordCounts = dataclasses.field(default_factory=WordCounts)
     num_documents: int = 0
     num_heldout_documents: int = 0
+
+    def close(self) -> None:
+        self.learned.close()
+        self.heldout.close()
 
 
 def report_path(output_file: str) -> str:
@@ -68,16 +134,11 @@ def run(config: LearnVocabularyConfig) -> None:
       UserError: If there is no text, if it cannot be read, or if the vocabulary
         is too small for its characters.
     """
-    if config.runner:
-        beam_support.require_beam(config.runner)
+    config.require_beam()
     bert_files.require_writable(config.output_file, "--output_file")
     paths = bert_files.expand_globs(config.input_file)
     bert_files.require_other(config.output_file, *paths)
-    with (
-        word_count.WordCounts() as learned_words,
-        word_count.WordCounts() as heldout_words,
-    ):
-        text = CountedText(learned_words, heldout_words)
+    with contextlib.closing(CountedText()) as text:
         _counter(config)(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(
             text.learned.items(), config.vocab_size, config.min_frequency
@@ -124,25 +185,44 @@ def _counter(
 def build_counter(
     config: LearnVocabularyConfig,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns the word counter for the flags."""
+    """Returns a function that counts the words of a batch of texts.
+
+    Words are those of `BertTokenizer.split_words`. The function is thread-safe
+    and runs outside of Python's lock.
+
+    Returns:
+      A function from <string>[n] to the distinct words <string>[k] and their
+      counts <int64>[k].
+    """
     strip_accents = config.strip_accents
-    return word_count.build_word_counter(
+    normalizer = Normalizer(
         config.do_lower_case,
         config.do_lower_case if strip_accents is None else strip_accents,
     )
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def count(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        # Splitting off punctuation is slow, so it is done once for each
+        # distinct run of characters between spaces.
+        runs = tf.strings.split(normalizer.normalize(text)).flat_values
+        runs, _, run_counts = tf.unique_with_counts(runs, tf.int64)
+        words = normalizer.split_words(runs)
+        word_counts = tf.gather(run_counts, words.value_rowids())
+        distinct, index = tf.unique(words.flat_values, tf.int64)
+        counts = tf.math.unsorted_segment_sum(
+            word_counts, index, tf.size(distinct, tf.int64)
+        )
+        return distinct, counts
+
+    return count
 
 
 def count_text(
     config: LearnVocabularyConfig, paths: list[str], text: CountedText
 ) -> None:
-    """Reads the documents and counts their words, on all cores.
+    """Reads the documents and adds their words to `text`, on all cores.
 
     TensorFlow operators in threads do the work; Python only reads and sums.
-
-    Args:
-      config: What to read and how to normalize it.
-      paths: The files.
-      text: Receives the counts.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -186,12 +266,7 @@ def batch_lines(
 
     Held-out documents are spread evenly: with a fraction of 0.02, every
     fiftieth one. A corpus of fewer documents is used for learning as a whole.
-
-    Args:
-      documents: The lines of each document.
-      config: Has the fraction to hold out.
-      text: Receives the number of documents.
-      num_earlier: Number of documents in earlier files.
+    `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
     sizes = {False: 0, True: 0}
@@ -257,7 +332,7 @@ def build_report(
         "flags": {
             name: value
             for name, value in dataclasses.asdict(config).items()
-            if name not in _FLAGS_OF_WORKERS
+            if name not in _FLAGS_WITHOUT_EFFECT
         },
     }
 
@@ -265,20 +340,15 @@ def build_report(
 def measure(
     tokenizer: BertTokenizer, counts: Iterable[tuple[str, int]]
 ) -> dict[str, float]:
-    """Measures a tokenizer on words.
-
-    Args:
-      tokenizer: The tokenizer.
-      counts: Words and their counts.
+    """Measures a tokenizer on words and their counts.
 
     Returns:
       `tokens_per_word`; `unknown_percent`, the share of tokens that are
       [UNK]; `unknown_word_percent`, the share of words that have one.
     """
     num_words = num_tokens = num_unknown = 0
-
-    def add(batch: list[tuple[str, int]]) -> None:
-        nonlocal num_words, num_tokens, num_unknown
+    items = iter(counts)
+    while batch := list(itertools.islice(items, _WORDS_PER_CALL)):
         words, frequencies = zip(*batch, strict=True)
         ids = tokenizer.tokenize(tf.constant(words))
         frequency = tf.constant(frequencies, tf.int64)
@@ -287,15 +357,6 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-
-    batch: list[tuple[str, int]] = []
-    for item in counts:
-        batch.append(item)
-        if len(batch) == _WORDS_PER_CALL:
-            add(batch)
-            batch = []
-    if batch:
-        add(batch)
     # An unknown word is one token, so both shares have the same numerator.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),

@@ -1,6 +1,7 @@
 """Flags of the scripts that make vocabularies and pretraining data."""
 
 import dataclasses
+import importlib.util
 
 from bert_tf.flags import options
 
@@ -10,19 +11,23 @@ RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """Flags of the scripts that can run on Apache Beam."""
+    """Flags of the scripts that can run on Apache Beam.
+
+    Without Beam `num_processes` processes do the work; each of these scripts
+    has that flag, too: manifests and reports store flags in this order.
+    """
 
     runner: str | None = options.hardware(
         None,
         "Apache Beam runner to use; the result is the same (default: "
         "processes on this machine, without Beam).",
+        affects="nothing",
         choices=RUNNERS,
     )
     beam_options: str = options.hardware(
-        "", "Further options for Apache Beam, quoted as for a shell."
-    )
-    num_processes: int = options.hardware(
-        0, "Worker processes; 0 means one per core."
+        "",
+        "Further options for Apache Beam, quoted as for a shell.",
+        affects="nothing",
     )
 
     def __post_init__(self) -> None:
@@ -36,6 +41,18 @@ class BeamConfig:
             self.runner is None or not self.num_processes,
             "--num_processes has no effect with --runner. Received: "
             f"{self.num_processes}; set the runner's, in --beam_options.",
+        )
+
+    def require_beam(self) -> None:
+        """Raises `UserError` if Apache Beam is needed but not installed."""
+        options.require(
+            self.runner is None
+            or importlib.util.find_spec("apache_beam") is not None,
+            f"--runner={self.runner} needs Apache Beam, which is not "
+            "installed; make an environment for it with `python -m venv "
+            ".venv-beam && .venv-beam/bin/pip install -r requirements-beam.txt`"
+            " and run this script with .venv-beam/bin/python, or drop "
+            "--runner.",
         )
 
 
@@ -89,6 +106,9 @@ class LearnVocabularyConfig(BeamConfig):
     heldout_fraction: float = options.evaluation(
         0.02, "Share of the documents held out for the report."
     )
+    num_processes: int = options.hardware(
+        0, "Worker processes; 0 means one per core.", affects="nothing"
+    )
     replace_invalid_utf8: bool = options.data(
         False, "Replace bytes that are not UTF-8 with U+FFFD."
     )
@@ -115,13 +135,17 @@ class CreatePretrainingDataConfig(BeamConfig):
     """
 
     input_file: str = options.data(
-        help_text="Text files (also .gz): comma-separated globs."
+        help_text="Text files (also .gz): comma-separated globs.",
+        affects="place",
     )
     output_file: str = options.output(
         help_text="Record files to write, separated by commas; with "
-        "--num_shards, one name for all shards."
+        "--num_shards, one name for all shards.",
+        affects="place",
     )
-    vocab_file: str = options.data(help_text="Vocabulary, one token a line.")
+    vocab_file: str = options.data(
+        help_text="Vocabulary, one token a line.", affects="place"
+    )
     do_lower_case: bool = options.data(True, "Lower-case the text.")
     do_whole_word_mask: bool = options.masking(
         False, "Mask all tokens of a word together."
@@ -152,6 +176,9 @@ class CreatePretrainingDataConfig(BeamConfig):
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes exactly the files in "
         "--output_file.",
+    )
+    num_processes: int = options.hardware(
+        0, "Worker processes; 0 means one per core.", affects="place"
     )
     split_sentences: bool | None = options.data(
         None,

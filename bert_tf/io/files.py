@@ -1,4 +1,4 @@
-"""Atomic files and directories, path checks, globs, hashes and JSON.
+"""Atomic files and directories, local copies, path checks, hashes and JSON.
 
 Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
 """
@@ -10,9 +10,12 @@ import json
 import os
 import re
 import secrets
+import tempfile
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
+from typing import TextIO
 
 import tensorflow as tf
 
@@ -28,10 +31,6 @@ _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
     """Returns the files that match comma-separated globs, in sorted order.
-
-    Args:
-      patterns: One or more globs, separated by commas; duplicates are dropped.
-      flag: The name of the flag, for the error.
 
     Raises:
       UserError: If a pattern is empty or matches no file.
@@ -230,10 +229,7 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def _make_folders(path: str) -> list[str]:
-    """Creates a folder and its parents; returns the new ones, deepest first.
-
-    Remote disks have no folders, only names with slashes.
-    """
+    """Creates a local folder and its parents; returns them, deepest first."""
     made = []
     if path and "://" not in path:
         above = path
@@ -249,6 +245,70 @@ def _remove_empty(folders: list[str]) -> None:
         # Other processes may have written files to it.
         with contextlib.suppress(OSError):
             os.rmdir(folder)
+
+
+class LocalCopy:
+    """A local copy of a folder, shared by all processes of this machine.
+
+    The first process that opens it copies the files, the last one that closes
+    it removes them. Instances made by copying or pickling share one copy.
+
+    Args:
+      folder: The folder, which may be remote. Its files must not change.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._name = f"bert_tf-{secrets.token_hex(8)}"
+        self._lock: TextIO | None = None
+
+    def open(self) -> str:
+        """Returns the path of the copy, which exists until `close`."""
+        copy = self._path()
+        while True:
+            self._lock = open(f"{copy}.lock", "w")  # noqa: SIM115
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if os.path.exists(copy) and self._is_current():
+                return copy
+            # Another process may have been faster between the two locks.
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not os.path.exists(copy) and self._is_current():
+                self._fetch(copy)
+            self._lock.close()
+
+    def close(self) -> None:
+        """Releases the copy; files that are mapped stay readable."""
+        if self._lock is None:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # Another process uses it.
+        else:
+            tf.io.gfile.rmtree(self._path())
+            os.remove(self._lock.name)
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def _path(self) -> str:
+        return os.path.join(tempfile.gettempdir(), self._name)
+
+    def _is_current(self) -> bool:
+        """Returns true if the lock's file was not removed meanwhile."""
+        try:
+            present = os.stat(self._lock.name)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(self._lock.fileno()), present)
+
+    def _fetch(self, copy: str) -> None:
+        with atomic_directory(copy) as temporary:
+            for name in tf.io.gfile.listdir(self._folder):
+                tf.io.gfile.copy(
+                    os.path.join(self._folder, name),
+                    os.path.join(temporary, name),
+                )
 
 
 def write_text(path: str, text: str) -> None:
@@ -274,12 +334,17 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def sha256(path: str) -> str:
-    """Returns the SHA-256 of a file's contents, in hexadecimal."""
+def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
+    """Returns the SHA-256 of a file's contents, in hexadecimal.
+
+    `on_bytes` is called with numbers of bytes, for a progress bar.
+    """
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
+            if on_bytes:
+                on_bytes(len(chunk))
     return digest.hexdigest()
 
 

@@ -17,12 +17,8 @@ def bar(
 ) -> tqdm.tqdm:
     """Returns a bar on standard error; call `update(n)` after `n` units.
 
-    Args:
-      total: The number of units, or None if it is unknown.
-      description: The activity, for instance "tokenizing".
-      unit: The name of one unit of work, for instance "token".
-      initial: Units that were done in an earlier run.
-      hidden: If true, shows nothing, because another worker shows the bar.
+    `total` may be unknown. `initial` units were done in an earlier run. A
+    hidden bar shows nothing, because another worker shows it.
     """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -135,29 +136,22 @@ def read_table(
     if ending == ".txt":
         lines = _without_blank_end(text_files.read_lines(path))
         rows = (Row(line, {TEXT_COLUMN: text}) for line, text in lines)
-        first, rows = _peek(rows, path)
-        return Table(path, tuple(first.values), rows)
-    if ending in (".json", ".jsonl"):
+    elif ending in (".json", ".jsonl"):
         rows = _read_json(path) if ending == ".json" else _read_json_lines(path)
-        first, rows = _peek(rows, path)
-        return Table(path, tuple(first.values), rows)
-    raise UserError(
-        f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one of "
-        "these and .gz; rename it by its format."
-    )
+    else:
+        raise UserError(
+            f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one "
+            "of these and .gz; rename it by its format."
+        )
+    first, rows = _peek(rows, path)
+    return Table(path, tuple(first.values), rows)
 
 
 def _peek(rows: Iterator[Row], path: str) -> tuple[Row, Iterator[Row]]:
-    """Returns the first row, and an iterator over all rows."""
     first = next(rows, None)
     if first is None:
         raise UserError(f"{path} has no rows.")
-
-    def chain() -> Iterator[Row]:
-        yield first
-        yield from rows
-
-    return first, chain()
+    return first, itertools.chain([first], rows)
 
 
 def _delimited_table(

@@ -27,9 +27,6 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     Lines end with \n or \r\n, which is removed, as is a byte order mark at the
     start of the file. A path that ends in ".gz" is decompressed.
 
-    Args:
-      path: The file.
-
     Raises:
       UserError: If the file does not exist, is damaged or not UTF-8, or its
         lines end with \r alone.
@@ -110,11 +107,6 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
     For example "\ud83d" without the "\ude00" that makes it an emoji, where a
     program cut a text inside a character. It cannot be written in UTF-8.
-
-    Args:
-      text: The JSON text.
-      values: Its parsed values.
-      where: The file and the place in it, for the error.
     """
     if not _SURROGATE_ESCAPE.search(text):
         return
@@ -129,13 +121,7 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
 
 def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
-    """Returns `entry[key]` if it has the expected type.
-
-    Args:
-      entry: The parsed JSON value at this place.
-      key: The required key.
-      kind: str, int or list.
-      where: The file and the place in it, for the error.
+    """Returns `entry[key]`, a str, int or list; `where` is for the error.
 
     Raises:
       UserError: If `entry` is not an object or has no such value.

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.data import input_pipeline
 from bert_tf.data.input_pipeline import PretrainingInput
-from bert_tf.data.records import order as record_order
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
@@ -21,7 +21,7 @@ _TOTAL = sum(_COUNTS)
 def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
     """An epoch's record numbers, by plain simulation of the three rules."""
     firsts = np.cumsum([0, *_COUNTS])
-    order = record_order.file_order(len(_COUNTS), seed, epoch).numpy()
+    order = input_pipeline.file_order(len(_COUNTS), seed, epoch).numpy()
     sequence = []
     for start in range(0, len(order), files_per_group):
         rows = [
@@ -34,7 +34,7 @@ def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
     for block in range(-(-_TOTAL // records_per_block)):
         first = block * records_per_block
         part = sequence[first : first + records_per_block]
-        places = record_order.block_order(len(part), seed, epoch, block)
+        places = input_pipeline.block_order(len(part), seed, epoch, block)
         permuted += [part[place] for place in places.numpy()]
     return permuted
 
@@ -240,6 +240,77 @@ class PretrainingInputTest(tf.test.TestCase, parameterized.TestCase):
         # Other errors are not explained.
         other = tf.errors.ResourceExhaustedError(None, None, "no memory")
         self.assertIsNone(data.explain(other))
+
+
+def _round_robin(counts, files_per_group):
+    """The interleaved sequence as (file, record in file), by simulation."""
+    sequence = []
+    for first in range(0, len(counts), files_per_group):
+        left = {
+            file: iter(range(counts[file]))
+            for file in range(first, min(first + files_per_group, len(counts)))
+        }
+        while left:
+            for file in list(left):
+                record = next(left[file], None)
+                if record is None:
+                    del left[file]
+                else:
+                    sequence.append((file, record))
+    return sequence
+
+
+def _read_from(start, counts, files_per_group):
+    """Reads on from a start point, by simulation."""
+    offset = start.group * files_per_group
+    iterators = {
+        file: iter(range(skip, counts[file]))
+        for file, skip in zip(start.files, start.skips, strict=True)
+    }
+    sequence = []
+    while iterators:
+        for file in list(iterators):
+            record = next(iterators[file], None)
+            if record is None:
+                del iterators[file]
+            else:
+                sequence.append((file, record))
+    behind = offset + files_per_group
+    later = _round_robin([0] * behind + list(counts[behind:]), files_per_group)
+    return sequence + later
+
+
+class RecordOrderTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ([5, 1, 13, 7, 2, 9], 3),
+        ([4, 4, 4, 4], 16),
+        ([6], 16),
+        ([0, 3, 0, 8, 1, 0, 0, 2], 2),
+    )
+    def test_start_points_equal_simulation(self, counts, files_per_group):
+        sequence = _round_robin(counts, files_per_group)
+        self.assertLen(sequence, sum(counts))
+        for position in range(len(sequence)):
+            start = input_pipeline.find_start(
+                np.array(counts), position, files_per_group
+            )
+            self.assertEqual(
+                _read_from(start, counts, files_per_group), sequence[position:]
+            )
+
+    def test_orders_depend_on_seed_epoch_and_block(self):
+        orders = [
+            input_pipeline.file_order(50, 1, 0),
+            input_pipeline.file_order(50, 2, 0),
+            input_pipeline.file_order(50, 1, 1),
+            input_pipeline.block_order(50, 1, 0, 0),
+            input_pipeline.block_order(50, 1, 0, 1),
+        ]
+        for order in orders:
+            self.assertAllEqual(np.sort(order), np.arange(50))
+        self.assertLen({tuple(order.numpy()) for order in orders}, 5)
+        again = input_pipeline.file_order(50, 1, 0)
+        self.assertAllEqual(orders[0], again)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,23 @@
+import collections
+import contextlib
 import gzip
 import json
 import os
+import random
 import subprocess
 import sys
+import unittest.mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.data import corpus
 from bert_tf.data import vocabulary_building
+from bert_tf.data.vocabulary_building import WordCounts
 from bert_tf.errors import UserError
 from bert_tf.flags.data import LearnVocabularyConfig
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support.shared_data import golden
 
@@ -19,6 +25,13 @@ _CHINESE = [
     "\u6211\u4eec\u5728\u5317\u4eac\u7684\u5927\u5b66\u91cc\u5b66\u4e60\u4e2d\u6587\u3002",
     "\u4ed6\u4eec\u6bcf\u5929\u65e9\u4e0a\u53bb\u56fe\u4e66\u9986\u8bfb\u4e66\uff0c\u665a\u4e0a\u56de\u5bb6\u3002",
     "Python \u662f\u4e00\u79cd\u8bed\u8a00\uff0cPython\u5f88\u597d\u7528\uff01",
+]
+
+_TEXT = [
+    "The caf\u00e9's caf\u00e9, the CAFE... it's (the) \u6211\u7231\u6211!",
+    "",
+    "tab\tand\u3000space \u0391\u03a3 a\u0301b x\u200by \ufffd [MASK]",
+    "the the\u2028the " * 3,
 ]
 
 
@@ -117,9 +130,8 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
             "from bert_tf.flags.data import LearnVocabularyConfig\n"
-            "from bert_tf.text import word_count\n"
             "building._BATCH_CHARS = 9_000\n"
-            "word_count.WordCounts.__init__.__defaults__ = (1500,)\n"
+            "building.WordCounts.__init__.__defaults__ = (1500,)\n"
             "building.run(LearnVocabularyConfig("
             f"{path!r}, {output_file!r}, num_processes=3, **{flags}))"
         )
@@ -198,6 +210,66 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, "ERROR: .*1000 is too small.*")
         self.assertNotIn("Traceback", result.stderr)
+
+
+class CountWordsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(lower=[True, False], strip=[True, False])
+    def test_words_are_the_tokenizers(self, lower, strip):
+        tokenizer = BertTokenizer(
+            Vocabulary((*SPECIAL_TOKENS, "a")), lower, strip
+        )
+        expected = collections.Counter(
+            tokenizer.split_words(_TEXT).flat_values.numpy().tolist()
+        )
+        count = vocabulary_building.build_counter(
+            LearnVocabularyConfig(
+                input_file="",
+                output_file="",
+                do_lower_case=lower,
+                strip_accents=strip,
+            )
+        )
+        words, counts = (x.numpy().tolist() for x in count(tf.constant(_TEXT)))
+        self.assertLen(words, len(expected))
+        self.assertEqual(dict(zip(words, counts, strict=True)), expected)
+
+
+class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(1, 7, 100, 1_000_000)
+    def test_counts_do_not_depend_on_memory(self, max_words):
+        generator = random.Random(3)
+        added = [
+            (f"w{int(generator.paretovariate(0.5)) % 500}\u00fc", i % 4 + 1)
+            for i in range(3000)
+        ]
+        expected = collections.Counter()
+        with contextlib.closing(WordCounts(max_words)) as counts:
+            for start in range(0, len(added), 41):
+                part = added[start : start + 41]
+                counts.add(
+                    [word.encode() for word, _ in part],
+                    [count for _, count in part],
+                )
+                for word, count in part:
+                    expected[word] += count
+            # Twice, as the words are read for learning and for the report.
+            for _ in range(2):
+                self.assertEqual(list(counts.items()), sorted(expected.items()))
+            folder = counts._folder
+        self.assertEqual(folder is None, max_words > 500)
+        if folder:
+            self.assertFalse(tf.io.gfile.exists(folder.name))
+
+    def test_full_disk(self):
+        with contextlib.closing(WordCounts(0)) as counts:
+            with unittest.mock.patch.object(
+                vocabulary_building,
+                "open",
+                side_effect=OSError(28, "full"),
+                create=True,
+            ):
+                with self.assertRaisesRegex(UserError, "full.*set TMPDIR"):
+                    counts.add([b"a"], [1])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Apache Beam pipelines that write the streaming generator's records.
 
 The records are equal byte for byte: each step calls the same function of
-`tokenize_corpus`, `streaming_worker` or `streaming` as the local generator.
+`streaming` or `streaming_worker` as the local generator.
 
 1. Workers read each file in batches of lines and tokenize them into files of
    the work folder.
@@ -27,11 +27,9 @@ import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data import token_store
-from bert_tf.data import tokenize_corpus
 from bert_tf.data.generators import beam_runner
 from bert_tf.data.generators import streaming
 from bert_tf.data.generators import streaming_worker
-from bert_tf.data.generators.beam_support import LocalCopy
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
@@ -57,12 +55,7 @@ def generate(
 ) -> GenerationResult:
     """Writes the records; see `streaming.generate`.
 
-    Args:
-      config: Flags of the run.
-      input_files: Text files that the workers can read.
-      tokenizer: The tokenizer.
-      output_files: The files to write; the workers need write access.
-      work_dir: A folder that the workers can read and write.
+    The workers need access to the input and output files and to `work_dir`.
 
     Raises:
       UserError: If the text cannot be read or is too short for this number of
@@ -117,7 +110,6 @@ def _batches_folder(work_dir: str) -> str:
 
 
 def _batch_path(work_dir: str, file: int, batch: int) -> str:
-    """Returns the path of the tokens of a batch."""
     name = f"file-{file:06d}-{batch:08d}.npz"
     return os.path.join(_batches_folder(work_dir), name)
 
@@ -127,61 +119,46 @@ def _totals_path(work_dir: str, file: int) -> str:
     return os.path.join(_batches_folder(work_dir), f"file-{file:06d}.json")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _ReadBatches(beam_runner.Step):
     """Reads numbered files into batches of lines."""
 
-    def __init__(
-        self, work_dir: str, config: CreatePretrainingDataConfig
-    ) -> None:
-        super().__init__(work_dir)
-        self._work_dir = work_dir
-        self._config = config
+    config: CreatePretrainingDataConfig
 
     def work(self, element: tuple[int, str]) -> Iterator[_NumberedBatch]:
         file, path = element
         totals = {"batches": 0, "lines": 0, "documents": 0}
-        batches = tokenize_corpus.read_batches(
-            self._config, [path], may_be_empty=True
-        )
+        batches = streaming.read_batches(self.config, [path], may_be_empty=True)
         for lines, documents in batches:
             yield file, totals["batches"], lines, documents
             totals["batches"] += 1
             totals["lines"] += len(lines)
             totals["documents"] = int(documents[-1]) + 1
-        files.write_json(_totals_path(self._work_dir, file), totals)
+        files.write_json(_totals_path(self.work_dir, file), totals)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Tokenize(beam_runner.Step):
     """Tokenizes a batch of lines into a file."""
 
-    def __init__(
-        self,
-        work_dir: str,
-        config: CreatePretrainingDataConfig,
-        tokens: Sequence[str],
-    ) -> None:
-        super().__init__(work_dir)
-        self._work_dir = work_dir
-        self._config = config
-        self._tokens = tokens
+    config: CreatePretrainingDataConfig
+    tokens: Sequence[str]
 
     def setup(self) -> None:
         self._tokenizer = BertTokenizer(
-            Vocabulary(self._tokens),
-            self._config.do_lower_case,
-            self._config.strip_accents,
+            Vocabulary(self.tokens),
+            self.config.do_lower_case,
+            self.config.strip_accents,
         )
 
     def work(self, element: _NumberedBatch) -> Iterator[None]:
         file, batch, lines, documents = element
-        path = _batch_path(self._work_dir, file, batch)
+        path = _batch_path(self.work_dir, file, batch)
         if not tf.io.gfile.exists(path):  # Else a killed run left it.
             sentences, counts = lines, np.ones(len(lines), np.int64)
-            if self._config.split_sentences is not False:
+            if self.config.split_sentences is not False:
                 sentences, counts = streaming_worker.split_lines(lines)
-            tokens, lengths = tokenize_corpus.tokenize(
-                self._tokenizer, sentences
-            )
+            tokens, lengths = streaming.tokenize(self._tokenizer, sentences)
             contents = io.BytesIO()
             np.savez(
                 contents,
@@ -223,11 +200,7 @@ def _join(
     work_dir: str,
     folder: str,
 ) -> None:
-    """Joins the files of `_tokenize` into the token store.
-
-    Raises:
-      UserError: If there is no text.
-    """
+    """Joins the files of `_tokenize` into the token store."""
     writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))
     num_documents = 0
     try:
@@ -245,79 +218,68 @@ def _join(
             writer.progress.lines += totals["lines"]
         if not num_documents:
             raise corpus.empty_corpus_error(input_files)
-        tokenize_corpus.finish(writer, input_files)
+        streaming.finish(writer, input_files)
     finally:
         writer.close()
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _WritePart(beam_runner.Step):
     """Writes the part of each pair of file number and part number.
 
-    Args:
-      work_dir: The shared folder.
-      plan: Contents and paths of the parts.
-      store: The token store, or None if it is on this machine anyway.
+    `store` is the token store, or None if it is on this machine anyway.
     """
 
-    def __init__(
-        self, work_dir: str, plan: PartsPlan, store: LocalCopy | None
-    ) -> None:
-        super().__init__(work_dir)
-        self._plan = plan
-        self._store = store
+    plan: PartsPlan
+    store: files.LocalCopy | None
 
     def setup(self) -> None:
-        if self._store:
+        if self.store:
             self._scratch = tempfile.TemporaryDirectory()
             self._local_plan = dataclasses.replace(
-                self._plan,
-                store_folder=self._store.open(),
+                self.plan,
+                store_folder=self.store.open(),
                 parts_folder=self._scratch.name,
             )
 
     def teardown(self) -> None:
-        if self._store:
-            self._store.close()
+        if self.store:
+            self.store.close()
             self._scratch.cleanup()
 
     def work(self, element: tuple[int, int]) -> Iterator[tuple[int, int]]:
         _, part = element
-        if part != _NO_PART:
-            self._write(part)
-        yield element
-
-    def _write(self, part: int) -> None:
-        if self._store:
+        if part == _NO_PART:
+            pass
+        elif self.store:
             plan = self._local_plan
             streaming_worker.write_part(plan, part)
             # The records come last: they mark a part as complete.
             for source, target in (
-                (plan.counts_path(part), self._plan.counts_path(part)),
-                (plan.records_path(part), self._plan.records_path(part)),
+                (plan.counts_path(part), self.plan.counts_path(part)),
+                (plan.records_path(part), self.plan.records_path(part)),
             ):
                 _copy_file(source, target)
                 os.remove(source)
         else:
-            streaming_worker.write_part(self._plan, part)
+            streaming_worker.write_part(self.plan, part)
+        yield element
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Concatenate(beam_runner.Step):
     """Concatenates the parts of each file once all of them exist."""
 
-    def __init__(
-        self, work_dir: str, plan: PartsPlan, output_files: Sequence[str]
-    ) -> None:
-        super().__init__(work_dir)
-        self._plan = plan
-        self._output_files = output_files
+    plan: PartsPlan
+    output_files: Sequence[str]
 
     def work(self, element: tuple[int, Iterator[int]]) -> Iterator[None]:
         number, _ = element
-        path = self._output_files[number]
-        per_file = self._plan.num_parts // len(self._output_files)
+        path = self.output_files[number]
+        per_file = self.plan.num_parts // len(self.output_files)
         # A runner may process the same element again.
-        if not streaming.is_finished(self._plan.parts_folder, number, path):
-            streaming.concatenate_parts(self._plan, number, per_file, path)
+        if not streaming.is_finished(self.plan.parts_folder, number, path):
+            streaming.concatenate_parts(self.plan, number, per_file, path)
         yield from ()
 
 
@@ -338,7 +300,7 @@ def _write_files(
         return
     store = None
     if not beam_runner.on_one_machine(config, work_dir):
-        store = LocalCopy(plan.store_folder)
+        store = files.LocalCopy(plan.store_folder)
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = (

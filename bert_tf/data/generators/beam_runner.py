@@ -5,6 +5,7 @@ tracebacks, after many retries. Steps therefore write errors that users can fix
 into a folder that the launcher reads.
 """
 
+import dataclasses
 import hashlib
 import logging as py_logging
 import os
@@ -31,16 +32,18 @@ _PROBLEMS = "problems"
 _DEFAULT_OPTIONS = ("--default_sdk_harness_log_level=WARNING",)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Step(beam.DoFn):
     """A step whose `UserError` reaches the launcher.
 
-    Args:
+    Attributes:
       work_dir: A folder that all workers and the launcher share.
     """
 
-    def __init__(self, work_dir: str) -> None:
+    work_dir: str
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._problems = os.path.join(work_dir, _PROBLEMS)
 
     def work(self, element: Any) -> Iterator[Any]:
         """Yields the results of an element."""
@@ -52,7 +55,7 @@ class Step(beam.DoFn):
             yield from self.work(element, *arguments)
         except UserError as error:
             name = hashlib.sha256(str(error).encode()).hexdigest()[:16]
-            path = os.path.join(self._problems, f"{name}.json")
+            path = os.path.join(self.work_dir, _PROBLEMS, f"{name}.json")
             files.write_json(path, str(error))
 
 

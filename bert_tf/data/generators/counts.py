@@ -77,7 +77,6 @@ class RecordCounts:
         self._add_lengths(np.bincount(lengths, minlength=size))
 
     def add(self, other: "RecordCounts") -> None:
-        """Adds the counts of other records to these."""
         for field in dataclasses.fields(self):
             if field.name != "length_histogram":
                 total = getattr(self, field.name) + getattr(other, field.name)
@@ -97,14 +96,12 @@ class RecordCounts:
         return self.num_random_next / max(1, self.num_instances)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the counts as JSON values."""
         values = dict(vars(self))
         values["length_histogram"] = self.length_histogram.tolist()
         return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "RecordCounts":
-        """Restores counts from the result of `to_dict`."""
         histogram = np.array(values["length_histogram"], np.int64)
         return cls(**(values | {"length_histogram": histogram}))
 
@@ -121,11 +118,7 @@ class FileCounts:
 class GenerationResult:
     """The files and counts of a generator run.
 
-    Attributes:
-      files: Counts of each record file by path, in order.
-      num_documents: Non-empty documents of the corpus.
-      num_sentences: Sentences in these documents.
-      counts: Counts over all records of all files.
+    `num_documents` are non-empty documents, `counts` are over all files.
     """
 
     files: dict[str, FileCounts]

@@ -63,6 +63,12 @@ class Instances:
 class InstancePlanner:
     """Plans passes over documents.
 
+    Args:
+      store: The corpus.
+      max_seq_length: Sequence length, [CLS] and [SEP] included.
+      short_seq_prob: Share of passes with a shorter target length.
+      next_sentence_pairs: Whether instances have a segment B.
+
     Attributes:
       max_num_tokens: Room for A and B together, without [CLS] and [SEP].
     """
@@ -74,14 +80,6 @@ class InstancePlanner:
         short_seq_prob: float,
         next_sentence_pairs: bool,
     ) -> None:
-        """Plans over a corpus.
-
-        Args:
-          store: The corpus.
-          max_seq_length: Sequence length, [CLS] and [SEP] included.
-          short_seq_prob: Share of passes with a shorter target length.
-          next_sentence_pairs: Whether instances have a segment B.
-        """
         self.max_num_tokens = max_seq_length - (3 if next_sentence_pairs else 2)
         self._store = store
         self._short_seq_prob = short_seq_prob
@@ -90,9 +88,7 @@ class InstancePlanner:
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
         """Plans passes over spans of the corpus and shuffles their instances.
 
-        Args:
-          passes: Numbers of spans, as `TokenStore.span` counts them.
-          seed: Seed of all draws.
+        `passes` are numbers of spans, as `TokenStore.span` counts them.
         """
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
@@ -148,17 +144,10 @@ class InstancePlanner:
         targets: np.ndarray,
         generator: np.random.Generator,
     ) -> np.ndarray:
-        """Draws sentences of another document, anywhere in the corpus.
+        """Draws sentences of other documents, anywhere in the corpus.
 
-        After ten draws of the same document it is accepted (:274-289).
-
-        Args:
-          documents: <int64>[num]: the documents of A.
-          targets: <int64>[num]: tokens to gather; at least one sentence.
-          generator: The random generator.
-
-        Returns:
-          <int64>[num, 2]: start and stop in the store.
+        After ten draws of the same document it is accepted (:274-289). Returns
+        starts and stops in the store, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
         others = generator.integers(num_documents, size=len(documents))
@@ -212,15 +201,7 @@ def _plan_pairs(
     target: int,
     draw: Callable[[], float],
 ) -> None:
-    """Plans instances of two segments (:243-337).
-
-    Args:
-      plan: The rows to append to, see `InstancePlanner._plan_pass`.
-      document: Number of the document.
-      offsets: Starts of its sentences, and the end of the last one.
-      target: Target length, in tokens.
-      draw: Returns numbers in [0, 1).
-    """
+    """Plans instances of two segments (:243-337)."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
         nearest = min(stop, i + target)
@@ -262,15 +243,7 @@ def reach(
       <int64>[num]: the sentence after the last one of each span, from
       `firsts + 1` to `stops`.
     """
-    low = firsts + 1
-    high = np.minimum(stops, np.maximum(low, firsts + goals - offsets[firsts]))
-    # Bisects all rows at once.
-    while (open_rows := np.flatnonzero(low < high)).size:
-        middle = (low[open_rows] + high[open_rows]) // 2
-        before = offsets[middle] < goals[open_rows]
-        low[open_rows[before]] = middle[before] + 1
-        high[open_rows[~before]] = middle[~before]
-    return low
+    return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
 
 
 def truncated_lengths(
@@ -279,15 +252,7 @@ def truncated_lengths(
     """Returns the lengths after the longer segment is cut token by token.
 
     On a tie B loses one (:424-426). So in the end the two differ by at most one
-    token, or the shorter one is unchanged.
-
-    Args:
-      a_lengths: <int64>[num].
-      b_lengths: <int64>[num].
-      max_num_tokens: Room for both.
-
-    Returns:
-      Two <int64>[num].
+    token, or the shorter one is unchanged. All are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)

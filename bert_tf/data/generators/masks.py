@@ -11,42 +11,9 @@ A batch is an array with one row per sequence, so Python's cost is per batch.
 TensorFlow is not imported.
 """
 
-import dataclasses
-
 import numpy as np
 
-
-@dataclasses.dataclass(frozen=True)
-class MaskingOptions:
-    """Settings for choosing, masking and replacing tokens.
-
-    Attributes:
-      masked_lm_prob: Share of a sequence's tokens to predict. [CLS] and [SEP]
-        count as tokens, as in the original.
-      max_predictions_per_seq: The most tokens to predict in a sequence.
-      whole_words: Whether the tokens of a word are chosen together.
-      max_ngram: Longest run of adjacent words chosen together; a value above 1
-        implies whole words.
-      left_to_right: Whether to predict tokens from the tokens before them,
-        without masking.
-      mask_rate: Share of chosen tokens replaced by [MASK].
-      same_rate: Share of chosen tokens kept unchanged.
-      random_rate: Share of chosen tokens replaced by a random token.
-      mask_id: The id of [MASK].
-      vocab_size: Random tokens are drawn from all of the vocabulary, special
-        tokens included, as in the original (:210).
-    """
-
-    masked_lm_prob: float
-    max_predictions_per_seq: int
-    whole_words: bool
-    max_ngram: int
-    left_to_right: bool
-    mask_rate: float
-    same_rate: float
-    random_rate: float
-    mask_id: int
-    vocab_size: int
+from bert_tf.flags.data import CreatePretrainingDataConfig
 
 
 def num_predictions(
@@ -54,16 +21,8 @@ def num_predictions(
 ) -> np.ndarray:
     """Returns the number of tokens that the original predicts (:365-367).
 
-    Halves round to the even number, as Python's `round` does: 30 tokens at
-    0.15 give 4.
-
-    Args:
-      lengths: <int>[batch], with [CLS] and [SEP].
-      masked_lm_prob: Share of them to predict.
-      max_predictions_per_seq: The upper bound; the lower one is 1.
-
-    Returns:
-      <int64>[batch].
+    It is at least 1. Halves round to the even number, as Python's `round` does:
+    30 tokens, [CLS] and [SEP] included, at 0.15 give 4.
     """
     rounded = np.rint(lengths * masked_lm_prob).astype(np.int64)
     return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
@@ -92,16 +51,7 @@ def choose_tokens(
 def _random_order(
     candidates: np.ndarray, rng: np.random.Generator, limit: int
 ) -> np.ndarray:
-    """Returns each row's columns in random order, candidates first.
-
-    Args:
-      candidates: <bool>[batch, columns].
-      rng: The random generator.
-      limit: The most columns to return.
-
-    Returns:
-      <int64>[batch, min(limit, columns)].
-    """
+    """Returns up to `limit` columns of each row, shuffled, candidates first."""
     batch_size, columns = candidates.shape
     limit = min(limit, columns)
     # Sorting plain numbers is much faster than an argsort, so the low bits of a
@@ -207,29 +157,26 @@ def choose_words(
 
 
 def replace_tokens(
-    tokens: np.ndarray, options: MaskingOptions, rng: np.random.Generator
+    tokens: np.ndarray,
+    config: CreatePretrainingDataConfig,
+    mask_id: int,
+    vocab_size: int,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Returns the input ids at the positions of tokens to predict.
 
     Each token is masked, kept or replaced independently, also within a word
-    (:391-404).
-
-    Args:
-      tokens: <int>[num], the original ids.
-      options: The three rates, the id of [MASK] and the vocabulary's size.
-      rng: The random generator.
-
-    Returns:
-      <int64>[num].
+    (:391-404). Random tokens are drawn from all of the vocabulary, special
+    tokens included, as in the original (:210).
     """
     draws = rng.random(tokens.shape)
-    random_tokens = rng.integers(0, options.vocab_size, tokens.shape)
-    kept_below = options.mask_rate + options.same_rate
-    if options.random_rate == 0:
+    random_tokens = rng.integers(0, vocab_size, tokens.shape)
+    kept_below = config.mask_rate + config.same_rate
+    if config.random_rate == 0:
         kept_below = 1.0  # The two rates may add up to a little less.
     return np.where(
-        draws < options.mask_rate,
-        options.mask_id,
+        draws < config.mask_rate,
+        mask_id,
         np.where(draws < kept_below, tokens, random_tokens),
     )
 
@@ -240,28 +187,28 @@ def _chosen(
     candidates: np.ndarray,
     starts_word: np.ndarray,
     lengths: np.ndarray,
-    options: MaskingOptions,
+    config: CreatePretrainingDataConfig,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Returns <bool>[batch, seq_length]: the tokens to predict."""
-    if options.left_to_right:
+    if config.left_to_right:
         # All tokens, or a uniform sample if there are too many: the first ones
         # would teach the model only the beginnings of texts.
         count = np.minimum(
-            candidates.sum(axis=1), options.max_predictions_per_seq
+            candidates.sum(axis=1), config.max_predictions_per_seq
         )
         return choose_tokens(candidates, count, rng)
     count = num_predictions(
-        lengths, options.masked_lm_prob, options.max_predictions_per_seq
+        lengths, config.masked_lm_prob, config.max_predictions_per_seq
     )
-    if not options.whole_words and options.max_ngram == 1:
+    if not config.do_whole_word_mask and config.max_ngram == 1:
         return choose_tokens(candidates, count, rng)
     return choose_words(
         candidates,
         starts_word[input_ids],
         segment_ids,
         count,
-        options.max_ngram,
+        config.max_ngram,
         rng,
     )
 
@@ -272,12 +219,13 @@ def mask_batch(
     candidates: np.ndarray,
     starts_word: np.ndarray,
     lengths: np.ndarray,
-    options: MaskingOptions,
+    config: CreatePretrainingDataConfig,
+    mask_id: int,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Masks a batch; `input_ids` is changed in place.
 
-    With `options.left_to_right` nothing is masked: `masked_lm_positions` are
+    With `config.left_to_right` nothing is masked: `masked_lm_positions` are
     the positions whose NEXT token is to be predicted and `masked_lm_ids` are
     these next tokens. [CLS] predicts the first token, the first [SEP] the first
     token of the second segment; [SEP] itself is never predicted.
@@ -288,7 +236,8 @@ def mask_batch(
       candidates: <bool>[batch, seq_length]: all but [CLS], [SEP] and padding.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
       lengths: <int64>[batch]: tokens in each row, [CLS] and [SEP] included.
-      options: Settings for choosing and replacing tokens.
+      config: Settings for choosing and replacing tokens.
+      mask_id: The id of [MASK].
       rng: The random generator.
 
     Returns:
@@ -297,22 +246,24 @@ def mask_batch(
       `masked_lm_weights` <float32>[batch, max_predictions_per_seq].
     """
     chosen = _chosen(
-        input_ids, segment_ids, candidates, starts_word, lengths, options, rng
+        input_ids, segment_ids, candidates, starts_word, lengths, config, rng
     )
     rows, places = np.nonzero(chosen)  # In ascending order within a row.
     counts = chosen.sum(axis=1)
     first = np.cumsum(counts) - counts
     slots = np.arange(len(rows)) - first[rows]
     tokens = input_ids[rows, places]
-    shape = (len(input_ids), options.max_predictions_per_seq)
+    shape = (len(input_ids), config.max_predictions_per_seq)
     positions = np.zeros(shape, np.int64)
     ids = np.zeros(shape, np.int64)
     weights = np.zeros(shape, np.float32)
-    positions[rows, slots] = places - int(options.left_to_right)
+    positions[rows, slots] = places - int(config.left_to_right)
     ids[rows, slots] = tokens
     weights[rows, slots] = 1.0
-    if not options.left_to_right:
-        input_ids[rows, places] = replace_tokens(tokens, options, rng)
+    if not config.left_to_right:
+        input_ids[rows, places] = replace_tokens(
+            tokens, config, mask_id, len(starts_word), rng
+        )
     return {
         "masked_lm_positions": positions,
         "masked_lm_ids": ids,

@@ -24,6 +24,7 @@ from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
+from bert_tf.features import PRETRAINING
 from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.io import progress
 from bert_tf.text.tokenizer import BertTokenizer
@@ -67,12 +68,8 @@ def generate(
 ) -> GenerationResult:
     """Writes the records round-robin to the files, which appear together.
 
-    Args:
-      config: Flags of the run.
-      input_files: Text, one sentence per line.
-      tokenizer: The tokenizer.
-      output_files: The files to write.
-      work_dir: Unused: a killed run starts over.
+    The text has one sentence per line. `work_dir` is unused: a killed run
+    starts over.
 
     Raises:
       UserError: If no document has a token.
@@ -122,18 +119,12 @@ def read_documents(
     total = corpus.count_bytes(input_files)
     documents: list[Document] = []
     with progress.bar(total, "tokenizing", "B") as bar:
-        lines = (
-            (number, line)
-            for number, document in enumerate(
-                corpus.read_documents(
-                    input_files,
-                    config.one_document_per_file,
-                    config.replace_invalid_utf8,
-                    as_original=not config.one_document_per_file,
-                    on_bytes=bar.update,
-                )
-            )
-            for line in document
+        lines = corpus.read_numbered_lines(
+            input_files,
+            config.one_document_per_file,
+            config.replace_invalid_utf8,
+            as_original=not config.one_document_per_file,
+            on_bytes=bar.update,
         )
         for chunk in _batched(lines, _LINES_PER_BATCH):
             ids = tokenizer.tokenize([line for _, line in chunk]).to_list()
@@ -325,17 +316,12 @@ def to_batch(
     instances: Sequence[Instance], config: CreatePretrainingDataConfig
 ) -> dict[str, np.ndarray]:
     """Returns the features of `bert_tf.features.PRETRAINING`, zero padded."""
-    size = len(instances)
-    by_token = (size, config.max_seq_length)
-    by_prediction = (size, config.max_predictions_per_seq)
+    lengths = (config.max_seq_length, config.max_predictions_per_seq)
     batch = {
-        "input_ids": np.zeros(by_token, np.int32),
-        "input_mask": np.zeros(by_token, np.int32),
-        "segment_ids": np.zeros(by_token, np.int32),
-        "masked_lm_positions": np.zeros(by_prediction, np.int32),
-        "masked_lm_ids": np.zeros(by_prediction, np.int32),
-        "masked_lm_weights": np.zeros(by_prediction, np.float32),
-        "next_sentence_labels": np.zeros((size, 1), np.int32),
+        feature.name: np.zeros(
+            [len(instances), feature.size(*lengths)], feature.dtype
+        )
+        for feature in PRETRAINING
     }
     for row, instance in enumerate(instances):
         length = len(instance.input_ids)

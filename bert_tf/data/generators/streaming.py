@@ -16,11 +16,14 @@ each with its own target length, and records are shuffled over `TOKENS_PER_PART`
 tokens whose documents come from the whole corpus.
 """
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import shutil
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
@@ -29,14 +32,15 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data import tokenize_corpus
+from bert_tf.data import corpus
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import FileCounts
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
-from bert_tf.data.generators.masks import MaskingOptions
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
+from bert_tf.data.token_store import TokenStoreWriter
+from bert_tf.data.token_store import read_progress
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
 from bert_tf.flags.data import CreatePretrainingDataConfig
@@ -52,6 +56,15 @@ _LEAST_PARTS = 32
 _COPY_BYTES = 1 << 20
 # Parts submitted per process, so that none waits for work.
 _PARTS_AHEAD = 2
+_CHARACTERS_PER_BATCH = 1 << 20
+# Saving waits for the disk, so it is not done after every batch.
+_BATCHES_PER_SAVE = 16
+
+# Lines, and the document number of each line <int64>[lines].
+Batch = tuple[list[str], np.ndarray]
+# Tokens <int32>[sum(lengths)] and lengths <int64>[sentences] of sentences, and
+# the number of sentences in each line <int64>[lines].
+_Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def generate(
@@ -63,14 +76,10 @@ def generate(
 ) -> GenerationResult:
     """Writes the records; each file appears once it is complete.
 
-    Args:
-      config: Flags of the run.
-      input_files: Text; paragraphs, unless `config.split_sentences` is off.
-      tokenizer: The tokenizer.
-      output_files: The files to write.
-      work_dir: A local folder for the state of a killed run. The caller checks
-        that it belongs to a run with the same flags and input, and removes it
-        at the end.
+    The text has paragraphs, unless `config.split_sentences` is off. `work_dir`
+    is for the state of a killed run, and local, except with Beam. The caller
+    checks that it belongs to a run with the same flags and input, and removes
+    it at the end.
 
     Raises:
       UserError: If the text cannot be read or is too short for this number of
@@ -80,7 +89,7 @@ def generate(
     os.makedirs(work_dir, exist_ok=True)
     with locked(work_dir), _worker_pool(num_processes) as pool:
         store_folder = os.path.join(work_dir, "tokens")
-        tokenize_corpus.tokenize_corpus(
+        _tokenize_corpus(
             config, input_files, tokenizer, store_folder, pool, num_processes
         )
         store = TokenStore.open(store_folder, len(tokenizer.vocabulary))
@@ -125,6 +134,125 @@ def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
         pool.shutdown(cancel_futures=True)
 
 
+def _tokenize_corpus(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    tokenizer: BertTokenizer,
+    folder: str,
+    pool: futures.Executor,
+    num_processes: int,
+) -> None:
+    if read_progress(folder).complete:
+        return
+    writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))
+    try:
+        with progress.bar(
+            corpus.count_bytes(input_files), "tokenizing", "byte"
+        ) as bar:
+            batches = read_batches(
+                config,
+                input_files,
+                writer.progress.lines,
+                on_bytes=bar.update,
+            )
+            split = pool if config.split_sentences is not False else None
+            _append_all(writer, batches, tokenizer, split, num_processes)
+        finish(writer, input_files)
+    finally:
+        writer.close()
+
+
+def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
+    """Marks a store as complete; raises `UserError` if it is empty."""
+    if not writer.progress.tokens:
+        raise UserError(
+            "The corpus has no text that gives a token. "
+            f"Received: {', '.join(input_files[:3])}."
+        )
+    writer.finish()
+
+
+def read_batches(
+    config: CreatePretrainingDataConfig,
+    input_files: Sequence[str],
+    num_done: int = 0,
+    may_be_empty: bool = False,
+    on_bytes: Callable[[int], object] | None = None,
+) -> Iterator[Batch]:
+    """Yields the lines after the first `num_done`, in batches."""
+    numbered = corpus.read_numbered_lines(
+        input_files,
+        config.one_document_per_file,
+        config.replace_invalid_utf8,
+        may_be_empty=may_be_empty,
+        on_bytes=on_bytes,
+    )
+    lines: list[str] = []
+    numbers: list[int] = []
+    characters = 0
+    for number, line in itertools.islice(numbered, num_done, None):
+        lines.append(line)
+        numbers.append(number)
+        characters += len(line)
+        if characters >= _CHARACTERS_PER_BATCH:
+            yield lines, np.array(numbers)
+            lines, numbers, characters = [], [], 0
+    if lines:
+        yield lines, np.array(numbers)
+
+
+def _append_all(
+    writer: TokenStoreWriter,
+    batches: Iterator[Batch],
+    tokenizer: BertTokenizer,
+    split: futures.Executor | None,
+    num_processes: int,
+) -> None:
+    """Tokenizes batches in parallel and appends them in order."""
+
+    def process(lines: list[str], pending: futures.Future | None) -> _Tokenized:
+        sentences, counts = lines, np.ones(len(lines), np.int64)
+        if pending:
+            sentences, counts = pending.result()
+        return *tokenize(tokenizer, sentences), counts
+
+    # Threads suffice: TensorFlow works outside of Python's lock.
+    with futures.ThreadPoolExecutor(num_processes) as threads:
+        waiting: collections.deque = collections.deque()
+        for number, (lines, documents) in enumerate(batches):
+            pending = None
+            if split:
+                pending = split.submit(streaming_worker.split_lines, lines)
+            tokenized = threads.submit(process, lines, pending)
+            waiting.append((tokenized, documents))
+            if len(waiting) > 2 * num_processes:
+                _append(writer, *waiting.popleft())
+                if number % _BATCHES_PER_SAVE == 0:
+                    writer.save()
+        while waiting:
+            _append(writer, *waiting.popleft())
+
+
+def _append(
+    writer: TokenStoreWriter, tokenized: futures.Future, documents: np.ndarray
+) -> None:
+    tokens, lengths, counts = tokenized.result()
+    writer.append(tokens, lengths, np.repeat(documents, counts))
+    writer.progress.lines += len(documents)
+
+
+def tokenize(
+    tokenizer: BertTokenizer, sentences: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns flat ids, and the number of ids per sentence."""
+    # Eagerly: with batches of this size a graph is no faster, and tracing takes
+    # most of a second.
+    with tf.device("CPU:0"):
+        ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
+        lengths = ids.row_lengths().numpy().astype(np.int64)
+        return ids.flat_values.numpy(), lengths
+
+
 def plan_parts(
     config: CreatePretrainingDataConfig,
     tokenizer: BertTokenizer,
@@ -152,28 +280,13 @@ def plan_parts(
     per_file = -(-num_tokens // (per_part * num_files))
     per_file = min(per_file, num_passes // num_files)
     return PartsPlan(
+        config=config,
         store_folder=os.path.join(work_dir, "tokens"),
         parts_folder=work_dir,
         num_parts=per_file * num_files,
-        seed=config.random_seed,
-        dupe_factor=config.dupe_factor,
-        max_seq_length=config.max_seq_length,
-        short_seq_prob=config.short_seq_prob,
-        next_sentence_pairs=config.next_sentence_pairs,
-        masking=MaskingOptions(
-            masked_lm_prob=config.masked_lm_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-            whole_words=config.do_whole_word_mask or config.max_ngram > 1,
-            max_ngram=config.max_ngram,
-            left_to_right=config.left_to_right,
-            mask_rate=config.mask_rate,
-            same_rate=config.same_rate,
-            random_rate=config.random_rate,
-            mask_id=vocabulary.mask_id,
-            vocab_size=len(vocabulary),
-        ),
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
+        mask_id=vocabulary.mask_id,
         starts_word=np.array(
             [not token.startswith("##") for token in vocabulary.tokens]
         ),
@@ -181,7 +294,6 @@ def plan_parts(
 
 
 def _counts_path(work_dir: str, number: int) -> str:
-    """Returns the path of the counts of a finished file."""
     return os.path.join(work_dir, f"file-{number:05d}.json")
 
 
@@ -223,7 +335,7 @@ def _write_files(
     per_file = plan.num_parts // len(output_files)
     missing = missing_parts(plan, output_files)
     todo = [part for parts in missing.values() for part in sorted(parts)]
-    num_tokens = len(store.tokens) * plan.dupe_factor
+    num_tokens = len(store.tokens) * plan.config.dupe_factor
     done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
     with progress.bar(num_tokens, "writing records", "token", done) as bar:
         for number, parts in missing.items():

@@ -25,9 +25,9 @@ from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.generators.instances import InstancePlanner
 from bert_tf.data.generators.instances import Instances
-from bert_tf.data.generators.masks import MaskingOptions
 from bert_tf.data.records import serializer
 from bert_tf.data.token_store import TokenStore
+from bert_tf.flags.data import CreatePretrainingDataConfig
 
 # Small enough for the processor's caches.
 _RECORDS_PER_BATCH = 1024
@@ -39,31 +39,21 @@ class PartsPlan:
     """Everything that determines the contents of the parts.
 
     Attributes:
+      config: The flags.
       store_folder: Folder of the token store.
       parts_folder: Folder for the parts.
       num_parts: Number of parts.
-      seed: Seed of all random draws.
-      dupe_factor: Number of passes over each document.
-      max_seq_length: Length of a sequence, in tokens.
-      short_seq_prob: Share of passes with shorter sequences.
-      next_sentence_pairs: Whether a sequence has two segments.
-      masking: Settings for choosing and masking tokens.
-      cls_id: The id of [CLS].
-      sep_id: The id of [SEP].
+      cls_id: The id of [CLS]; `sep_id` and `mask_id` alike.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
     """
 
+    config: CreatePretrainingDataConfig
     store_folder: str
     parts_folder: str
     num_parts: int
-    seed: int
-    dupe_factor: int
-    max_seq_length: int
-    short_seq_prob: float
-    next_sentence_pairs: bool
-    masking: MaskingOptions
     cls_id: int
     sep_id: int
+    mask_id: int
     starts_word: np.ndarray
 
     def records_path(self, part: int) -> str:
@@ -95,20 +85,12 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 
 
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Applies a random permutation of 0 .. size-1 to `indices`.
+    """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
     A Feistel network permutes the numbers of 2k bits, whatever its round
     function. A number that leaves the range passes through it again until it is
     back (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
-    domains", 2002). So no table of all passes is needed.
-
-    Args:
-      indices: <int64>[num], in 0 .. size-1.
-      size: Below 2^62.
-      seed: Selects the permutation.
-
-    Returns:
-      <int64>[num].
+    domains", 2002). So no table of all passes is needed. `size` is below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -147,18 +129,19 @@ def split_lines(lines: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 def write_part(plan: PartsPlan, part: int) -> None:
     """Writes the counts and then the records of one part, atomically."""
-    store = TokenStore.open(plan.store_folder, plan.masking.vocab_size)
+    config, seed = plan.config, plan.config.random_seed
+    store = TokenStore.open(plan.store_folder, len(plan.starts_word))
     planner = InstancePlanner(
         store,
-        plan.max_seq_length,
-        plan.short_seq_prob,
-        plan.next_sentence_pairs,
+        config.max_seq_length,
+        config.short_seq_prob,
+        config.next_sentence_pairs,
     )
     instances = planner.plan(
         _passes(plan, part, store.num_passes),
-        derive_seed(plan.seed, "instances", part),
+        derive_seed(seed, "instances", part),
     )
-    rng = np.random.default_rng(derive_seed(plan.seed, "masks", part))
+    rng = np.random.default_rng(derive_seed(seed, "masks", part))
     counts = RecordCounts()
     temporary = f"{plan.records_path(part)}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
@@ -168,9 +151,9 @@ def write_part(plan: PartsPlan, part: int) -> None:
             num_truncated = int(chosen.truncated.sum())
             counts.add_batch(
                 batch,
-                plan.masking.mask_id,
+                plan.mask_id,
                 num_truncated,
-                plan.masking.left_to_right,
+                config.left_to_right,
             )
             file.write(serializer.serialize(batch))
     token_store.write_json(plan.counts_path(part), counts.to_dict())
@@ -179,11 +162,12 @@ def write_part(plan: PartsPlan, part: int) -> None:
 
 def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
     """Returns the spans of the corpus that a part covers."""
-    size = num_spans * plan.dupe_factor
+    size = num_spans * plan.config.dupe_factor
     first = size * part // plan.num_parts
     stop = size * (part + 1) // plan.num_parts
     return (
-        permuted(np.arange(first, stop), size, plan.seed) % num_spans
+        permuted(np.arange(first, stop), size, plan.config.random_seed)
+        % num_spans
     ).tolist()
 
 
@@ -197,29 +181,24 @@ def make_records(
 
     Without next-sentence pairs all labels are 0.
 
-    Args:
-      plan: The flags.
-      store: The corpus.
-      instances: The instances.
-      rng: Draws the masks.
-
     Returns:
       The features of `bert_tf.features.PRETRAINING`, <int or float32>[num,
       length].
     """
-    column = np.arange(plan.max_seq_length)
+    max_seq_length = plan.config.max_seq_length
+    column = np.arange(max_seq_length)
     # Columns in each row: A starts at 1, then the first [SEP], B and its [SEP].
     first_sep = 1 + instances.a_lengths[:, np.newaxis]
     b_place = first_sep + 1
     last_sep = b_place + instances.b_lengths[:, np.newaxis]
-    if not plan.next_sentence_pairs:
+    if not plan.config.next_sentence_pairs:
         last_sep = first_sep
     # Positions of the tokens of A, B, A, B, ... in the store and in the batch.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
-    rows = np.arange(len(instances))[:, np.newaxis] * plan.max_seq_length
+    rows = np.arange(len(instances))[:, np.newaxis] * max_seq_length
     places = rows + np.append(np.ones_like(b_place), b_place, axis=1)
-    shape = (len(instances), plan.max_seq_length)
+    shape = (len(instances), max_seq_length)
     input_ids = np.zeros(shape, np.int32)
     candidates = np.zeros(shape, bool)
     inside = _runs(places, lengths)
@@ -236,7 +215,8 @@ def make_records(
         candidates,
         plan.starts_word,
         last_sep[:, 0] + 1,
-        plan.masking,
+        plan.config,
+        plan.mask_id,
         rng,
     )
     return {
@@ -249,15 +229,7 @@ def make_records(
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns start, start + 1, ..., start + length - 1 of each run.
-
-    Args:
-      starts: <int64>[...].
-      lengths: <int64>[...].
-
-    Returns:
-      <int64>[sum(lengths)].
-    """
+    """Returns start, start + 1, ..., start + length - 1 of each run, flat."""
     starts, lengths = starts.reshape(-1), lengths.reshape(-1)
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.errors import UserError
@@ -26,12 +27,9 @@ from bert_tf.io import progress
 # Increase it when the same flags give other records.
 _VERSION = 1
 # Paths and parallelism: the records do not depend on them.
-_FLAGS_WITHOUT_EFFECT = frozenset(
-    {"input_file", "output_file", "vocab_file", "num_processes"}
-)
+_PLACES = fields_affecting(CreatePretrainingDataConfig, "place")
 # Not stored: with Beam, the records are the same byte for byte.
-_FLAGS_NOT_KEPT = frozenset({"runner", "beam_options"})
-_BYTES_AT_ONCE = 1 << 22
+_WITHOUT_EFFECT = fields_affecting(CreatePretrainingDataConfig, "nothing")
 _FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
 # Data sets that differ in one of these cannot be combined.
@@ -69,7 +67,7 @@ class Recipe:
 
     Attributes:
       version: Version of the algorithms.
-      flags: All resolved flags except those of Beam.
+      flags: All resolved flags except those without effect.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: Per text file its "name", "bytes" and "sha256", in order.
@@ -81,11 +79,9 @@ class Recipe:
     vocabulary_hash: str
     inputs: list[dict[str, Any]]
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash that is equal for equal records."""
-        values = dataclasses.asdict(self)
-        values["flags"] = self._flags_with_effect()
+    def hash(self) -> str:
+        """Returns a hash that is equal for equal records."""
+        values = dataclasses.asdict(self) | {"flags": self._flags_with_effect()}
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -93,7 +89,7 @@ class Recipe:
         return {
             flag: value
             for flag, value in self.flags.items()
-            if flag not in _FLAGS_WITHOUT_EFFECT
+            if flag not in _PLACES
         }
 
     def difference(self, present: "Recipe") -> str:
@@ -116,38 +112,20 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
-    """Description of a data set.
+class Manifest(Recipe):
+    """Description of a data set: its recipe, and the files made by it.
 
     Attributes:
-      version: As in `Recipe`, like the next four.
-      flags: All resolved flags.
-      num_output_files: Number of files in `--output_file`.
-      vocabulary_hash: `Vocabulary.hash` of the vocabulary.
-      inputs: Name, size in bytes and SHA-256 of each text file.
-      fingerprint: `Recipe.fingerprint`, equal for equal records.
-      generator: The algorithm.
-      seed: `--random_seed`.
+      fingerprint: `Recipe.hash`, equal for equal records.
       vocab_size: Lines of the vocabulary.
-      do_lower_case: Whether the text was lower-cased.
-      strip_accents: Whether accents were stripped.
-      max_seq_length: Length of a sequence, in tokens.
-      max_predictions_per_seq: The most predictions in a sequence.
       files: {"records": number, "bytes": number} by record file. The stored
         manifest has names relative to it; `write` takes and `find` returns
         paths.
-      num_documents: Documents of the corpus.
-      num_sentences: Sentences in these documents.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records whose second segment is random.
       source: Path of the manifest; not stored.
     """
 
-    version: int
-    flags: dict[str, Any]
-    num_output_files: int
-    vocabulary_hash: str
-    inputs: list[dict[str, Any]]
     fingerprint: str
     generator: str
     seed: int
@@ -167,14 +145,6 @@ class Manifest:
     def vocab_file(self) -> str:
         """Path of the vocabulary copy next to the manifest."""
         return vocabulary_path(self.source.removesuffix(".manifest.json"))
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of the data set."""
-        fields = dataclasses.fields(Recipe)
-        return Recipe(
-            **{field.name: getattr(self, field.name) for field in fields}
-        )
 
     def write(self, output_file: str) -> None:
         """Writes the manifest of `output_file`, atomically.
@@ -218,7 +188,7 @@ def build_recipe(
         flags={
             flag: value
             for flag, value in dataclasses.asdict(config).items()
-            if flag not in _FLAGS_NOT_KEPT
+            if flag not in _WITHOUT_EFFECT
         },
         num_output_files=num_output_files,
         vocabulary_hash=vocabulary_hash,
@@ -227,24 +197,16 @@ def build_recipe(
 
 
 def _hash_files(paths: Sequence[str]) -> list[dict[str, Any]]:
-    hashed = []
     total = corpus.count_bytes(paths)
     with progress.bar(total, "checking the input", "B") as bar:
-        for path in paths:
-            digest, num_bytes = hashlib.sha256(), 0
-            with tf.io.gfile.GFile(path, "rb") as file:
-                while chunk := file.read(_BYTES_AT_ONCE):
-                    digest.update(chunk)
-                    num_bytes += len(chunk)
-                    bar.update(len(chunk))
-            hashed.append(
-                {
-                    "name": os.path.basename(path),
-                    "bytes": num_bytes,
-                    "sha256": digest.hexdigest(),
-                }
-            )
-    return hashed
+        return [
+            {
+                "name": os.path.basename(path),
+                "bytes": tf.io.gfile.stat(path).length,
+                "sha256": bert_files.sha256(path, bar.update),
+            }
+            for path in paths
+        ]
 
 
 def read(output_file: str) -> Manifest | None:
@@ -279,13 +241,10 @@ def find(record_files: Sequence[str]) -> Manifest | None:
     Files without a manifest, for instance those of google-research/bert, are
     ignored.
 
-    Args:
-      record_files: Paths of record files, of one or several data sets.
-
     Returns:
-      The manifest, or None if none of the files has one. `files` has only these
-      files, by these paths. The counts of several data sets are summed, and
-      `flags` has those that are equal in all of them.
+      The manifest, or None if none of the files has one. `files` has only
+      `record_files`. The counts of several data sets are summed, and `flags`
+      has those that are equal in all of them.
 
     Raises:
       UserError: If the data sets differ in vocabulary, handling of case and
@@ -348,7 +307,6 @@ def _relative_name(path: str, manifest_file: str) -> str:
 
 
 def _combine(manifests: Sequence[Manifest]) -> Manifest:
-    """Combines the manifests of several compatible data sets."""
     first, *others = manifests
     for other in others:
         for field in _MUST_AGREE:

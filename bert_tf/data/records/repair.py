@@ -1,4 +1,4 @@
-"""Record repair: replaces damaged records by blank ones.
+"""Damaged records: finds them, and replaces them by blank ones.
 
 A file with damaged records is copied; in the copy, all features of the damaged
 records are 0. Such blank rows have zero weight wherever they are read
@@ -20,43 +20,36 @@ Store `budget.describe()` in checkpoints.
 
 import dataclasses
 import os
-import struct
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tqdm
 from absl import logging
+from google.protobuf import message
 
 from bert_tf.data.generators.counts import FileCounts
-from bert_tf.data.records import checks as record_checks
 from bert_tf.data.records import serializer
 from bert_tf.data.records import tfrecords
-from bert_tf.data.records.checks import Sizes
-from bert_tf.data.records.serializer import masked_crc32c
+from bert_tf.data.records.tfrecords import FramedRecords
 from bert_tf.errors import UserError
+from bert_tf.features import Feature
 from bert_tf.io import files
 from bert_tf.io import progress
 
-_LENGTH = struct.Struct("<Q")
-_HEADER = struct.Struct("<QI")
-_CHECKSUM = struct.Struct("<I")
-_CHUNK_BYTES = 1 << 22
+_READ_BUFFER_BYTES = 1 << 22
 _RECORDS_PER_BATCH = 1024
+
+Sizes = Mapping[Feature, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """A record that was replaced by a blank one.
-
-    Attributes:
-      file: The record file.
-      record: The number of the record in it.
-      offset: Position of the record, in bytes.
-      reason: Description of the damage.
-    """
+    """A record that was replaced by a blank one; `offset` is in bytes."""
 
     file: str
     record: int
@@ -112,13 +105,111 @@ class Budget:
         )
 
 
+def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
+    """Returns the features for `tf.io.parse_example`."""
+    return {
+        feature.name: tf.io.FixedLenFeature(
+            [size], tf.dtypes.as_dtype(feature.stored_dtype)
+        )
+        for feature, size in sizes.items()
+    }
+
+
+def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
+    """Checks the first record of each file.
+
+    Raises:
+      UserError: If a feature is missing or has another length or type.
+    """
+    firsts = tf.data.Dataset.from_tensor_slices(list(record_files)).interleave(
+        lambda path: (
+            tf.data.TFRecordDataset(path)
+            .take(1)
+            .map(lambda record: (path, record))
+        ),
+        cycle_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    try:
+        for path, record in firsts.as_numpy_iterator():
+            if mismatch := _describe_mismatch(record, sizes):
+                raise UserError(f"{path.decode()}, record 0: {mismatch}.")
+    except tf.errors.DataLossError as error:
+        raise find_bad_record(record_files, sizes) or error from error
+
+
+def _describe_mismatch(record: bytes, sizes: Sizes) -> str | None:
+    """Returns what is wrong with a serialized example, or None."""
+    example = tf.train.Example()
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError:
+        return "not a tf.train.Example"
+    stored = example.features.feature
+    for feature, size in sizes.items():
+        if feature.name not in stored:
+            return (
+                f"the feature `{feature.name}` is missing. Received: "
+                f"{', '.join(sorted(stored)) or 'none'}"
+            )
+        kind = "int64_list" if feature.stored_dtype == "int64" else "float_list"
+        values = stored[feature.name]
+        if values.WhichOneof("kind") != kind:
+            return (
+                f"`{feature.name}` must be of type {feature.stored_dtype}. "
+                f"Received: {values.WhichOneof('kind')}"
+            )
+        received = len(getattr(values, kind).value)
+        if received != size:
+            flag = "" if size == 1 else f" (--{feature.length}={size})"
+            return (
+                f"`{feature.name}` must have {size} values{flag}. Received: "
+                f"{received}; use the length that the data was made with, "
+                "or create the data again"
+            )
+    return None
+
+
+def find_bad_record(
+    record_files: Sequence[str], sizes: Sizes
+) -> UserError | None:
+    """Reads all records and returns an error for the first unusable one."""
+    total = sum(tf.io.gfile.stat(path).length for path in record_files)
+    with progress.bar(total, "looking for a bad record", "B") as bar:
+        for path in record_files:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                error = _find_bad_record(path, FramedRecords(file), sizes, bar)
+            if error:
+                return error
+    return None
+
+
+def _find_bad_record(
+    path: str, records: FramedRecords, sizes: Sizes, bar: tqdm.tqdm
+) -> UserError | None:
+    number = start = 0
+    while start < records.size:
+        stop = records.find_end(start)
+        contents = stop and records.read_contents(start, stop)
+        if contents is None:
+            return UserError(
+                f"{path} is corrupt: record {number}, at byte {start}, cannot "
+                "be read; copy or create the file again, or skip such records "
+                "with --max_corrupt_records."
+            )
+        if mismatch := _describe_mismatch(contents, sizes):
+            return UserError(
+                f"{path}, record {number} at byte {start}: {mismatch}."
+            )
+        bar.update(stop - start)
+        number, start = number + 1, stop
+    return None
+
+
 def is_truncated(path: str, described: FileCounts | None) -> bool:
     """Returns true if a file ends too early or its lengths are damaged.
 
-    Args:
-      path: The file.
-      described: Counts of the intact file. If None, all lengths in the file are
-        followed.
+    Without the counts of the intact file, all lengths in it are followed.
     """
     num_bytes = tf.io.gfile.stat(path).length
     if described is not None:
@@ -133,11 +224,13 @@ def is_truncated(path: str, described: FileCounts | None) -> bool:
 def find_damaged(record_files: Sequence[str], sizes: Sizes) -> list[str]:
     """Reads all records like training and returns the damaged files."""
     damaged = []
-    spec = record_checks.parsing_spec(sizes)
+    spec = parsing_spec(sizes)
     num_bytes = [tf.io.gfile.stat(path).length for path in record_files]
     with progress.bar(sum(num_bytes), "looking for bad records", "B") as bar:
         for path, size in zip(record_files, num_bytes, strict=True):
-            batches = tf.data.TFRecordDataset(path, buffer_size=_CHUNK_BYTES)
+            batches = tf.data.TFRecordDataset(
+                path, buffer_size=_READ_BUFFER_BYTES
+            )
             batches = batches.batch(_RECORDS_PER_BATCH)
             try:
                 for batch in batches.prefetch(1):
@@ -155,18 +248,11 @@ def repair(
     folder: str,
     budget: Budget,
 ) -> tuple[str, int]:
-    """Copies a file with blank records in place of damaged ones.
+    """Copies a file to a local folder, blank records replacing damaged ones.
 
     After a damaged length, the next intact record is searched. The number of
     records lost in between follows from the count if there is one such gap. For
     several gaps, or an unknown count, it is estimated from the bytes.
-
-    Args:
-      path: The file.
-      described: Counts of the intact file; None if unknown.
-      sizes: Lengths of the features of a record.
-      folder: A local folder for the copy.
-      budget: The limit on skipped records.
 
     Returns:
       The path of the copy, or the file itself if it is intact, and the number
@@ -201,15 +287,10 @@ def repair(
     return copy, number
 
 
-@dataclasses.dataclass(frozen=True)
-class _Range:
-    """A range of a file: one record, or a gap of unreadable bytes.
+class _Range(NamedTuple):
+    """One record of a file, or a gap that may have contained several.
 
-    Attributes:
-      start: Its first byte.
-      stop: The byte after its last.
-      reason: Description of the damage, or None.
-      is_gap: Whether it may have contained several records.
+    `reason` describes the damage, or is None.
     """
 
     start: int
@@ -218,94 +299,47 @@ class _Range:
     is_gap: bool = False
 
 
-class _Bytes:
-    """Buffered random access to a file, mostly forwards."""
-
-    def __init__(self, file: tf.io.gfile.GFile) -> None:
-        self._file = file
-        self.size = file.size()
-        self._start, self._chunk = 0, b""
-
-    def get(self, start: int, stop: int) -> bytes:
-        """Returns the bytes from `start` to `stop`, or up to the end."""
-        if start < self._start or stop > self._start + len(self._chunk):
-            self._file.seek(start)
-            self._chunk = self._file.read(max(_CHUNK_BYTES, stop - start))
-            self._start = start
-        return self._chunk[start - self._start : stop - self._start]
-
-
 def _ranges(path: str, sizes: Sizes, num_bytes: int) -> Iterator[_Range]:
     """Yields the ranges of a file that originally had `num_bytes`."""
     with tf.io.gfile.GFile(path, "rb") as file:
-        data, start = _Bytes(file), 0
-        while start < data.size:
-            stop = _end_of_record(data, start)
-            if stop is None:
-                stop = start + 1
-                while stop < data.size and not _is_record(data, stop):
-                    stop += 1
-                if stop < data.size:
-                    reason = "the length of a record is damaged"
-                    yield _Range(start, stop, reason, True)
-                else:
-                    yield _lost_end(start, data.size, num_bytes)
-                    return
+        records, start = FramedRecords(file), 0
+        while start < records.size:
+            stop = records.find_end(start)
+            if stop is not None:
+                contents = records.read_contents(start, stop)
+                reason = "the checksum of its contents is wrong"
+                if contents is not None:
+                    reason = _describe_mismatch(contents, sizes)
+                yield _Range(start, stop, reason)
             else:
-                contents = data.get(start, stop)
-                yield _Range(start, stop, _problem(contents, sizes))
+                stop = _find_record(records, start + 1)
+                if stop == records.size:
+                    break
+                reason = "the length of a record is damaged"
+                yield _Range(start, stop, reason, is_gap=True)
             start = stop
-        if start < num_bytes:
-            yield _lost_end(start, data.size, num_bytes)
+        if start < max(records.size, num_bytes):
+            reason = (
+                "no whole record follows until the end of the file, byte "
+                f"{records.size}"
+            )
+            stop = max(records.size, num_bytes)
+            yield _Range(start, stop, reason, is_gap=True)
 
 
-def _lost_end(start: int, size: int, num_bytes: int) -> _Range:
-    reason = f"no whole record follows until the end of the file, byte {size}"
-    return _Range(start, max(size, num_bytes), reason, True)
-
-
-def _end_of_record(data: _Bytes, start: int) -> int | None:
-    """Returns the end of the record at `start`, or None if damaged."""
-    header = data.get(start, start + _HEADER.size)
-    if len(header) < _HEADER.size:
-        return None
-    length, checksum = _HEADER.unpack(header)
-    stop = start + _HEADER.size + length + _CHECKSUM.size
-    # The cheaper comparison comes first.
-    if stop > data.size or masked_crc32c(header[: _LENGTH.size]) != checksum:
-        return None
-    return stop
-
-
-def _is_record(data: _Bytes, start: int) -> bool:
-    """Returns true if there is an intact record at `start`."""
-    stop = _end_of_record(data, start)
-    return stop is not None and _has_checksum(data.get(start, stop))
-
-
-def _has_checksum(record: bytes) -> bool:
-    (checksum,) = _CHECKSUM.unpack(record[-_CHECKSUM.size :])
-    contents = record[_HEADER.size : -_CHECKSUM.size]
-    return masked_crc32c(contents) == checksum
-
-
-def _problem(record: bytes, sizes: Sizes) -> str | None:
-    """Returns what is wrong with a framed record, or None."""
-    if not _has_checksum(record):
-        return "the checksum of its contents is wrong"
-    contents = record[_HEADER.size : -_CHECKSUM.size]
-    mismatch = record_checks.describe_mismatch(contents, sizes)
-    return mismatch.rstrip(".") if mismatch else None
+def _find_record(records: FramedRecords, start: int) -> int:
+    """Returns the start of the next intact record, or the end of the file."""
+    for place in range(start, records.size):
+        stop = records.find_end(place)
+        if stop is not None and records.read_contents(place, stop) is not None:
+            return place
+    return records.size
 
 
 def _counts(
     path: str, ranges: Sequence[_Range], described: FileCounts | None
 ) -> list[int]:
-    """Returns the number of records in each range.
-
-    Raises:
-      UserError: If the ranges cannot be the records of this file.
-    """
+    """Returns the number of records in each range."""
     is_gap = np.array([part.is_gap for part in ranges], bool)
     num_bytes = np.array([part.stop - part.start for part in ranges])
     counts = np.ones(len(ranges), np.int64)
@@ -336,7 +370,6 @@ def _counts(
 
 
 def _blank(sizes: Sizes) -> bytes:
-    """Returns a framed record of zeros."""
     zeros = {
         feature.name: np.zeros([1, size], feature.stored_dtype)
         for feature, size in sizes.items()

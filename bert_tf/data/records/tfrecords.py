@@ -8,17 +8,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.data.generators.counts import FileCounts
+from bert_tf.data.records import manifest
 from bert_tf.data.records import serializer
 from bert_tf.data.records.serializer import masked_crc32c
 from bert_tf.errors import UserError
 from bert_tf.features import PRETRAINING
 from bert_tf.io import files
+from bert_tf.io import progress
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
-_FOOTER_BYTES = 4
+_CHECKSUM = struct.Struct("<I")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -31,7 +34,6 @@ class RecordWriter:
         self._bytes = 0
 
     def write(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Writes a batch: per feature <int or float>[batch, length]."""
         contents = serializer.serialize(batch)
         self._file.write(contents)
         self._records += len(batch["input_ids"])
@@ -39,7 +41,6 @@ class RecordWriter:
 
     @property
     def written(self) -> FileCounts:
-        """Records and bytes written so far."""
         return FileCounts(records=self._records, bytes=self._bytes)
 
     def close(self) -> None:
@@ -62,6 +63,51 @@ def open_writers(paths: Sequence[str]) -> Iterator[list[RecordWriter]]:
         yield writers
 
 
+class FramedRecords:
+    """Buffered access to the records of an open file, mostly forwards.
+
+    A record is its length <uint64>, a checksum of the length, its contents, and
+    a checksum of the contents.
+
+    Attributes:
+      size: Bytes of the file.
+    """
+
+    def __init__(self, file: tf.io.gfile.GFile) -> None:
+        self._file = file
+        self.size = file.size()
+        self._start, self._chunk = 0, b""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Returns the bytes from `start` to `stop`, or up to the end."""
+        if start < self._start or stop > self._start + len(self._chunk):
+            self._file.seek(start)
+            self._chunk = self._file.read(max(_CHUNK_BYTES, stop - start))
+            self._start = start
+        return self._chunk[start - self._start : stop - self._start]
+
+    def find_end(self, start: int) -> int | None:
+        """Returns the end of the record at `start`, or None if damaged."""
+        header = self.read(start, start + _HEADER.size)
+        if len(header) < _HEADER.size:
+            return None
+        length, _ = _HEADER.unpack(header)
+        stop = start + _HEADER.size + length + _CHECKSUM.size
+        # The cheaper comparison comes first.
+        return stop if stop <= self.size and is_length(header) else None
+
+    def read_contents(self, start: int, stop: int) -> bytes | None:
+        """Returns the contents of a record, or None if damaged."""
+        contents = self.read(start + _HEADER.size, stop - _CHECKSUM.size)
+        (checksum,) = _CHECKSUM.unpack(self.read(stop - _CHECKSUM.size, stop))
+        return contents if masked_crc32c(contents) == checksum else None
+
+
+def is_length(header: bytes) -> bool:
+    """Returns true if the first 12 bytes of a record match each other."""
+    return masked_crc32c(header[: _LENGTH.size]) == _HEADER.unpack(header)[1]
+
+
 def count_records(path: str) -> int:
     """Returns the number of records in a file.
 
@@ -71,41 +117,113 @@ def count_records(path: str) -> int:
     Raises:
       UserError: If the file is truncated or not a record file.
     """
-    records = offset = 0
-    checked: dict[int, int] = {}  # Few distinct lengths occur.
+    count = offset = 0
     with tf.io.gfile.GFile(path, "rb") as file:
-        num_bytes = file.size()
-        start, chunk = 0, b""
-        while offset < num_bytes:
-            if offset + _HEADER.size > start + len(chunk):
-                file.seek(offset)
-                start, chunk = offset, file.read(_CHUNK_BYTES)
-            if len(chunk) - (offset - start) < _HEADER.size:
-                raise _truncation_error(path, records, offset, num_bytes)
-            length, checksum = _HEADER.unpack_from(chunk, offset - start)
-            if length not in checked:
-                checked[length] = masked_crc32c(_LENGTH.pack(length))
-            if checked[length] != checksum:
-                raise UserError(
-                    f"{path} is corrupt or not a record file: byte {offset} "
-                    f"(record {records}) is not the length of a record; copy "
-                    "or create the file again."
-                )
-            following = offset + _HEADER.size + length + _FOOTER_BYTES
-            if following > num_bytes:
-                raise _truncation_error(path, records, offset, num_bytes)
-            records, offset = records + 1, following
-    return records
+        records = FramedRecords(file)
+        while offset < records.size:
+            stop = records.find_end(offset)
+            if stop is None:
+                header = records.read(offset, offset + _HEADER.size)
+                raise _error(path, count, offset, header, records.size)
+            count, offset = count + 1, stop
+    return count
 
 
-def _truncation_error(
-    path: str, record: int, offset: int, num_bytes: int
+def _error(
+    path: str, record: int, offset: int, header: bytes, num_bytes: int
 ) -> UserError:
+    if len(header) == _HEADER.size and not is_length(header):
+        return UserError(
+            f"{path} is corrupt or not a record file: byte {offset} "
+            f"(record {record}) is not the length of a record; copy "
+            "or create the file again."
+        )
     return UserError(
         f"{path} is truncated: record {record}, at byte {offset}, extends "
         f"beyond the end of the file at byte {num_bytes}; copy or create the "
         "file again."
     )
+
+
+def stored_counts(
+    record_files: Sequence[str], cache_file: str | None = None
+) -> dict[str, FileCounts]:
+    """Returns the counts in manifests and the cache, by path.
+
+    Files without a stored count are left out.
+    """
+    described = manifest.find(record_files)
+    entries = _read_cache(cache_file) | (described.files if described else {})
+    return {
+        path: FileCounts(entries[path]["records"], entries[path]["bytes"])
+        for path in record_files
+        if path in entries
+    }
+
+
+def _read_cache(cache_file: str | None) -> dict[str, dict[str, int]]:
+    if cache_file and tf.io.gfile.exists(cache_file):
+        return files.read_json(cache_file)
+    return {}
+
+
+def find_counts(
+    record_files: Sequence[str],
+    cache_file: str | None = None,
+    keep: bool = True,
+) -> dict[str, int]:
+    """Returns the number of records of each file, by path.
+
+    The counts come from the manifests, from a cache of an earlier count, or
+    from the record lengths in the file, without reading the records.
+
+    Args:
+      record_files: The files.
+      cache_file: A JSON file that stores the counts of files without a
+        manifest, so that a resumed run need not count again.
+      keep: Whether to write new counts to the cache.
+
+    Raises:
+      UserError: If a file is truncated or not a record file.
+    """
+    found = manifest.find(record_files)
+    described = found.files if found else {}
+    cached = _read_cache(cache_file)
+    stored = cached | described
+    sizes = {path: tf.io.gfile.stat(path).length for path in record_files}
+    # Another size means another file: its stored count is invalid.
+    uncounted = {
+        path: size
+        for path, size in sizes.items()
+        if path not in stored or stored[path]["bytes"] != size
+    }
+    counted = _count_files(uncounted)
+    for path in described.keys() & uncounted.keys():
+        raise UserError(
+            f"{path} is not the file that {found.source} describes, which had "
+            f"{described[path]['bytes']} bytes. Received: "
+            f"{uncounted[path]} bytes; create the records again."
+        )
+    if cache_file and keep and uncounted:
+        try:
+            files.write_json(cache_file, cached | counted)
+        except (OSError, tf.errors.OpError) as error:
+            # Without the cache, the next run counts again.
+            logging.warning("%s could not be written: %s", cache_file, error)
+    stored |= counted
+    return {path: stored[path]["records"] for path in record_files}
+
+
+def _count_files(sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Counts the records of files; `sizes` has their bytes."""
+    if not sizes:
+        return {}
+    counted = {}
+    with progress.bar(sum(sizes.values()), "counting records", "B") as bar:
+        for path, size in sizes.items():
+            counted[path] = {"records": count_records(path), "bytes": size}
+            bar.update(size)
+    return counted
 
 
 def read_examples(

@@ -6,26 +6,20 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.data.generators import masks
-from bert_tf.data.generators.masks import MaskingOptions
+from bert_tf.flags.data import CreatePretrainingDataConfig
 
 _MASK = 103
 _VOCAB_SIZE = 500
 
 
-def options(**changes) -> MaskingOptions:
-    values = {
-        "masked_lm_prob": 0.15,
-        "max_predictions_per_seq": 5,
-        "whole_words": False,
-        "max_ngram": 1,
-        "left_to_right": False,
-        "mask_rate": 0.8,
-        "same_rate": 0.1,
-        "random_rate": 0.1,
-        "mask_id": _MASK,
-        "vocab_size": _VOCAB_SIZE,
-    }
-    return MaskingOptions(**(values | changes))
+def make_config(**changes) -> CreatePretrainingDataConfig:
+    return CreatePretrainingDataConfig(
+        input_file="",
+        output_file="",
+        vocab_file="",
+        max_predictions_per_seq=5,
+        **changes,
+    )
 
 
 def random_batch(rng, batch_size=300, seq_length=40):
@@ -196,7 +190,9 @@ class ReplaceTokensTest(tf.test.TestCase):
     def replace(self, tokens, mask, same, random):
         return masks.replace_tokens(
             tokens,
-            options(mask_rate=mask, same_rate=same, random_rate=random),
+            make_config(mask_rate=mask, same_rate=same, random_rate=random),
+            _MASK,
+            _VOCAB_SIZE,
             np.random.default_rng(6),
         )
 
@@ -228,14 +224,15 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
             candidates,
             starts_word,
             lengths,
-            options(**changes),
+            make_config(**changes),
+            _MASK,
             np.random.default_rng(7),
         )
 
     @parameterized.parameters(
-        {"whole_words": False, "max_ngram": 1},
-        {"whole_words": True, "max_ngram": 1},
-        {"whole_words": True, "max_ngram": 3},
+        {"do_whole_word_mask": False, "max_ngram": 1},
+        {"do_whole_word_mask": True, "max_ngram": 1},
+        {"do_whole_word_mask": True, "max_ngram": 3},
     )
     def test_features_match_the_masks(self, **changes):
         batch = random_batch(np.random.default_rng(8))
@@ -250,7 +247,7 @@ class MaskBatchTest(tf.test.TestCase, parameterized.TestCase):
             weights = masked["masked_lm_weights"][row]
             count = int(weights.sum())
             self.assertAllEqual(weights, np.arange(5) < count)
-            if changes["whole_words"]:
+            if changes["do_whole_word_mask"]:
                 self.assertLessEqual(count, wanted[row])
             else:
                 self.assertEqual(count, wanted[row])

@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.data import tokenize_corpus
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.token_store import TokenStore
@@ -324,7 +323,7 @@ class RestartTest(StreamingGeneratorTestCase):
             append(writer, *sentences)
 
         small = mock.patch.multiple(
-            tokenize_corpus, _CHARACTERS_PER_BATCH=900, _BATCHES_PER_SAVE=3
+            streaming_generator, _CHARACTERS_PER_BATCH=900, _BATCHES_PER_SAVE=3
         )
         with self.threads(), small:
             limit = None

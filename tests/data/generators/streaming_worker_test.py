@@ -8,10 +8,10 @@ from absl.testing import parameterized
 
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.instances import Instances
-from bert_tf.data.generators.masks import MaskingOptions
 from bert_tf.data.generators.streaming_worker import PartsPlan
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
+from bert_tf.flags.data import CreatePretrainingDataConfig
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 
@@ -54,28 +54,23 @@ class MakeRecordsTest(tf.test.TestCase):
 
     def plan(self, next_sentence_pairs):
         return PartsPlan(
-            store_folder="",
-            parts_folder="",
-            num_parts=1,
-            seed=1,
-            dupe_factor=1,
-            max_seq_length=10,
-            short_seq_prob=0.0,
-            next_sentence_pairs=next_sentence_pairs,
-            masking=MaskingOptions(
-                masked_lm_prob=0.15,
+            config=CreatePretrainingDataConfig(
+                input_file="",
+                output_file="",
+                vocab_file="",
+                max_seq_length=10,
                 max_predictions_per_seq=3,
-                whole_words=False,
-                max_ngram=1,
-                left_to_right=False,
+                next_sentence_pairs=next_sentence_pairs,
                 mask_rate=0.0,
                 same_rate=1.0,
                 random_rate=0.0,
-                mask_id=103,
-                vocab_size=200,
             ),
+            store_folder="",
+            parts_folder="",
+            num_parts=1,
             cls_id=101,
             sep_id=102,
+            mask_id=103,
             starts_word=np.ones(200, bool),
         )
 
