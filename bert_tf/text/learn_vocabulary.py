@@ -70,7 +70,7 @@ class WordStatistics:
         covered += sum(
             n
             for char, n in self.insides.items()
-            if continuation(char) in present
+            if _continuation(char) in present
         )
         total = sum(self.starts.values()) + sum(self.insides.values())
         return covered / total if total else 1.0
@@ -79,12 +79,9 @@ class WordStatistics:
 def gather_statistics(
     counts: Iterable[tuple[str, int]], vocab_size: int, min_frequency: int
 ) -> WordStatistics:
-    """Computes the statistics in one pass over word counts.
+    """Computes the statistics in one pass over word counts, in any order.
 
-    Args:
-      counts: Words and their counts, in any order.
-      vocab_size: Number of lines of the vocabulary.
-      min_frequency: Rarer words contribute to character counts only.
+    Words rarer than `min_frequency` contribute to character counts only.
     """
     starts: dict[str, int] = collections.defaultdict(int)
     insides: dict[str, int] = collections.defaultdict(int)
@@ -140,13 +137,7 @@ def learn(
     The order is that of bert-base-uncased: special and unused tokens with
     [UNK] on line 100 (counted from 0), single characters, then wordpieces by
     descending frequency. If the text gives too few wordpieces, more unused
-    tokens fill the end.
-
-    Args:
-      statistics: The words to learn from.
-      vocab_size: Number of lines.
-      num_unused: Number of [unusedN] lines at the start, at least 99.
-      character_coverage: Share of the text's characters to cover.
+    tokens fill the end. `num_unused` is at least 99.
 
     Raises:
       UserError: If the characters alone do not fit.
@@ -201,21 +192,13 @@ def reserved_tokens(num_unused: int) -> list[str]:
 def choose_alphabet(
     statistics: WordStatistics, character_coverage: float, room: int
 ) -> tuple[list[str], list[str]]:
-    """Returns the single-character tokens that cover the text.
+    """Returns the single-character tokens that start and continue words.
 
     First the most frequent characters that together make up
     `character_coverage` of the text, at the start of words, further inside, or
     both, as they occur: Chinese characters are words of their own and need no
     continuation token. Then characters that are more frequent than the words
-    that will get a line, as long as they take less than half of the room.
-
-    Args:
-      statistics: The words.
-      character_coverage: Share of the characters that must be covered.
-      room: Number of lines that are left.
-
-    Returns:
-      The tokens that start words and those that continue them, both sorted.
+    that will get a line, as long as they take less than half of the `room`.
     """
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)
@@ -238,19 +221,17 @@ def choose_alphabet(
         if char in statistics.starts:
             starts.append(char)
         if char in statistics.insides:
-            insides.append(continuation(char))
+            insides.append(_continuation(char))
     return sorted(starts), sorted(insides)
 
 
-def continuation(token: str) -> str:
-    """Returns the token for `token` inside a word."""
+def _continuation(token: str) -> str:
     return vocabulary.CONTINUATION + token
 
 
 def _spellable(
     words: list[tuple[str, int]], starts: list[str], insides: list[str]
 ) -> list[tuple[str, int]]:
-    """Returns the words of moderate length that the alphabet can spell."""
     first, further = set(starts), {token[-1] for token in insides}
     return [
         (word, count)
@@ -290,11 +271,9 @@ def _search(
     """Finds the threshold whose wordpieces come closest to filling `room`.
 
     The number of wordpieces is about inversely proportional to the threshold,
-    so each round extrapolates the next threshold from the last.
-
-    Returns:
-      The threshold, its wordpieces (at most `room`), and those of the nearest
-      lower threshold that was tried (more than `room`; empty if all fit).
+    so each round extrapolates the next threshold from the last. Returns the
+    threshold, its wordpieces (at most `room`), and those of the nearest lower
+    threshold that was tried (more than `room`; empty if all fit).
     """
     if not words or not room:
         return 0, [], []
@@ -365,7 +344,7 @@ def _fill(
         for start in range(len(word)):
             for end in range(start + 2, len(word) + 1):
                 part = word[start:end]
-                counts[continuation(part) if start else part] += count
+                counts[_continuation(part) if start else part] += count
     candidates = (
         (-count, token)
         for token, count in counts.items()

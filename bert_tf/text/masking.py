@@ -56,7 +56,6 @@ class DynamicMasking:
         masked_lm_prob: float,
         whole_words: bool = False,
     ) -> "DynamicMasking":
-        """Takes the ids from a `Vocabulary`."""
         continuations = None
         if whole_words:
             continuations = tuple(
@@ -79,10 +78,7 @@ class DynamicMasking:
     ) -> dict[str, tf.Tensor]:
         """Replaces the masks of a batch with new ones.
 
-        Args:
-          features: A batch of pretraining features.
-          example_index: <int64>[B], the number of each example.
-          seed: The run's seed.
+        `example_index` <int64>[B] has the number of each example.
 
         Returns:
           The features with new `input_ids`, `masked_lm_positions`,
@@ -128,11 +124,7 @@ class DynamicMasking:
         return _pad_to(order, num_slots), weights
 
     def _choose_words(self, ids, candidates, limit, example_index, seed):
-        """Takes words in random order, skipping words that exceed the limit.
-
-        Returns:
-          <bool>[B, S].
-        """
+        """Takes words in random order, skipping words that exceed the limit."""
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
         # A truncated sequence may begin with the rest of a word.
@@ -159,7 +151,6 @@ class DynamicMasking:
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 
     def _replace(self, labels, positions, example_index, seed):
-        """Returns the replacement of each chosen token, [B, P]."""
         keys = (seed, example_index[:, None], tf.cast(positions, tf.int64))
         kind = stateless_random.uniform(_KIND_SALT, *keys)
         words = stateless_random.below(self.vocab_size, _WORD_SALT, *keys)
@@ -182,10 +173,7 @@ def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
 def _random_rank(
     candidates: tf.Tensor, example_index: tf.Tensor, seed: int
 ) -> tf.Tensor:
-    """Ranks the candidates of each row in random order, <int32>[B, n].
-
-    Positions that are not candidates rank after all candidates.
-    """
+    """Ranks the candidates of each row in random order, then the others."""
     columns = tf.range(candidates.shape[1], dtype=tf.int64)
     drawn = stateless_random.uniform(
         _ORDER_SALT, seed, example_index[:, None], columns

@@ -129,11 +129,7 @@ def _swapped() -> dict[int, str]:
 
 
 def lower_sigma_in_table(table: bytes) -> bytes:
-    """Returns a table that maps every capital sigma to "σ".
-
-    Args:
-      table: A table that maps the capital sigma to itself.
-    """
+    """Returns a table that maps every capital sigma to "σ", not to itself."""
     # The replacements are at the end of a table, each string once.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
@@ -154,13 +150,8 @@ def update_where(
 ) -> tf.Tensor:
     r"""Rewrites only the strings that match, so that rare rules cost little.
 
-    Args:
-      text: <string>[n].
-      pattern: RE2 that must match the whole string.
-      rewrites: RE2 and replacement (\1 for groups), applied in this order.
-
-    Returns:
-      <string>[n].
+    The pattern must match the whole string. `rewrites` are RE2 and replacement,
+    applied in this order.
     """
 
     def rewrite(chosen):

@@ -42,26 +42,15 @@ class Layout:
     ) -> tf.Tensor:
         """Arranges one value per token in packed rows, <int32>[R, T].
 
-        Args:
-          values: <int32>[P], one for each token.
-          pad: Value for [PAD].
-          cls: Value for [CLS].
-          sep: Value for [SEP].
+        `values` is <int32>[P]; `pad`, `cls` and `sep` are those of [PAD], [CLS]
+        and [SEP].
         """
         return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
 
     def inputs(
         self, ids: tf.Tensor, vocabulary: Vocabulary
     ) -> dict[str, tf.Tensor]:
-        """Returns the model input.
-
-        Args:
-          ids: <int32>[P], the ids of all tokens.
-          vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
-        """
+        """Returns the model input for ids <int32>[P], each <int32>[R, T]."""
         return {
             INPUT_IDS.name: self.place(
                 ids, vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id
@@ -107,15 +96,8 @@ def pack_to_bucket(
 ) -> dict[str, tf.Tensor]:
     """Packs segments like `pack`, padded to the shortest bucket that fits.
 
-    Args:
-      tokens_a: Ragged <int32>[R, None].
-      tokens_b: Ragged <int32>[R, None], or None.
-      buckets: Allowed row lengths, ascending; longer rows are truncated to the
-        last one.
-      vocabulary: Provides the ids of [CLS], [SEP] and [PAD].
-
-    Returns:
-      `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
+    `buckets` are the allowed row lengths, ascending; longer rows are truncated
+    to the last one.
 
     Raises:
       UserError: If the last bucket leaves no room for a token.
@@ -132,12 +114,7 @@ def pack_to_bucket(
 
 
 def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
-    """Returns the smallest bucket that holds the longest row, <int32>[].
-
-    Args:
-      longest: <int32>[], at most the last bucket.
-      buckets: Allowed row lengths, ascending.
-    """
+    """Returns the smallest bucket that holds the longest row, <int32>[]."""
     if len(buckets) == 1:
         return tf.constant(buckets[0])
     index = tf.searchsorted(buckets, longest[tf.newaxis])[0]
@@ -147,14 +124,10 @@ def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
 def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     """Returns how many tokens of each segment are kept, <int32>[R] each.
 
-    Tokens are dropped from the end of the longer segment until both fit; when
-    both are equally long, B loses the token. Source: _truncate_seq_pair
-    (run_classifier.py:557-571 of the original), without its loop: a segment is
-    either kept whole or cut to half of the room.
-
-    Args:
-      lengths: Tokens in each segment, <int32>[R] each.
-      room: The most tokens that all segments may have together.
+    Tokens are dropped from the end of the longer segment until both have
+    `room`; when both are equally long, B loses the token. Source:
+    _truncate_seq_pair (run_classifier.py:557-571 of the original), without its
+    loop: a segment is either kept whole or cut to half of the room.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]

@@ -55,13 +55,6 @@ class BertTokenizer(tf.Module):
 
     Source: tokenization.py:161-359 of the original.
 
-    Attributes:
-      vocabulary: The vocabulary.
-      lower_case: Whether text is lower-cased.
-      strip_accents: Whether accents are stripped.
-      preserve_special_tokens: Whether special tokens in the text are kept.
-      normalization: The rules of text normalization.
-
     Args:
       vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
@@ -196,14 +189,7 @@ class BertTokenizer(tf.Module):
         )
 
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Returns the text of ids: whole words, separated by one space.
-
-        Args:
-          ids: <int32>[n, None], ragged or not.
-
-        Returns:
-          <string>[n].
-        """
+        """Returns the text <string>[n] of ids <int32>[n, None]."""
         joined = tf.strings.reduce_join(
             self.tokens(ids), axis=-1, separator=" "
         )
@@ -339,12 +325,6 @@ def _mark_long_words(normalized: tf.Tensor) -> tf.Tensor:
 
     One character of each becomes NULs of the same length. No token contains a
     NUL, so the word becomes [UNK], and offsets stay valid.
-
-    Args:
-      normalized: <string>[n].
-
-    Returns:
-      <string>[n].
     """
     too_long = rf"{_IN_WORD}{{{MAX_CHARS_PER_WORD},}}"
     return normalizer.update_where(
@@ -379,14 +359,8 @@ def _map_offsets(
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Maps offsets into normalized text to offsets into the original.
 
-    Args:
-      starts: Ragged <int64>[n, None], bytes of the normalized text.
-      ends: Ragged <int64>[n, None], exclusive.
-      sources: Ragged <int64>[n, None], one more than there are bytes: the
-        byte of the original text that each byte comes from.
-
-    Returns:
-      starts and ends, ragged <int32>[n, None], bytes of the original text.
+    `sources`, one more than there are bytes, has the byte of the original text
+    that each byte comes from.
     """
     flat = tf.cast(sources.flat_values, tf.int32)
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())

@@ -32,12 +32,9 @@ class Vocabulary:
 
     Attributes:
       tokens: The tokens; the position is the id.
-      source: Origin of the tokens, for errors.
+      source: Origin of the tokens for errors: a path, or words like "the
+        vocabulary".
       pad_id: The id of [PAD]; `unk_id`, `cls_id`, `sep_id`, `mask_id` alike.
-
-    Args:
-      tokens: The tokens in the order of their ids.
-      source: Origin for errors: a path, or words like "the vocabulary".
 
     Raises:
       UserError: If a special token is missing, or if a token is duplicate,
@@ -110,11 +107,9 @@ class Vocabulary:
         return hashlib.sha256(self.to_text().encode("utf-8")).hexdigest()
 
     def to_text(self) -> str:
-        """Returns the contents of a vocabulary file."""
         return "\n".join(self.tokens) + "\n"
 
     def write(self, path: str) -> None:
-        """Writes the vocabulary file atomically."""
         # Imported here because it imports TensorFlow.
         from bert_tf.io import files
 
@@ -133,12 +128,8 @@ class Vocabulary:
 def read_lines(path: str, flag: str, what: str) -> list[str]:
     r"""Reads the lines of a text file; only \n ends a line.
 
-    The last \n may be missing.
-
-    Args:
-      path: The file.
-      flag: The flag that names the file, for errors.
-      what: A noun for the content of a line, for errors.
+    The last \n may be missing. `flag` names the file and `what` the content of
+    a line in errors.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8 or begins with a byte

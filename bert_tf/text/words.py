@@ -13,11 +13,9 @@ Shapes:
 
 import dataclasses
 import functools
-import itertools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -42,13 +40,7 @@ _BYTES = tuple(bytes([value]) for value in range(256))
 
 
 class Word(NamedTuple):
-    """A word of a text.
-
-    Attributes:
-      text: The word.
-      start: Index of its first character in the text.
-      end: Index of the character after its last.
-    """
+    """A word of a text: `text[start:end]`, in characters."""
 
     text: str
     start: int
@@ -68,17 +60,7 @@ def split_words(text: str) -> list[Word]:
     return words
 
 
-def to_byte_offsets(
-    text: str, offsets: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Converts starts and ends in characters to offsets in UTF-8 bytes."""
-    sizes = [len(character.encode("utf-8")) for character in text]
-    places = list(itertools.accumulate(sizes, initial=0))
-    return [(places[start], places[end]) for start, end in offsets]
-
-
 def _split_chunk(text: str, start: int, end: int) -> list[Word]:
-    """Splits a run without white space into words."""
     before, after = [], []
     while (
         start < end
@@ -147,15 +129,12 @@ class _Characters:
 
 
 def split_words_in_graph(text: tf.Tensor) -> Words:
-    """Splits a batch of texts like `split_words`.
+    """Splits a batch of texts <string>[B] like `split_words`.
 
     Bytes that are not UTF-8 are dropped, as in
     `bytes.decode("utf-8", "ignore")`. Characters are classified by a table made
     with Python, so both functions agree on every character, whichever version
     of Unicode the operators of TensorFlow follow.
-
-    Args:
-      text: <string>[B].
     """
     characters = _read_characters(text)
     chunks, is_first = _find_chunks(characters)
@@ -217,14 +196,8 @@ def _trim_chunks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Strips punctuation off both ends of each chunk.
 
-    Args:
-      characters: All characters.
-      chunks: <int32>[N], ascending.
-      is_first: <bool>[N], true for the first character of a chunk.
-
-    Returns:
-      starts and ends <int32>[C], indices of characters; they are equal where
-      nothing remains.
+    Returns starts and ends <int32>[C], indices of characters; they are equal
+    where nothing remains.
     """
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))
@@ -309,17 +282,11 @@ def _spans(pattern: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def encode_utf8(letters: tf.RaggedTensor) -> tf.Tensor:
-    """Encodes code points as UTF-8 strings.
+    """Encodes ragged <int32>[W, None] code points as <string>[W].
 
     Replaces `tf.strings.unicode_encode`, which in TensorFlow 2.12 (used by
     stock images of TensorFlow Serving) turns the 66 noncharacters of Unicode,
-    such as U+FFFF, into U+FFFD.
-
-    Args:
-      letters: Ragged <int32>[W, None], code points other than surrogates.
-
-    Returns:
-      <string>[W].
+    such as U+FFFF, into U+FFFD. There must be no surrogates.
     """
     codes = letters.flat_values
     lengths = 1 + sum(
