@@ -258,11 +258,11 @@ def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
         reserved_tokens=[],
     )
     tokens = learner.learn_with_thresh(words, threshold, params)
-    return [token for token in tokens if _length(token) > 1]
-
-
-def _length(token: str) -> int:
-    return len(token.removeprefix(vocabulary.CONTINUATION))
+    return [
+        token
+        for token in tokens
+        if len(token.removeprefix(vocabulary.CONTINUATION)) > 1
+    ]
 
 
 def _search(

@@ -121,7 +121,9 @@ class DynamicMasking:
         order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
         count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
         weights = tf.sequence_mask(count, num_slots, tf.float32)
-        return _pad_to(order, num_slots), weights
+        missing = max(0, num_slots - order.shape[1])
+        positions = tf.pad(order, [[0, 0], [0, missing]])[:, :num_slots]
+        return positions, weights
 
     def _choose_words(self, ids, candidates, limit, example_index, seed):
         """Takes words in random order, skipping words that exceed the limit."""
@@ -195,9 +197,3 @@ def _scatter(ids, positions, values, chosen):
         values,
     )
     return written[:, :width]
-
-
-def _pad_to(positions: tf.Tensor, num_slots: int) -> tf.Tensor:
-    """Truncates or pads [B, S] to [B, P]."""
-    missing = max(0, num_slots - positions.shape[1])
-    return tf.pad(positions, [[0, 0], [0, missing]])[:, :num_slots]

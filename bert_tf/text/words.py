@@ -16,7 +16,6 @@ import functools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -268,17 +267,12 @@ def _character_classes() -> tuple[np.ndarray, np.ndarray]:
         (3, r"\w"),
         (4, _LETTER),
     ):
-        for start, end in _spans(pattern, everything):
-            table[start:end, column] = True
+        for match in re.finditer(f"(?:{pattern})+", everything):
+            table[match.start() : match.end(), column] = True
     table[:, 2] = [_is_punctuation(x) for x in everything]
     changes = np.any(table[1:] != table[:-1], axis=1)
     starts = np.concatenate([[0], 1 + np.flatnonzero(changes)])
     return starts.astype(np.int32), table[starts]
-
-
-def _spans(pattern: str, text: str) -> Iterator[tuple[int, int]]:
-    for match in re.finditer(f"(?:{pattern})+", text):
-        yield match.span()
 
 
 def encode_utf8(letters: tf.RaggedTensor) -> tf.Tensor:
