@@ -256,6 +256,10 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
 def check_worker(num_devices: int, cluster: Cluster) -> None:
     """Checks, before the others wait for it, that a worker has the devices.
 
+    Args:
+      num_devices: How many it shall use; 0 for all it has.
+      cluster: The workers, of which this is one.
+
     Raises:
       UserError: If there are fewer.
     """
