@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -77,6 +78,32 @@ class CalibrationDataTest(tf.test.TestCase, parameterized.TestCase):
             UserError, "--representative_file.*no such"
         ):
             datasets.read_calibration_set(build)
+
+
+class AsOfModelTest(tf.test.TestCase):
+    def _assert_same(self, name, logits, answer):
+        task = datasets.task_of(eval_files.prepare(name), "--eval_file")
+        found = datasets._as_of_model(task, answer)["logits"]
+        self.assertAllClose(found, logits)
+
+    def test_recovers_logits_from_probabilities(self):
+        logits = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
+        self._assert_same(
+            "classification", logits, {"probabilities": np.exp(logits)}
+        )
+        logits = np.array([[-2.0, 0.0, 3.0]])
+        self._assert_same(
+            "multi_label", logits, {"probabilities": 1 / (1 + np.exp(-logits))}
+        )
+        self._assert_same("regression", [[2.0]], {"score": np.array([2.0])})
+
+    def test_logits_of_certain_labels_are_finite(self):
+        for name in ("classification", "multi_label"):
+            task = datasets.task_of(eval_files.prepare(name), "--eval_file")
+            found = datasets._as_of_model(
+                task, {"probabilities": np.array([[0.0, 1.0, 0.0]])}
+            )
+            self.assertAllInRange(found["logits"], -1e3, 1e3)
 
 
 if __name__ == "__main__":
