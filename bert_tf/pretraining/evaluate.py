@@ -11,13 +11,6 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.io import progress
 from bert_tf.training import losses
 
-_MODEL_INPUTS = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-)
-
 
 def evaluate(
     model,
@@ -54,7 +47,8 @@ def evaluate(
     )
 
     def compute_sums(rows):
-        outputs = model({name: rows[name] for name in _MODEL_INPUTS})
+        inputs = losses.PretrainingObjective.inputs
+        outputs = model({name: rows[name] for name in inputs})
         sums = losses.pretraining_sums(outputs, rows, use_next_sentence)
         weights, examples = tf.unstack(losses.pretraining_counts(rows))
         return sums | {"masked_lm_weights": weights, "examples": examples}
