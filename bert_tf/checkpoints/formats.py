@@ -5,7 +5,8 @@ Each format's module has
   recognizes(path) -> bool            cheap; never raises
   read_model(path, allow_missing)     -> StoredModel; reads names and shapes,
                                       and values on access
-  write_model(directory, stored)      fills an existing, empty directory; ->
+  write_model(directory, stored)      fills an existing, empty directory, or
+                                      refuses the model before it writes; ->
                                       sentences for the log
 
 and raises `UserError` for every mistake of a user.
