@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
 
 import keras
 from absl import logging
@@ -15,6 +14,7 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
+from bert_tf.export import quiet
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import ServingHead
@@ -90,7 +90,8 @@ def run(config: SavedModelConfig) -> None:
             )
             artifact = export.artifact(version, ids_only)
             exact_litert = None
-            with _warnings_only():
+            # TensorFlow logs each step of saving.
+            with quiet.below(logging.WARNING):
                 ServingModule(export.head, export.model, ids_only).save(
                     temporary
                 )
@@ -194,14 +195,3 @@ def _trained_length(stored: StoredModel) -> int:
     if stored.task["kind"] in tasks.TASKS:
         return tasks.from_stored(stored).max_seq_length
     return min(stored.task.get("max_seq_length", longest), longest)
-
-
-@contextlib.contextmanager
-def _warnings_only() -> Iterator[None]:
-    """Silences TensorFlow's log messages about each step of saving."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)

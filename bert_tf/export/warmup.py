@@ -22,10 +22,9 @@ from bert_tf.export.artifact import Artifact
 from bert_tf.export.graph_file import Signature
 from bert_tf.export.verify import clients
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.calls import to_inputs
 from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
-from bert_tf.export.verify.reference import Row
+from bert_tf.export.verify.texts import Row
 from bert_tf.io import files
 from bert_tf.text.vocabulary import MASK
 
@@ -122,7 +121,7 @@ def bucket_inputs(
     for seed in range(count):
         (text,) = test_texts.of_length(tokenizer, [bucket], seed)
         rows.append(_row(text.split(), bucket, artifact, signature))
-    return to_inputs(rows)
+    return test_texts.to_inputs(rows)
 
 
 def _row(

@@ -56,11 +56,11 @@ class GoldenTextsTest(tf.test.TestCase):
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = reference.strings([row["text"] for row in rows])
+        texts = reference.array([row["text"] for row in rows], "")
         client = clients.FreshProcess(version, has_text_operators=True)
         (answer,) = client.send([clients.Call("tokenize", {"text": texts})])
         self.assertIsNone(answer.error)
-        expected = reference.padded([row["uncased"] for row in rows], 0)
+        expected = reference.array([row["uncased"] for row in rows], 0)
         self.assertAllEqual(answer.outputs["input_ids"], expected)
         # Ignores padding.
         is_piece = answer.outputs["starts"] >= 0

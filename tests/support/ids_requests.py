@@ -13,9 +13,9 @@ import numpy as np
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
+from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
-from bert_tf.export.verify import registry as reference_registry
 from tests.support import every_head
 
 _TOLERANCE = 1e-5
@@ -83,11 +83,10 @@ class IdsRequests:
 
 def _plan(directory, model_dir):
     signatures = graph_file.read_signatures(directory)
-    expected = reference_registry.build(
+    expected = by_head.build(
         checkpoint_loading.read(model_dir, flag="--model_dir"),
         artifacts.read(directory),
         directory,
-        signatures[verify_calls.SERVING],
         _TOLERANCE,
     )
     planned = verify_calls.plan(expected, signatures)

@@ -13,8 +13,7 @@ Shapes:
   n: number of spans.
 """
 
-import dataclasses
-from collections.abc import Mapping
+from typing import NamedTuple
 from typing import Self
 
 import tensorflow as tf
@@ -36,8 +35,7 @@ _INVERSE = pow(_BASE, -1, _MODULUS)
 _BEGINS_WORD = 1 << 21
 
 
-@dataclasses.dataclass(frozen=True)
-class Paragraphs:
+class Paragraphs(NamedTuple):
     """The characters, words and tokens of paragraphs, concatenated.
 
     Attributes:
@@ -107,15 +105,6 @@ class Paragraphs:
                 out_type=tf.int64,
             ),
         )
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, tf.Tensor]) -> Self:
-        """Restores the paragraphs from `state`."""
-        return cls(**{x.name: state[x.name] for x in dataclasses.fields(cls)})
-
-    def state(self) -> dict[str, tf.Tensor]:
-        """Returns the attributes as tensors by name."""
-        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
     def slice(
         self, paragraphs: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor

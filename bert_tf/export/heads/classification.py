@@ -5,6 +5,7 @@ Shapes:
   L: number of labels; 1 for regression.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,7 +20,6 @@ from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
-from bert_tf.text.tokenizer import BertTokenizer
 
 # The minimum probability of an assigned label in multi-label problems.
 _THRESHOLD = 0.5
@@ -27,6 +27,7 @@ _THRESHOLD = 0.5
 _MAX_ROWS_AT_ONCE = 64
 
 
+@dataclasses.dataclass(eq=False)
 class Classification(head.ServingHead):
     """Serves classifiers of one label or several, and regression.
 
@@ -44,24 +45,15 @@ class Classification(head.ServingHead):
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-        labels: Sequence[str] | None,
-        problem_type: str,
-        pair: bool,
-        doc_stride: int | None = None,
-    ) -> None:
-        super().__init__(tokenizer, max_seq_length, buckets)
-        self.labels = labels
-        self.problem_type = problem_type
-        self.pair = pair
-        self.inputs = ("text", "text_pair") if pair else ("text",)
-        self.doc_stride = doc_stride
-        self.method = "regress" if labels is None else "classify"
-        if doc_stride is not None:
+    labels: Sequence[str] | None
+    problem_type: str
+    pair: bool
+    doc_stride: int | None = None
+
+    def __post_init__(self) -> None:
+        self.inputs = ("text", "text_pair") if self.pair else ("text",)
+        self.method = "regress" if self.labels is None else "classify"
+        if self.doc_stride is not None:
             self.max_rows_at_once = _MAX_ROWS_AT_ONCE
 
     @classmethod
@@ -70,9 +62,7 @@ class Classification(head.ServingHead):
         task = tasks.from_stored(source.stored)
         pair, doc_stride = source.config.pair, source.config.doc_stride
         return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
+            *source.parts(),
             task.labels,
             task.problem_type,
             _is_pair(task) if pair is None else pair,

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 from typing import Self
@@ -16,9 +15,9 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import heads
-from bert_tf.text.tokenizer import BertTokenizer
 
 
+@dataclasses.dataclass(eq=False)
 class Embeddings(head.ServingHead):
     """Serves the hidden states of a layer, pooled over the tokens of a text.
 
@@ -39,35 +38,25 @@ class Embeddings(head.ServingHead):
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
-    flags = ("pooling", "layer")
+    flags: ClassVar[tuple[str, ...]] = ("pooling", "layer")
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-        config: BertConfig,
-        pooling: str,
-        layer: int,
-    ) -> None:
-        super().__init__(tokenizer, max_seq_length, buckets)
-        count = config.num_hidden_layers
-        if not -count <= layer < count:
+    config: BertConfig
+    pooling: str
+    layer: int
+
+    def __post_init__(self) -> None:
+        count = self.config.num_hidden_layers
+        if not -count <= self.layer < count:
             raise UserError(
                 f"--layer must lie between {-count} and {count - 1}, as the "
-                f"model has {count} layers. Received: {layer}."
+                f"model has {count} layers. Received: {self.layer}."
             )
-        self.config = config
-        self.pooling = pooling
-        self.layer = layer
 
     @classmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of any stored model."""
         return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
+            *source.parts(),
             source.stored.config,
             source.config.pooling,
             source.config.layer,

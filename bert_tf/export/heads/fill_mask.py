@@ -1,7 +1,7 @@
 """The serving head that predicts the tokens at [MASK]s."""
 
+import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import Self
 
@@ -15,7 +15,6 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
-from bert_tf.text.tokenizer import BertTokenizer
 
 _POSITIONS = "masked_lm_positions"
 _IS_MASK = "is_mask"
@@ -26,6 +25,7 @@ _PROBABILITIES = "best_probabilities"
 _MAX_LOGITS = 1 << 25
 
 
+@dataclasses.dataclass(eq=False)
 class FillMask(head.ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
@@ -51,30 +51,20 @@ class FillMask(head.ServingHead):
     outputs = ("masked_lm_logits",)
     flags = ("top_k",)
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-        top_k: int,
-    ) -> None:
-        super().__init__(tokenizer, max_seq_length, buckets)
-        if top_k > len(tokenizer.vocabulary):
+    top_k: int
+
+    def __post_init__(self) -> None:
+        if self.top_k > len(self.tokenizer.vocabulary):
             raise UserError(
                 "--top_k must be at most the size of the vocabulary, "
-                f"{len(tokenizer.vocabulary)}. Received: {top_k}."
+                f"{len(self.tokenizer.vocabulary)}. Received: {self.top_k}."
             )
-        self.top_k = top_k
 
     @classmethod
     def build(cls, source: Source) -> Self:
         """Returns the head of a pretrained model."""
-        return cls(
-            source.stored.build_tokenizer(preserve_special_tokens=False),
-            source.max_seq_length,
-            source.buckets,
-            source.config.top_k,
-        )
+        parts = source.parts(preserve_special_tokens=False)
+        return cls(*parts, source.config.top_k)
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Packs texts, in which "[MASK]" is one token."""

@@ -13,7 +13,6 @@ Shapes:
 import abc
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 from typing import Literal
@@ -49,6 +48,17 @@ class Source:
     max_seq_length: int
     buckets: tuple[int, ...]
 
+    def parts(
+        self, **settings: Any
+    ) -> tuple[BertTokenizer, int, tuple[int, ...]]:
+        """Returns the first arguments of every head.
+
+        Args:
+          **settings: Other settings of the tokenizer than the stored ones.
+        """
+        tokenizer = self.stored.build_tokenizer(**settings)
+        return tokenizer, self.max_seq_length, self.buckets
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -65,6 +75,7 @@ class Rows:
     state: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class ServingHead(abc.ABC):
     """The serving front end of one kind of model.
 
@@ -80,10 +91,10 @@ class ServingHead(abc.ABC):
     # The names of the model's outputs that `answer` reads.
     outputs: ClassVar[tuple[str, ...]]
     # Whether `answer` reads the outputs of padding, too.
-    reads_padding: bool = False
+    reads_padding: ClassVar[bool] = False
     # The method of TensorFlow Serving's other interfaces, if any: `answer` then
     # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
-    method: Literal["classify", "regress"] | None = None
+    method: ClassVar[Literal["classify", "regress"] | None] = None
     # The fields of `SavedModelConfig` that this head reads but some others do
     # not; each is an attribute, too.
     flags: ClassVar[tuple[str, ...]] = ()
@@ -93,15 +104,9 @@ class ServingHead(abc.ABC):
     # number of rows; None if every text has one.
     max_rows_at_once: ClassVar[int | None] = None
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.max_seq_length = max_seq_length
-        self.buckets = tuple(buckets)
+    tokenizer: BertTokenizer
+    max_seq_length: int
+    buckets: tuple[int, ...]
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -110,11 +115,7 @@ class ServingHead(abc.ABC):
         Raises:
           UserError: If the model or the flags do not fit the head.
         """
-        return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
-        )
+        return cls(*source.parts())
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of the head: the values of `flags` by name."""

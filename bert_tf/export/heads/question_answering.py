@@ -3,27 +3,28 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 from typing import Self
+from typing import TypeVar
 
 import tensorflow as tf
 
 from bert_tf.errors import UserError
 from bert_tf.export.heads import answer_spans
-from bert_tf.export.heads import answer_windows
 from bert_tf.export.heads import head
 from bert_tf.export.heads.answer_spans import Spans
+from bert_tf.export.heads.answer_spans import Windows
 from bert_tf.export.heads.answer_texts import Paragraphs
 from bert_tf.export.heads.answer_texts import SpanTexts
-from bert_tf.export.heads.answer_windows import Windows
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.squad import task as squad
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text import packing
-from bert_tf.text.tokenizer import BertTokenizer
+
+_Kept = TypeVar("_Kept", Paragraphs, Windows)
 
 _QUESTION, _CONTEXT = "question", "context"
 _IS_MAX_CONTEXT = "is_max_context"
@@ -32,6 +33,7 @@ _IS_MAX_CONTEXT = "is_max_context"
 _FIRST_LIMIT, _MORE = 2, 4
 
 
+@dataclasses.dataclass(eq=False)
 class QuestionAnswering(head.ServingHead):
     """Serves SQuAD models with the predictions of `bert_tf.tasks.squad.task`.
 
@@ -59,23 +61,18 @@ class QuestionAnswering(head.ServingHead):
     # Bounds the memory: a book has thousands of windows.
     max_rows_at_once = 32
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-        task: SquadTask,
-    ) -> None:
-        super().__init__(tokenizer, max_seq_length, buckets)
-        least = task.max_query_length + answer_windows.NUM_SPECIAL_TOKENS + 1
-        if max_seq_length < least:
+    task: SquadTask
+
+    def __post_init__(self) -> None:
+        task, length = self.task, self.max_seq_length
+        least = task.max_query_length + answer_spans.NUM_SPECIAL_TOKENS + 1
+        if length < least:
             raise UserError(
                 f"--max_seq_length must be at least {least}, "
                 f"{least - task.max_query_length} more than --max_query_length="
                 f"{task.max_query_length}, to leave room for the paragraph. "
-                f"Received: {max_seq_length}."
+                f"Received: {length}."
             )
-        self.task = task
         self.reads_padding = not task.mask_padding
 
     @classmethod
@@ -86,12 +83,7 @@ class QuestionAnswering(head.ServingHead):
             tasks.from_stored(source.stored),
             **{name: x for name, x in flags.items() if x is not None},
         )
-        return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
-            task,
-        )
+        return cls(*source.parts(), task)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of windows and of the choice of answers."""
@@ -123,8 +115,8 @@ class QuestionAnswering(head.ServingHead):
             windows.rows(
                 queries, paragraphs.piece_ids, length, self.tokenizer.vocabulary
             ),
-            paragraphs.state()
-            | windows.state()
+            paragraphs._asdict()
+            | windows._asdict()
             | {_IS_MAX_CONTEXT: is_max_context},
         )
 
@@ -147,8 +139,8 @@ class QuestionAnswering(head.ServingHead):
         task = self.task
         start_logits = tf.cast(outputs[squad.START_LOGITS], tf.float32)
         end_logits = tf.cast(outputs[squad.END_LOGITS], tf.float32)
-        paragraphs = Paragraphs.from_state(rows.state)
-        windows = Windows.from_state(rows.state)
+        paragraphs = _restore(Paragraphs, rows.state)
+        windows = _restore(Windows, rows.state)
         num_questions = tf.size(paragraphs.starts, tf.int64)
         spans = Spans.find(
             start_logits,
@@ -183,8 +175,7 @@ class QuestionAnswering(head.ServingHead):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """The choice between the best span and "no answer" for each question.
 
     Attributes:
@@ -196,6 +187,11 @@ class _Chosen:
     is_answered: tf.Tensor
     score: tf.Tensor
     no_answer_score: tf.Tensor
+
+
+def _restore(kind: type[_Kept], state: Mapping[str, tf.Tensor]) -> _Kept:
+    """Returns the named tuple whose fields are in a state."""
+    return kind(*(state[name] for name in kind._fields))
 
 
 def _n_best_scores(

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
+from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.embeddings import Embeddings
 from bert_tf.export.heads.fill_mask import FillMask
 from bert_tf.export.heads.head import ServingHead
+from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.multiple_choice import MultipleChoice
 from bert_tf.export.heads.next_sentence import NextSentence
 from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.export.heads.tagging import Tagging
+from bert_tf.flags.export import SavedModelConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,3 +83,26 @@ def choose(name: str, stored: StoredModel) -> str:
             f"--head={name}."
         )
     return name
+
+
+def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
+    """Builds the head of an export again.
+
+    Args:
+      artifact: The description of the export.
+      stored: Its model.
+    """
+    entry = ENTRIES[artifact.head]
+    settings = {x: v for x, v in artifact.settings.items() if x in entry.flags}
+    if "doc_stride" in settings:
+        # Taggers store 0 for a single window.
+        settings["doc_stride"] = settings["doc_stride"] or None
+    config = SavedModelConfig(
+        model_dir=stored.path,
+        output_dir="",
+        model_name=artifact.model_name,
+        **settings,
+    )
+    return entry.head.build(
+        Source(stored, config, artifact.max_seq_length, artifact.buckets)
+    )

@@ -25,11 +25,11 @@ from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text import words as words_lib
-from bert_tf.text.tokenizer import BertTokenizer
 
 _NONE = -1
 
 
+@dataclasses.dataclass(eq=False)
 class Tagging(ServingHead):
     """Splits `text` into words and tags each word.
 
@@ -40,8 +40,8 @@ class Tagging(ServingHead):
       max_seq_length: The maximum number of tokens in a window.
       buckets: The allowed window lengths.
       labels: The tags in the order of their ids.
-      stride: The maximum distance in tokens between the starts of two windows;
-        None for a single window, after which words are tagged "O".
+      doc_stride: The maximum distance in tokens between the starts of two
+        windows; None for a single window, after which words are tagged "O".
 
     Raises:
       UserError: If tokens between windows would be lost.
@@ -52,24 +52,17 @@ class Tagging(ServingHead):
     flags = ("doc_stride",)
     max_rows_at_once = 32
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        max_seq_length: int,
-        buckets: Sequence[int],
-        labels: Sequence[str],
-        stride: int | None,
-    ) -> None:
-        super().__init__(tokenizer, max_seq_length, buckets)
-        room = max_seq_length - 2
-        if stride is not None and not 1 <= stride <= room:
+    labels: Sequence[str]
+    doc_stride: int | None
+
+    def __post_init__(self) -> None:
+        stride, length = self.doc_stride, self.max_seq_length
+        if stride is not None and not 1 <= stride <= length - 2:
             raise UserError(
                 "--doc_stride must lie between 1 and --max_seq_length - 2, or "
                 f"tokens between windows are lost. Received: {stride} with "
-                f"--max_seq_length={max_seq_length}."
+                f"--max_seq_length={length}."
             )
-        self._labels = tuple(labels)
-        self.doc_stride = stride
 
     @classmethod
     def build(cls, source: Source) -> Self:
@@ -80,9 +73,7 @@ class Tagging(ServingHead):
         )
         stride = source.config.doc_stride
         return cls(
-            source.stored.build_tokenizer(),
-            source.max_seq_length,
-            source.buckets,
+            *source.parts(),
             task.labels,
             task.stride if stride is None else stride,
         )
@@ -166,7 +157,7 @@ class Tagging(ServingHead):
         best = tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)
         place = tf.stack([state["rows"], state["positions"]], axis=-1)
         ids = tf.gather_nd(best, tf.maximum(place, 0))
-        tags = tf.gather(tf.constant(self._labels), ids)
+        tags = tf.gather(tf.constant(self.labels), ids)
         tags = tf.where(state["rows"] == _NONE, OUTSIDE, tags)
         return {
             "words": state["words"],

@@ -1,11 +1,9 @@
 """Converts a TensorFlow function to a .tflite file; reads its operators."""
 
 import collections
-import contextlib
 import os
 import tempfile
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -14,6 +12,7 @@ from tensorflow.lite.python import convert_phase
 from tensorflow.lite.python import schema_py_generated as schema
 
 from bert_tf.errors import UserError
+from bert_tf.export import quiet
 from bert_tf.export import serving_module
 from bert_tf.export.tflite import quantize
 
@@ -79,7 +78,7 @@ def convert(
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
         try:
-            with quiet():
+            with quiet.below(logging.ERROR):
                 content = converter.convert()
                 if quantization == "full_int8":
                     content = quantize.quantize(content, samples, per_tensor)
@@ -123,14 +122,3 @@ def operators(content: bytes) -> collections.Counter[str]:
 def custom_operators(content: bytes) -> set[str]:
     """Returns the operators that are not TensorFlow Lite's own."""
     return operators(content).keys() - _BUILTINS.values()
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silences log messages below errors."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)

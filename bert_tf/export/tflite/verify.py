@@ -17,16 +17,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.errors import UserError
-from bert_tf.export.graph_file import Signature
-from bert_tf.export.tflite import convert as conversion
+from bert_tf.export import quiet
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
-from bert_tf.export.verify import calls as verify_calls
+from bert_tf.export.verify import by_head
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import reference as reference_lib
-from bert_tf.export.verify import registry as reference_registry
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.inference.lite_model import LiteModel
@@ -82,12 +82,8 @@ def verify(content: bytes, build: Build) -> Verification:
     takes_text = build.config.input == "text"
     model = LiteModel(content, os.cpu_count() or 1, takes_text)
     tolerance = TOLERANCES.get(build.quantization)
-    reference = reference_registry.build(
-        build.stored,
-        build.artifact(),
-        "",
-        Signature(dict.fromkeys(model.inputs), {}),  # Only names are used.
-        tolerance or _CLOSE_IN_INT8,
+    reference = by_head.build(
+        build.stored, build.artifact(), "", tolerance or _CLOSE_IN_INT8
     )
     calls = list(
         _calls_of_text(reference, build)
@@ -178,7 +174,8 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     length = build.seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
-    with conversion.quiet():  # Warnings that test sentences are too long.
+    # Silences warnings that test sentences are too long.
+    with quiet.below(logging.ERROR):
         for rows in map(reference.pack, batches):
             # At most `_MAX_ROWS` rows, sampled evenly.
             places = np.linspace(0, len(rows["input_ids"]) - 1, _MAX_ROWS)
@@ -208,8 +205,8 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
-            inputs = verify_calls.to_inputs(part)
-            with conversion.quiet():
+            inputs = test_texts.to_inputs(part)
+            with quiet.below(logging.ERROR):
                 if build.name in functions.HEADS_WITH_OFFSETS:
                     expected = _expect_tokens(reference, build, inputs)
                 else:

@@ -11,22 +11,21 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.export.graph_file import Signature
+from bert_tf.export.serving_module import ATTENTION
+from bert_tf.export.serving_module import FROM_EXAMPLES
+from bert_tf.export.serving_module import FROM_IDS
+from bert_tf.export.serving_module import SERVING
+from bert_tf.export.serving_module import TOKENIZE
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
-from bert_tf.export.verify.reference import Row
+from bert_tf.export.verify.texts import Row
 
-SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-FROM_IDS = "from_ids"
-FROM_EXAMPLES = "from_examples"
-TOKENIZE = "tokenize"
-ATTENTION = "attention"
 _METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
 # The attention of a row has layers x heads x length x length numbers.
@@ -67,7 +66,7 @@ def plan(
         planned.append(
             Planned(
                 f"{len(rows)} rows",
-                Call(ATTENTION, to_inputs(rows)),
+                Call(ATTENTION, test_texts.to_inputs(rows)),
                 reference.expect_attention(rows),
             )
         )
@@ -81,20 +80,22 @@ def _plan_strings(
     batches = reference.batches()
     for number, rows in enumerate(batches):
         expected = reference.expect(rows)
-        inputs = to_inputs(rows)
+        inputs = test_texts.to_inputs(rows)
         description = f"batch {number} of {len(rows)}"
         yield Planned(description, Call(SERVING, inputs), expected)
         # Single rows run the same code.
         if len(rows) > 1 or number == 0:
-            examples = {"examples": to_examples(rows)}
+            examples = {"examples": test_texts.to_examples(rows)}
             yield Planned(description, Call(FROM_EXAMPLES, examples), expected)
             yield from _plan_methods(
                 reference, description, rows, expected, signatures
             )
     if reference.takes_invalid_bytes:
         yield from _plan_invalid(reference, batches[0][0])
-    none = _none_of(batches[0])
-    expected = _nothing_of(reference.expect(batches[0]))
+    inputs = test_texts.to_inputs(batches[0])
+    none = {name: x[:0] for name, x in inputs.items()}
+    values = reference.expect(batches[0]).values
+    expected = ReferenceOutputs({name: x[:0] for name, x in values.items()})
     yield Planned("an empty batch", Call(SERVING, none), expected)
     yield Planned(
         "an empty batch",
@@ -117,7 +118,7 @@ def _plan_methods(
         values = reference.method_values(expected)
         yield Planned(
             description,
-            Call(method, {"inputs": to_examples(rows)}),
+            Call(method, {"inputs": test_texts.to_examples(rows)}),
             ReferenceOutputs(values),
         )
 
@@ -131,7 +132,7 @@ def _plan_invalid(reference: Reference, like: Row) -> Iterator[Planned]:
     ]
     yield Planned(
         "bytes that are not UTF-8",
-        Call(SERVING, to_inputs(raw)),
+        Call(SERVING, test_texts.to_inputs(raw)),
         reference.expect(decoded),
     )
 
@@ -182,49 +183,6 @@ def _plan_tokens(reference: Reference) -> Iterator[Planned]:
         part = column[first : first + _TEXTS_PER_CALL]
         yield Planned(
             f"texts {first} to {first + len(part) - 1}",
-            Call(TOKENIZE, {"text": reference_lib.strings(part)}),
+            Call(TOKENIZE, {"text": reference_lib.array(part, "")}),
             reference.expect_tokens(part),
         )
-
-
-def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Returns the tensors of rows, <string>[B] or [B, choices]."""
-    inputs = {}
-    for name, first in rows[0].items():
-        values = [row[name] for row in rows]
-        if isinstance(first, list):
-            array = np.empty((len(rows), len(first)), object)
-            for row, texts_of_row in zip(array, values, strict=True):
-                row[:] = [_to_bytes(text) for text in texts_of_row]
-        else:
-            array = np.empty(len(rows), object)
-            array[:] = [_to_bytes(text) for text in values]
-        inputs[name] = array
-    return inputs
-
-
-def to_examples(rows: Sequence[Row]) -> np.ndarray:
-    """Returns serialized tf.train.Examples of rows, <string>[B]."""
-    serialized = np.empty(len(rows), object)
-    for number, row in enumerate(rows):
-        example = tf.train.Example()
-        for name, value in row.items():
-            values = value if isinstance(value, list) else [value]
-            feature = example.features.feature[name]
-            feature.bytes_list.value.extend(map(_to_bytes, values))
-        serialized[number] = example.SerializeToString()
-    return serialized
-
-
-def _to_bytes(text: str | bytes) -> bytes:
-    return text.encode("utf-8") if isinstance(text, str) else text
-
-
-def _none_of(rows: Sequence[Row]) -> Arrays:
-    return {name: array[:0] for name, array in to_inputs(rows).items()}
-
-
-def _nothing_of(expected: ReferenceOutputs) -> ReferenceOutputs:
-    return ReferenceOutputs(
-        {name: x[:0] for name, x in expected.values.items()}
-    )

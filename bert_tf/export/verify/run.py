@@ -21,13 +21,14 @@ from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
 from bert_tf.export import operators
+from bert_tf.export import quiet
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
+from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify import litert as litert_verification
 from bert_tf.export.verify import live
-from bert_tf.export.verify import registry as reference_registry
 from bert_tf.export.verify import weights
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
@@ -202,28 +203,13 @@ def _plan(
     signatures: Mapping[str, graph_file.Signature],
 ) -> list[Planned]:
     """Returns the calls to make, with their reference outputs."""
-    # Silences a warning for every long text.
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        expected = reference_registry.build(
-            stored,
-            artifact,
-            directory,
-            signatures[verify_calls.SERVING],
-            _largest_tolerance(artifact),
-        )
-        return verify_calls.plan(expected, signatures)
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _largest_tolerance(artifact: Artifact) -> float:
-    """Returns the largest tolerance of all engines of the export."""
     tolerance = TOLERANCES[artifact.precision]
-    if artifact.litert is None:
-        return tolerance
-    return max(tolerance, litert_verification.TOLERANCE)
+    if artifact.litert is not None:
+        tolerance = max(tolerance, litert_verification.TOLERANCE)
+    # Silences a warning for every long text.
+    with quiet.below(logging.ERROR):
+        expected = by_head.build(stored, artifact, directory, tolerance)
+        return verify_calls.plan(expected, signatures)
 
 
 def _plan_warmups(directory: str, num_timings: int) -> list[Planned]:

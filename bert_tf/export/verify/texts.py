@@ -5,10 +5,18 @@ from the vocabulary of the model.
 """
 
 import random
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
+
+# A string for each input, or a list of strings for inputs with another axis.
+Row = Mapping[str, Any]
 
 TEXTS = (
     "",
@@ -103,3 +111,36 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
         " ".join(words[first : first + words_per_text])
         for first in range(0, len(words), words_per_text)
     ]
+
+
+def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Returns the tensors of rows, <string>[B] or [B, choices]."""
+    inputs = {}
+    for name, first in rows[0].items():
+        values = [row[name] for row in rows]
+        if isinstance(first, list):
+            array = np.empty((len(rows), len(first)), object)
+            for row, texts_of_row in zip(array, values, strict=True):
+                row[:] = [_to_bytes(text) for text in texts_of_row]
+        else:
+            array = np.empty(len(rows), object)
+            array[:] = [_to_bytes(text) for text in values]
+        inputs[name] = array
+    return inputs
+
+
+def to_examples(rows: Sequence[Row]) -> np.ndarray:
+    """Returns serialized tf.train.Examples of rows, <string>[B]."""
+    serialized = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        example = tf.train.Example()
+        for name, value in row.items():
+            values = value if isinstance(value, list) else [value]
+            feature = example.features.feature[name]
+            feature.bytes_list.value.extend(map(_to_bytes, values))
+        serialized[number] = example.SerializeToString()
+    return serialized
+
+
+def _to_bytes(text: str | bytes) -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else text

@@ -18,7 +18,7 @@ _PROBABILITIES = np.array([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5]], np.float32)
 def _expected(doubtful=(False, False, False)):
     return ReferenceOutputs(
         {
-            "label": reference.strings(_LABELS),
+            "label": reference.array(_LABELS, ""),
             "probabilities": _PROBABILITIES,
         },
         {"label": np.array(doubtful)},
@@ -102,13 +102,13 @@ class CompareTest(tf.test.TestCase):
         self.assertEqual(found.largest, np.inf)
 
     def test_texts_must_be_equal(self):
-        changed = reference.strings(["no", "umlaut", "no"])
+        changed = reference.array(["no", "umlaut", "no"], "")
         (fault,) = _compare(label=changed).faults
         self.assertIn("label is 'umlaut' in row 1", fault)
         self.assertIn("'ümlaut'", fault)
 
     def test_doubtful_choices_may_differ_only_in_their_rows(self):
-        changed = reference.strings(["no", "ümlaut", "yes"])
+        changed = reference.array(["no", "ümlaut", "yes"], "")
         outputs = dict(_expected().values) | {"label": changed}
         for doubtful, count in (
             ((False, False, True), 0),

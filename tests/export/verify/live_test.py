@@ -20,8 +20,8 @@ from bert_tf.export import assets_extra
 from bert_tf.export import graph_file
 from bert_tf.export import model_card
 from bert_tf.export import warmup
+from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import classification as label_references
 from bert_tf.export.verify import clients
 from bert_tf.export.verify import live
 from bert_tf.export.verify import run as verification
@@ -96,9 +96,7 @@ class LiveTest(tf.test.TestCase):
         ):
             assets_extra.complete(cls.version, _artifact("pairs"), cls.stored)
         cls.enterClassContext(
-            mock.patch.object(
-                label_references.Classification, "batches", _batches
-            )
+            mock.patch.object(by_head.Classification, "batches", _batches)
         )
         names = ("pairs", "others", "scores")
         cls.grpc, cls.rest = cls.enterClassContext(
@@ -173,8 +171,8 @@ class LiveTest(tf.test.TestCase):
     def test_regression_by_its_own_method(self):
         signatures = graph_file.read_signatures(self.scores)
         rows = [{"text": text} for text in tiny_exports.TEXTS]
-        plain = clients.Call("serving_default", verify_calls.to_inputs(rows))
-        examples = {"inputs": verify_calls.to_examples(rows)}
+        plain = clients.Call("serving_default", test_texts.to_inputs(rows))
+        examples = {"inputs": test_texts.to_examples(rows)}
         call = clients.Call("regress", examples)
         for url in (self.grpc, f"http://{self.rest}/v1/models/scores"):
             server = live.to_url(url, "scores", signatures)

@@ -18,8 +18,8 @@ from bert_tf.export import assets_extra
 from bert_tf.export import graph_file
 from bert_tf.export import savedmodel
 from bert_tf.export import warmup
+from bert_tf.export.verify import by_head
 from bert_tf.export.verify import calls as verify_calls
-from bert_tf.export.verify import classification as label_references
 from bert_tf.export.verify import clients
 from bert_tf.export.verify import live as live_clients
 from bert_tf.export.verify import run as verification
@@ -45,7 +45,7 @@ def setUpModule():
     # Enough to find what is broken here; the exporter sends all of them in the
     # tests of what other programs read.
     mock.patch.object(
-        label_references.Classification,
+        by_head.Classification,
         "batches",
         lambda self: [_ROWS[:1], _ROWS],
     ).start()

@@ -1,4 +1,4 @@
-"""Tests for export.heads.answer_windows."""
+"""Tests for export.heads.answer_spans."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Tests for export.verify.spans."""
+"""Tests for export.verify.by_head."""
 
 from unittest import mock
 
@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import formats
 from bert_tf.export.artifact import Artifact
-from bert_tf.export.verify import spans as span_references
-from bert_tf.inference import load
+from bert_tf.export.verify import by_head
 from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import tiny_exports
 
@@ -30,8 +29,7 @@ class TaggingTest(tf.test.TestCase):
             buckets=(5, 7),
             settings={"doc_stride": 3},
         )
-        model = load.build_model(stored, return_attention_probs=True)
-        return span_references.Tagging(stored, model, artifact, ["text"], 0.02)
+        return by_head.build(stored, artifact, "", 0.02)
 
     def test_attention_is_that_of_the_first_window(self):
         tagging = self._build()
