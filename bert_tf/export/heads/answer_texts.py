@@ -331,9 +331,7 @@ class SpanTexts:
 
 def _begins_row(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns <bool>[values], whether each value is the first of its row."""
-    rows = values.value_rowids()
-    changes = tf.concat([[True], rows[1:] != rows[:-1]], 0)
-    return changes[: tf.size(rows)]
+    return _differs(values.value_rowids(), 0)
 
 
 def _is_continuation(tokens: tf.Tensor) -> tf.Tensor:

@@ -102,9 +102,3 @@ class Embeddings(head.ServingHead):
                 embedding, [None, self.config.hidden_size]
             )
         }
-
-    def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer`."""
-        return self.answer(outputs, rows)

@@ -190,14 +190,6 @@ class ServingHead(abc.ABC):
           rows: The result of `pack`.
         """
 
-    def pick(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the model that `answer` reads.
-
-        Args:
-          outputs: All outputs of the model.
-        """
-        return {name: outputs[name] for name in self.outputs}
-
     def rows_at_once(
         self, inputs: Mapping[str, tf.Tensor]
     ) -> int | tf.Tensor | None:
@@ -212,12 +204,13 @@ class ServingHead(abc.ABC):
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Reduces the outputs for some of the rows to the tensors to keep.
 
-        `answer` reads them in place of the model's outputs.
+        `answer` reads them in place of the model's outputs. By default, these
+        are the outputs that it reads.
 
         Args:
           outputs: The model's outputs for some rows.
         """
-        return self.pick(outputs)
+        return {name: outputs[name] for name in self.outputs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
         """Returns the rows for token ids that a client sends.
@@ -227,16 +220,16 @@ class ServingHead(abc.ABC):
         """
         return Rows(dict(inputs))
 
-    @abc.abstractmethod
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the answer to a request with token ids.
+        """Returns the answer to a request with token ids; by default `answer`.
 
         Args:
           outputs: The model's outputs for `rows.inputs`.
           rows: The result of `ids_rows`.
         """
+        return self.answer(outputs, rows)
 
     def pack_texts(
         self, text: tf.Tensor, text_pair: tf.Tensor | None = None

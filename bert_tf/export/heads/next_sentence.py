@@ -36,9 +36,3 @@ class NextSentence(head.ServingHead):
         del rows  # One per pair.
         probs = tf.nn.softmax(outputs["next_sentence_logits"])
         return classification.choose_label(probs, LABELS)
-
-    def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer`."""
-        return self.answer(outputs, rows)

@@ -1,12 +1,12 @@
 """Clients that call an export: the interface, and one in a fresh process."""
 
-import abc
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -52,25 +52,7 @@ class Answer:
     milliseconds: tuple[float, ...] = ()
 
 
-class Client(abc.ABC):
-    """Calls the signatures of an export.
-
-    Attributes:
-      name: The name of the client in reports.
-    """
-
-    name: str
-
-    @abc.abstractmethod
-    def send(self, calls: Sequence[Call]) -> list[Answer]:
-        """Returns the answer to each call.
-
-        Raises:
-          UserError: If the server or process does not respond.
-        """
-
-
-class FreshProcess(Client):
+class FreshProcess:
     """Calls an export in a process without bert_tf, by verify/replay.py.
 
     Args:
@@ -92,58 +74,66 @@ class FreshProcess(Client):
         self._python = python
 
     def send(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answer to each call.
+
+        Raises:
+          UserError: If the process fails.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            request = os.path.join(folder, "request.json")
-            answer = os.path.join(folder, "answer.json")
-            with open(request, "w", encoding="utf-8") as file:
-                json.dump(self._request(calls, answer), file)
-            result = subprocess.run(
-                # -I leaves out the program's folder, and so bert_tf.
-                [self._python, "-I", replay.__file__, request],
-                check=False,
-                capture_output=True,
-                text=True,
-                cwd=folder,
-                env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2"),
-            )
-            if result.returncode:
-                lines = result.stderr.strip().splitlines() or ["nothing"]
-                raise UserError(
-                    f"{self._directory} cannot be loaded and called in a "
-                    f"separate process, which exited with status "
-                    f"{result.returncode} and printed: {lines[-1]}"
-                )
-            with open(answer, encoding="utf-8") as file:
+            path = os.path.join(folder, "request.json")
+            request = {
+                "directory": self._directory,
+                "answer": os.path.join(folder, "answer.json"),
+                "has_text_ops": self._has_text_operators,
+                "calls": [
+                    {
+                        "signature": call.signature,
+                        "repeats": call.repeats,
+                        "inputs": _convert(replay.encode, call.inputs),
+                    }
+                    for call in calls
+                ],
+            }
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(request, file)
+            self._run(path)
+            with open(request["answer"], encoding="utf-8") as file:
                 answers = json.load(file)["calls"]
-        return [_decode_answer(answer) for answer in answers]
+        return [
+            Answer({}, answer["error"])
+            if "error" in answer
+            else Answer(
+                _convert(replay.decode, answer["outputs"]),
+                None,
+                tuple(answer["milliseconds"]),
+            )
+            for answer in answers
+        ]
 
-    def _request(self, calls: Sequence[Call], answer: str) -> dict[str, Any]:
-        return {
-            "directory": self._directory,
-            "answer": answer,
-            "has_text_ops": self._has_text_operators,
-            "calls": [
-                {
-                    "signature": call.signature,
-                    "repeats": call.repeats,
-                    "inputs": {
-                        name: replay.encode(values)
-                        for name, values in call.inputs.items()
-                    },
-                }
-                for call in calls
-            ],
-        }
+    def _run(self, request: str) -> None:
+        """Runs the request in a file."""
+        result = subprocess.run(
+            # -I leaves out the program's folder, and so bert_tf.
+            [self._python, "-I", replay.__file__, request],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=os.path.dirname(request),
+            env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2"),
+        )
+        if result.returncode:
+            lines = result.stderr.strip().splitlines() or ["nothing"]
+            raise UserError(
+                f"{self._directory} cannot be loaded and called in a "
+                f"separate process, which exited with status "
+                f"{result.returncode} and printed: {lines[-1]}"
+            )
 
 
-def _decode_answer(answer: Mapping[str, Any]) -> Answer:
-    if "error" in answer:
-        return Answer({}, answer["error"])
-    outputs = {
-        name: replay.decode(tensor)
-        for name, tensor in answer["outputs"].items()
-    }
-    return Answer(outputs, None, tuple(answer["milliseconds"]))
+def _convert(
+    function: Callable[[Any], Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {name: function(value) for name, value in values.items()}
 
 
 def predict_request(model_name: str, call: Call) -> message.Message:

@@ -11,7 +11,6 @@ from scipy import special
 
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
-from bert_tf.export.verify.clients import Client
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.report import Check
 
@@ -180,7 +179,7 @@ def _names(values: Mapping[str, object]) -> str:
 def check_answers(
     planned: Sequence[Planned],
     answers: Sequence[Answer],
-    client: Client,
+    client: str,
     tolerance: float,
 ) -> list[Check]:
     """Compares the answers of an export; returns a check for each signature.
@@ -188,7 +187,7 @@ def check_answers(
     Args:
       planned: The calls with their reference outputs.
       answers: The answers to the calls.
-      client: The client that made the calls.
+      client: The name of the client that made the calls.
       tolerance: The largest allowed difference of numbers.
     """
     by_signature: dict[str, list[tuple[Planned, Answer]]] = {}
@@ -209,7 +208,7 @@ def check_answers(
             faults.append("nothing was compared")
         checks.append(
             Check(
-                f"{signature} by {client.name}",
+                f"{signature} by {client}",
                 f"{len(pairs)} calls, {num_compared:,} values, "
                 f"largest difference {largest:.2g}",
                 tuple(faults),
@@ -217,6 +216,17 @@ def check_answers(
             )
         )
     return checks
+
+
+def find_failures(
+    planned: Sequence[Planned], answers: Sequence[Answer]
+) -> list[str]:
+    """Returns a fault for each call that failed."""
+    return [
+        f"{one.description} fails: {answer.error}"
+        for one, answer in zip(planned, answers, strict=True)
+        if answer.error is not None
+    ]
 
 
 def _compare_answer(

@@ -15,7 +15,6 @@ from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
 from bert_tf.export.verify.clients import Call
-from bert_tf.export.verify.clients import Client
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.report import Check
 from bert_tf.serving import errors
@@ -29,7 +28,7 @@ _CHOICES = ("answer", "index", "label", "labels", "tags", "tokens")
 _NOT_OFFERED = (verify_calls.ATTENTION,)
 
 
-class InLitert(Client):
+class InLitert:
     """Calls the litert/ part of an export in this process.
 
     Args:
@@ -50,6 +49,7 @@ class InLitert(Client):
         )
 
     def send(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answer to each call."""
         return [self._send(call) for call in calls]
 
     def _send(self, call: Call) -> Answer:
@@ -104,14 +104,16 @@ def examine(
         exactly = None
     if exactly is not None:
         answers = exactly.send([x.call for x in planned])
-        checks += comparison.check_answers(planned, answers, exactly, TOLERANCE)
+        checks += comparison.check_answers(
+            planned, answers, exactly.name, TOLERANCE
+        )
     if exactly is not rounded:
         checks.append(_measure(rounded, planned))
     checks.append(_time(rounded, warmups))
     return checks
 
 
-def _measure(client: Client, planned: Sequence[Planned]) -> Check:
+def _measure(client: InLitert, planned: Sequence[Planned]) -> Check:
     """Reports the difference of numbers and the share of equal decisions."""
     planned = [
         x
@@ -172,14 +174,10 @@ def _numbers(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: x for name, x in values.items() if x.dtype.kind == "f"}
 
 
-def _time(client: Client, warmups: Sequence[Planned]) -> Check:
+def _time(client: InLitert, warmups: Sequence[Planned]) -> Check:
     """Reports the latency of one row, and failed warm-up requests."""
     answers = client.send([x.call for x in warmups])
-    faults = [
-        f"{one.description} fails: {answer.error}"
-        for one, answer in zip(warmups, answers, strict=True)
-        if answer.error is not None
-    ]
+    faults = comparison.find_failures(warmups, answers)
     medians = [
         statistics.median(answer.milliseconds)
         for answer in answers

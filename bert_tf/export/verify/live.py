@@ -6,7 +6,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +30,8 @@ from bert_tf.export.verify import clients
 from bert_tf.export.verify import compare as comparison
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
+from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
-from bert_tf.export.verify.clients import Client
 from bert_tf.export.verify.report import Check
 
 # In seconds; long texts on slow machines take long.
@@ -50,24 +49,46 @@ class RefusedError(Exception):
     """Raised when a server answers with an error; the text is its reason."""
 
 
-class LiveServer(Client):
-    """A server that serves the export."""
+class LiveServer(abc.ABC):
+    """A server that serves the export.
+
+    Attributes:
+      name: The name of its interface in reports.
+    """
+
+    name: str
 
     def can_send(self, call: Call) -> bool:
         """Returns whether this interface can encode a call."""
         del call
         return True
 
-    @abc.abstractmethod
+    def send(self, calls: Sequence[Call]) -> list[Answer]:
+        """Returns the answer to each call.
+
+        Raises:
+          UserError: If the server does not answer.
+        """
+        return [_try(self._predict, call) for call in calls]
+
     def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
         """Returns the answers of the interfaces for `METHODS`.
 
         Args:
           calls: Calls of signatures in `METHODS`: `inputs` are tf.Examples.
         """
+        return [_try(self._call_method, call) for call in calls]
 
     @abc.abstractmethod
-    def signatures(self) -> dict[str, graph_file.Signature]:
+    def _predict(self, call: Call) -> Arrays:
+        """Returns the outputs of a call, or raises `RefusedError`."""
+
+    @abc.abstractmethod
+    def _call_method(self, call: Call) -> Arrays:
+        """Returns the outputs of a call by the interface of its method."""
+
+    @abc.abstractmethod
+    def signatures(self) -> dict[str, Signature]:
         """Returns the signatures that the server reports.
 
         Raises:
@@ -83,21 +104,6 @@ class LiveServer(Client):
         """
 
 
-class OwnMethods(Client):
-    """Calls signatures in `METHODS` by their own interfaces.
-
-    Args:
-      server: The server.
-    """
-
-    def __init__(self, server: LiveServer) -> None:
-        self.name = f"{server.name}, its own method"
-        self._server = server
-
-    def send(self, calls: Sequence[Call]) -> list[Answer]:
-        return self._server.send_methods(calls)
-
-
 class Rest(LiveServer):
     """TensorFlow Serving's REST interface.
 
@@ -108,9 +114,7 @@ class Rest(LiveServer):
 
     name = "REST"
 
-    def __init__(
-        self, url: str, signatures: Mapping[str, graph_file.Signature]
-    ) -> None:
+    def __init__(self, url: str, signatures: Mapping[str, Signature]) -> None:
         self._url = url.rstrip("/")
         self._signatures = signatures
 
@@ -118,10 +122,7 @@ class Rest(LiveServer):
         # In JSON, the empty list is a vector whatever the rank was.
         return all(x.size or x.ndim == 1 for x in call.inputs.values())
 
-    def send(self, calls: Sequence[Call]) -> list[Answer]:
-        return [_try(self._predict, call) for call in calls]
-
-    def _predict(self, call: Call) -> clients.Arrays:
+    def _predict(self, call: Call) -> Arrays:
         inputs = {
             name: tensor_json.to_json(values)
             for name, values in call.inputs.items()
@@ -140,10 +141,7 @@ class Rest(LiveServer):
             for name, spec in specs.items()
         }
 
-    def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
-        return [_try(self._call_method, call) for call in calls]
-
-    def _call_method(self, call: Call) -> clients.Arrays:
+    def _call_method(self, call: Call) -> Arrays:
         (serialized,) = call.inputs.values()
         reply = self._fetch(
             f":{call.signature}",
@@ -163,7 +161,7 @@ class Rest(LiveServer):
             [[(label.encode(), x) for label, x in row] for row in rows]
         )
 
-    def signatures(self) -> dict[str, graph_file.Signature]:
+    def signatures(self) -> dict[str, Signature]:
         reply = self._fetch("/metadata")
         try:
             found = json_format.ParseDict(
@@ -230,23 +228,22 @@ class Grpc(LiveServer):
     def __init__(self, address: str, model_name: str) -> None:
         self._address = address
         self._model_name = model_name
+        options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+        ]
+        channel = grpc.insecure_channel(address, options)
+        self._model = model_service_pb2_grpc.ModelServiceStub(channel)
+        self._prediction = prediction_service_pb2_grpc.PredictionServiceStub(
+            channel
+        )
 
-    def send(self, calls: Sequence[Call]) -> list[Answer]:
-        with self._channel() as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            return [_try(self._predict, stub, call) for call in calls]
-
-    def _predict(self, stub: Any, call: Call) -> clients.Arrays:
+    def _predict(self, call: Call) -> Arrays:
         request = clients.predict_request(self._model_name, call)
-        outputs = self._fetch(stub.Predict, request).outputs
+        outputs = self._fetch(self._prediction.Predict, request).outputs
         return {name: tf.make_ndarray(x) for name, x in outputs.items()}
 
-    def send_methods(self, calls: Sequence[Call]) -> list[Answer]:
-        with self._channel() as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            return [_try(self._call_method, stub, call) for call in calls]
-
-    def _call_method(self, stub: Any, call: Call) -> clients.Arrays:
+    def _call_method(self, call: Call) -> Arrays:
         is_regression = call.signature == "regress"
         request = (
             regression_pb2.RegressionRequest()
@@ -259,20 +256,22 @@ class Grpc(LiveServer):
         for one in serialized:
             request.input.example_list.examples.add().ParseFromString(one)
         if is_regression:
-            rows = self._fetch(stub.Regress, request).result.regressions
+            reply = self._fetch(self._prediction.Regress, request)
+            rows = reply.result.regressions
             return {"outputs": np.array([x.value for x in rows], np.float32)}
-        rows = self._fetch(stub.Classify, request).result.classifications
+        reply = self._fetch(self._prediction.Classify, request)
         return _classes(
-            [[(x.label.encode(), x.score) for x in row.classes] for row in rows]
+            [
+                [(x.label.encode(), x.score) for x in row.classes]
+                for row in reply.result.classifications
+            ]
         )
 
-    def signatures(self) -> dict[str, graph_file.Signature]:
+    def signatures(self) -> dict[str, Signature]:
         request = get_model_metadata_pb2.GetModelMetadataRequest()
         request.model_spec.name = self._model_name
         request.metadata_field.append(_SIGNATURES)
-        with self._channel() as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            reply = self._fetch(stub.GetModelMetadata, request)
+        reply = self._fetch(self._prediction.GetModelMetadata, request)
         found = get_model_metadata_pb2.SignatureDefMap()
         if not reply.metadata[_SIGNATURES].Unpack(found):
             raise _unexpected(reply)
@@ -281,20 +280,9 @@ class Grpc(LiveServer):
     def states(self) -> dict[int, str]:
         request = get_model_status_pb2.GetModelStatusRequest()
         request.model_spec.name = self._model_name
-        with self._channel() as channel:
-            stub = model_service_pb2_grpc.ModelServiceStub(channel)
-            reply = self._fetch(stub.GetModelStatus, request)
+        reply = self._fetch(self._model.GetModelStatus, request)
         name = get_model_status_pb2.ModelVersionStatus.State.Name
         return {x.version: name(x.state) for x in reply.model_version_status}
-
-    @contextlib.contextmanager
-    def _channel(self) -> Iterator[grpc.Channel]:
-        options = [
-            ("grpc.max_receive_message_length", _MAX_MESSAGE),
-            ("grpc.max_send_message_length", _MAX_MESSAGE),
-        ]
-        with grpc.insecure_channel(self._address, options) as channel:
-            yield channel
 
     def _fetch(self, method: Callable, request: Any) -> Any:
         """Returns the reply to a request.
@@ -318,7 +306,7 @@ class Grpc(LiveServer):
 def to_url(
     url: str,
     model_name: str,
-    signatures: Mapping[str, graph_file.Signature],
+    signatures: Mapping[str, Signature],
 ) -> LiveServer:
     """Returns a client for the server at --url.
 
@@ -326,25 +314,22 @@ def to_url(
       UserError: If the value is neither the URL of a model nor an address.
     """
     if url.startswith(("http://", "https://")):
-        if "/v1/models/" not in url:
-            raise UserError(
-                "--url must be http://HOST:PORT/v1/models/NAME, or HOST:PORT "
-                f"of gRPC. Received: {url!r}."
-            )
-        return Rest(url, signatures)
-    host, _, port = url.removeprefix("grpc://").rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(
-            "--url must be http://HOST:PORT/v1/models/NAME, or HOST:PORT of "
-            f"gRPC. Received: {url!r}."
-        )
-    return Grpc(f"{host}:{port}", model_name)
+        if "/v1/models/" in url:
+            return Rest(url, signatures)
+    else:
+        host, _, port = url.removeprefix("grpc://").rpartition(":")
+        if host and port.isdigit():
+            return Grpc(f"{host}:{port}", model_name)
+    raise UserError(
+        "--url must be http://HOST:PORT/v1/models/NAME, or HOST:PORT of gRPC. "
+        f"Received: {url!r}."
+    )
 
 
-def _try(function: Callable[..., clients.Arrays], *arguments: Any) -> Answer:
+def _try(function: Callable[[Call], Arrays], call: Call) -> Answer:
     """Returns the outputs of a function, or the error of the server."""
     try:
-        return Answer(function(*arguments))
+        return Answer(function(call))
     except RefusedError as error:
         return Answer({}, str(error))
 
@@ -353,7 +338,7 @@ def _unexpected(reply: Any) -> RefusedError:
     return RefusedError(f"an unexpected answer, {str(reply)[:200]}")
 
 
-def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> clients.Arrays:
+def _classes(rows: Sequence[Sequence[tuple[bytes, float]]]) -> Arrays:
     """Splits pairs into `classes` <string> and `scores` <float32>."""
     if len({len(row) for row in rows}) > 1:
         raise _unexpected(rows)
@@ -378,26 +363,19 @@ def check(
     `regress` also by their own interfaces, and checks the signatures and the
     state that the server reports.
 
-    Args:
-      url: The value of --url.
-      artifact: The description of the export.
-      signatures: The signatures of the export.
-      planned: The calls with their reference outputs.
-      tolerance: The largest allowed difference of numbers.
-
     Raises:
       UserError: If the server does not answer.
     """
     server = to_url(url, artifact.model_name, signatures)
     planned = [one for one in planned if server.can_send(one.call)]
-    own = OwnMethods(server)
+    answers = server.send([one.call for one in planned])
     of_methods = [one for one in planned if one.call.signature in METHODS]
-    checks = []
-    for client, calls in ((server, planned), (own, of_methods)):
-        answers = client.send([one.call for one in calls])
-        checks += comparison.check_answers(calls, answers, client, tolerance)
+    own = server.send_methods([one.call for one in of_methods])
     return [
-        *checks,
+        *comparison.check_answers(planned, answers, server.name, tolerance),
+        *comparison.check_answers(
+            of_methods, own, f"{server.name}, its own method", tolerance
+        ),
         _check_signatures(server, signatures),
         _check_state(server, artifact.version),
     ]

@@ -134,7 +134,7 @@ def examine(
     answers = fresh.send([x.call for x in (*planned, *warmups)])
     of_warmups = answers[len(planned) :]
     checks += comparison.check_answers(
-        planned, answers[: len(planned)], fresh, tolerance
+        planned, answers[: len(planned)], fresh.name, tolerance
     )
     checks.append(_check_warmups(warmups, of_warmups))
     if artifact.litert is not None:
@@ -175,13 +175,7 @@ def _check_weights(
         num_layers = layer + 1
         if layer < 0:
             num_layers += stored.config.num_hidden_layers
-    found = weights.compare(directory, stored, num_layers)
-    return Check(
-        "weights",
-        f"{found.num_variables} variables of {found.parameter_bytes:,} bytes "
-        f"in files of {found.file_bytes:,}",
-        found.faults,
-    )
+    return weights.check(directory, stored, num_layers)
 
 
 def _check_vocabulary(directory: str, stored: StoredModel) -> Check:
@@ -245,11 +239,7 @@ def _check_warmups(
     planned: Sequence[Planned], answers: Sequence[Answer]
 ) -> Check:
     # TensorFlow Serving does not load a model whose warm-up fails.
-    faults = [
-        f"{one.description} fails: {answer.error}"
-        for one, answer in zip(planned, answers, strict=True)
-        if answer.error is not None
-    ]
+    faults = comparison.find_failures(planned, answers)
     if not planned:
         faults.append("there is no request")
     return Check("warm-up", f"{len(planned)} requests", tuple(faults))

@@ -5,7 +5,6 @@ names and may merge queries, keys and values in one kernel.
 """
 
 import collections
-import dataclasses
 import hashlib
 import os
 import re
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
+from bert_tf.export.verify.report import Check
 
 _PREFIX = os.path.join("variables", "variables")
 # Entries of an object-based checkpoint that are not variables.
@@ -26,26 +26,9 @@ _NUM_MERGED = 3
 _MAX_SHOWN = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """The result of comparing variables with weights.
-
-    Attributes:
-      num_variables: The number of variables.
-      parameter_bytes: Their size in bytes.
-      file_bytes: The size of their files.
-      faults: Sentences without periods; empty if there is no fault.
-    """
-
-    num_variables: int
-    parameter_bytes: int
-    file_bytes: int
-    faults: tuple[str, ...]
-
-
-def compare(
+def check(
     version_directory: str, stored: StoredModel, num_layers: int | None = None
-) -> Comparison:
+) -> Check:
     """Compares the variables of an export with the weights of its model.
 
     Args:
@@ -87,10 +70,11 @@ def compare(
     ]
     if missing:
         faults.append(f"weights are missing: {_shorten(missing)}")
-    return Comparison(
-        len(variables),
-        sum(value.nbytes for value in variables.values()),
-        _file_bytes(version_directory),
+    parameter_bytes = sum(value.nbytes for value in variables.values())
+    return Check(
+        "weights",
+        f"{len(variables)} variables of {parameter_bytes:,} bytes in files of "
+        f"{_file_bytes(version_directory):,}",
         tuple(faults),
     )
 
