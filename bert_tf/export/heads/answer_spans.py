@@ -216,10 +216,9 @@ class Spans(NamedTuple):
           windows: The windows.
           is_max_context: <bool>[R, T], where answers may start.
           num_questions: <int64>, B.
-          n_best_size: The number of starts and ends to try per window.
-          max_answer_length: The maximum number of tokens in an answer.
-          mask_padding: Whether to exclude padding from the candidates; see
-            `SquadTask`.
+          n_best_size: As for `SquadTask`, like the arguments below.
+          max_answer_length: In tokens.
+          mask_padding: Whether to exclude padding from the candidates.
         """
         if mask_padding:
             start_logits = _mask_padding(start_logits, windows)
@@ -287,18 +286,10 @@ def null_scores(
     windows: Windows,
     num_questions: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the "no answer" score of each question.
+    """Returns the "no answer" score of each question, <float64>[B].
 
     It is the minimum over the windows of the question, and 0 without windows.
-
-    Args:
-      start_logits: <float>[R, T].
-      end_logits: <float>[R, T].
-      windows: The windows.
-      num_questions: <int64>, B.
-
-    Returns:
-      <float64>[B].
+    The arguments are those of `Spans.find`.
     """
     scores = tf.math.unsorted_segment_min(
         tf.cast(start_logits[:, 0], tf.float64)

@@ -66,12 +66,7 @@ class Paragraphs(NamedTuple):
 
     @classmethod
     def read(cls, text: tf.Tensor, tokenizer: BertTokenizer) -> Self:
-        """Splits paragraphs into words and tokens.
-
-        Args:
-          text: <string>[B].
-          tokenizer: The tokenizer.
-        """
+        """Splits paragraphs, <string>[B], into words and tokens."""
         text = tf.strings.unicode_transcode(
             text, "UTF-8", "UTF-8", errors="ignore"
         )
@@ -172,15 +167,12 @@ class Substrings:
         self._spaces = tf.concat([spaces, [0]], 0)
 
     def key(self, begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the hashes of substrings.
+        """Returns the hashes of substrings, <int64>[...].
 
         Args:
           begins: <int64>[...], the first character of each.
           lengths: <int64>[...], the number of characters, clipped at the end
             of all texts.
-
-        Returns:
-          <int64>[...].
         """
         ends = tf.minimum(begins + lengths, self._size)
         sums = tf.gather(self._sums, ends) - tf.gather(self._sums, begins)
@@ -295,14 +287,13 @@ class SpanTexts:
         Args:
           keys: <int64>[n], hashes of the substrings.
           lengths: <int64>[n], their lengths.
-          first: <int64>[n], the first possible place.
-          last: <int64>[n], the last possible place; may precede `first`.
-          expected: <int64>[n], the likely place, although an equal substring
-            may occur earlier.
+          first: <int64>[n], the first possible places.
+          last: <int64>[n], the last possible places; may precede `first`.
+          expected: <int64>[n], the likely places, although equal substrings may
+            occur earlier.
 
         Returns:
-          The first places of the substrings <int64>[n], and <bool>[n] whether
-          they were found.
+          The first places <int64>[n], and whether they were found <bool>[n].
         """
         last = tf.maximum(last, first - 1)
         expected = tf.clip_by_value(expected, first, tf.maximum(last, first))
@@ -357,7 +348,7 @@ def _expected_places(
     parts: tf.RaggedTensor,
     letters: tf.RaggedTensor,
 ) -> tf.Tensor:
-    """Returns where in the normalized words each token is expected.
+    """Returns where in the normalized words each token is expected, <int64>[P].
 
     Args:
       piece_words: <int64>[P].
@@ -366,9 +357,6 @@ def _expected_places(
       parts: Ragged <string>[W, None], the parts of each word that WordPiece
         tokenizes; it splits at a few more punctuation marks.
       letters: Ragged <int32>[parts, None].
-
-    Returns:
-      <int64>[P].
     """
     count = tf.cumsum(tf.cast(~is_continuation, tf.int64))
     count_before = tf.gather(count, tf.searchsorted(piece_words, piece_words))
@@ -391,7 +379,7 @@ def _find_first(
     first: tf.Tensor,
     last: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the first places of substrings.
+    """Returns the first places of substrings, `last` where they do not occur.
 
     Args:
       substrings: The texts to search.
@@ -399,9 +387,6 @@ def _find_first(
       lengths: <int64>[n], their lengths.
       first: <int64>[n], the first places to search.
       last: <int64>[n], the last places to search.
-
-    Returns:
-      <int64>[n]; `last` where the substring does not occur.
     """
     # Without white space, as in Chinese, a word may be a whole paragraph.
     distance = tf.reduce_max(last - first)

@@ -31,10 +31,7 @@ _MAX_ROWS_AT_ONCE = 64
 class Classification(head.ServingHead):
     """Serves classifiers of one label or several, and regression.
 
-    Args:
-      tokenizer: The tokenizer of the model.
-      max_seq_length: The maximum number of tokens in a row.
-      buckets: The allowed row lengths.
+    Args, in addition to those of `ServingHead`:
       labels: Label names in the order of the logits; None for regression.
       problem_type: "single_label", "multi_label" or "regression".
       pair: Whether inputs are pairs, with `text_pair` in addition to `text`.

@@ -23,10 +23,7 @@ class Embeddings(head.ServingHead):
 
     [CLS] and [SEP] count as tokens.
 
-    Args:
-      tokenizer: The tokenizer of the model.
-      max_seq_length: The maximum number of tokens in a row.
-      buckets: The allowed row lengths.
+    Args, in addition to those of `ServingHead`:
       config: The configuration of the model.
       pooling: "mean", "cls" or "max". In a left-to-right model, whose [CLS]
         attends to nothing else, "cls" is the last token.
@@ -75,12 +72,7 @@ class Embeddings(head.ServingHead):
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns `embedding` <float32>[B, hidden size].
-
-        Args:
-          outputs: `sequence_output` <float>[B, T, hidden size] of the layer.
-          rows: What `pack` returned.
-        """
+        """Returns `embedding` <float32>[B, hidden size]."""
         input_mask = rows.inputs[INPUT_MASK.name]
         states = tf.cast(outputs["sequence_output"], tf.float32)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.

@@ -35,12 +35,8 @@ class FillMask(head.ServingHead):
     Shapes, in addition to those of `head`:
       P: maximum number of [MASK]s in a text.
       k: candidates.
-      V: size of the vocabulary.
 
-    Args:
-      tokenizer: The tokenizer of the model, without preserving special tokens.
-      max_seq_length: The maximum number of tokens in a row.
-      buckets: The allowed row lengths.
+    Args, in addition to those of `ServingHead`:
       top_k: The number of candidates.
 
     Raises:
@@ -111,21 +107,13 @@ class FillMask(head.ServingHead):
         return tf.maximum(_MAX_LOGITS // of_row, 1)
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the best candidates, <int32> and <float32>[B, P, k].
-
-        Args:
-          outputs: `masked_lm_logits` <float>[B, P, V].
-        """
+        """Returns the best candidates, <int32> and <float32>[B, P, k]."""
         logits = tf.cast(outputs["masked_lm_logits"], tf.float32)
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
         return {_IDS: ids, _PROBABILITIES: probs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
-        """Returns rows with the positions of their [MASK]s.
-
-        Args:
-          inputs: `input_ids`, `input_mask` and `segment_ids`, <int32>[B, T].
-        """
+        """Returns rows with the positions of their [MASK]s."""
         is_mask = (
             inputs[INPUT_IDS.name] == self.tokenizer.vocabulary.mask_id
         ) & (inputs[INPUT_MASK.name] > 0)
@@ -149,11 +137,6 @@ class FillMask(head.ServingHead):
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns the candidates for each [MASK].
-
-        Args:
-          outputs: `masked_lm_logits` <float>[B, P, V], or the results of
-            `condense`.
-          rows: The result of `pack`.
 
         Returns:
           `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] for

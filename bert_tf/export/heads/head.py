@@ -147,13 +147,11 @@ class ServingHead(abc.ABC):
     ) -> dict[str, tf.Tensor]:
         """Returns the rows for the signature `attention`, one per text.
 
-        By default texts or pairs are truncated.
+        By default texts or pairs are truncated to `input_ids`, `input_mask` and
+        `segment_ids`, each <int32>[B, T].
 
         Args:
           strings: A tensor for each of `inputs`.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
         """
         return self.pack_texts(*(strings[name] for name in self.inputs))
 
@@ -213,11 +211,7 @@ class ServingHead(abc.ABC):
         return {name: outputs[name] for name in self.outputs}
 
     def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
-        """Returns the rows for token ids that a client sends.
-
-        Args:
-          inputs: A tensor for each of `ids_specs`.
-        """
+        """Returns the rows for token ids, the tensors of `ids_specs`."""
         return Rows(dict(inputs))
 
     def answer_ids(
@@ -234,15 +228,7 @@ class ServingHead(abc.ABC):
     def pack_texts(
         self, text: tf.Tensor, text_pair: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the model's inputs for texts or pairs of texts.
-
-        Args:
-          text: <string>[R].
-          text_pair: <string>[R], or None.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T].
-        """
+        """Packs texts or pairs, <string>[R] each, to <int32>[R, T]."""
         return packing.pack_to_bucket(
             self.tokenizer.tokenize(text),
             None if text_pair is None else self.tokenizer.tokenize(text_pair),

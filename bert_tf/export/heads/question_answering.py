@@ -40,10 +40,7 @@ class QuestionAnswering(head.ServingHead):
     Shapes, in addition to those of `head`:
       n: n_best_size.
 
-    Args:
-      tokenizer: The tokenizer of the model.
-      max_seq_length: The maximum number of tokens in a window.
-      buckets: The allowed window lengths.
+    Args, in addition to those of `ServingHead`:
       task: The settings of windows and of the choice of answers.
 
     Raises:
@@ -125,10 +122,6 @@ class QuestionAnswering(head.ServingHead):
     ) -> dict[str, tf.Tensor]:
         """Chooses the answers that `SquadTask` predicts.
 
-        Args:
-          outputs: `start_logits` and `end_logits` <float>[R, T].
-          rows: The result of `pack`.
-
         Returns:
           `answer` <string>[B], "" for none; `start` and `end` <int32>[B], in
           characters of the context as Python counts them, -1 for none;
@@ -199,8 +192,7 @@ def _n_best_scores(
 ) -> tf.Tensor:
     """Returns the scores of the best spans with distinct texts.
 
-    Returns:
-      <float64>[B, n], descending, padded with -inf.
+    They are <float64>[B, n], descending, padded with -inf.
     """
     no_scores = tf.fill(
         [tf.size(spans.counts), n_best_size],
@@ -241,14 +233,11 @@ def _n_best_scores(
 
 
 def _is_new(keys: tf.Tensor, questions: tf.Tensor) -> tf.Tensor:
-    """Returns whether a text is the first of its kind for a question.
+    """Returns <bool>[n], whether a text is the first such of its question.
 
     Args:
       keys: <int64>[n], hashes of texts.
       questions: <int64>[n], ascending.
-
-    Returns:
-      <bool>[n].
     """
     _, text = tf.unique(keys)
     # Both numbers are smaller than n.

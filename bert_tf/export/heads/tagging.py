@@ -35,10 +35,7 @@ class Tagging(ServingHead):
 
     Long texts are cut into windows.
 
-    Args:
-      tokenizer: The tokenizer of the model.
-      max_seq_length: The maximum number of tokens in a window.
-      buckets: The allowed window lengths.
+    Args, in addition to those of `ServingHead`:
       labels: The tags in the order of their ids.
       doc_stride: The maximum distance in tokens between the starts of two
         windows; None for a single window, after which words are tagged "O".
@@ -88,9 +85,6 @@ class Tagging(ServingHead):
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Splits texts into words, and tokenizes each word by itself.
-
-        Args:
-          strings: `text` <string>[B].
 
         Returns:
           Rows with a state of `words` <string>[B, W], padded with "", and
@@ -144,10 +138,6 @@ class Tagging(ServingHead):
     ) -> dict[str, tf.Tensor]:
         """Returns the words of each text with their tags and offsets.
 
-        Args:
-          outputs: `logits` <float>[R, T, L].
-          rows: The result of `pack`.
-
         Returns:
           `words` and `tags` <string>[B, W], padded with ""; `starts` and
           `ends` <int32>[B, W], characters of the text as Python counts them,
@@ -169,15 +159,7 @@ class Tagging(ServingHead):
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the probabilities of the tags of each position.
-
-        Args:
-          outputs: `logits` <float>[R, T, L].
-          rows: Unused.
-
-        Returns:
-          `probabilities` <float32>[R, T, L].
-        """
+        """Returns `probabilities` of tags, <float32>[R, T, L]."""
         del rows
         logits = tf.cast(outputs["logits"], tf.float32)
         return {"probabilities": tf.nn.softmax(logits, axis=-1)}
