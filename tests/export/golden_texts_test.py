@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.export.verify import clients
-from bert_tf.export.verify import reference
+from bert_tf.export.verify import texts as test_texts
 from bert_tf.modeling import bert as models
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -56,11 +56,11 @@ class GoldenTextsTest(tf.test.TestCase):
             rows = [json.loads(line) for line in file]
         self.assertGreater(len(rows), 4000)
         version = _export(self.create_tempdir().full_path, vocab_file)
-        texts = reference.array([row["text"] for row in rows], "")
+        texts = test_texts.to_array([row["text"] for row in rows], "")
         client = clients.FreshProcess(version, has_text_operators=True)
         (answer,) = client.send([clients.Call("tokenize", {"text": texts})])
         self.assertIsNone(answer.error)
-        expected = reference.array([row["uncased"] for row in rows], 0)
+        expected = test_texts.to_array([row["uncased"] for row in rows], 0)
         self.assertAllEqual(answer.outputs["input_ids"], expected)
         # Ignores padding.
         is_piece = answer.outputs["starts"] >= 0

@@ -310,7 +310,9 @@ class NextSentence(Reference):
 
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> ReferenceOutputs:
         logits = self.compute(packed)["next_sentence_logits"].numpy()
-        label = reference.array([self.labels[x] for x in logits.argmax(-1)], "")
+        label = test_texts.to_array(
+            [self.labels[x] for x in logits.argmax(-1)], ""
+        )
         return self.decide(
             {"label": label, "probabilities": special.softmax(logits, -1)}
         )

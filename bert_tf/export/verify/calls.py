@@ -20,13 +20,13 @@ from bert_tf.export.serving_module import SERVING
 from bert_tf.export.serving_module import TOKENIZE
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import texts as test_texts
-from bert_tf.export.verify.clients import Arrays
 from bert_tf.export.verify.clients import Call
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.texts import Row
 
-_METHODS = ("classify", "regress")
+# Signatures with an interface of their own.
+METHODS = ("classify", "regress")
 _TEXTS_PER_CALL = 64
 # The attention of a row has layers x heads x length x length numbers.
 _ROWS_OF_ATTENTION = 4
@@ -56,13 +56,14 @@ def plan(
       reference: Computes the reference outputs.
       signatures: The signatures of the export.
     """
+    batches = reference.batches()
     if reference.artifact.ids_only:
-        return list(_plan_ids(reference, SERVING))
-    planned = list(_plan_strings(reference, signatures))
-    planned += _plan_ids(reference, FROM_IDS)
+        return list(_plan_ids(reference, batches, SERVING))
+    planned = list(_plan_strings(reference, batches, signatures))
+    planned += _plan_ids(reference, batches, FROM_IDS)
     planned += _plan_tokens(reference)
     if ATTENTION in signatures:
-        rows = reference.batches()[0][:_ROWS_OF_ATTENTION]
+        rows = batches[0][:_ROWS_OF_ATTENTION]
         planned.append(
             Planned(
                 f"{len(rows)} rows",
@@ -74,63 +75,46 @@ def plan(
 
 
 def _plan_strings(
-    reference: Reference, signatures: Mapping[str, Signature]
+    reference: Reference,
+    batches: Sequence[Sequence[Row]],
+    signatures: Mapping[str, Signature],
 ) -> Iterator[Planned]:
     """Yields calls with strings, directly and as Examples."""
-    batches = reference.batches()
+    nothing: dict[str, np.ndarray] = {}
     for number, rows in enumerate(batches):
         expected = reference.expect(rows)
         inputs = test_texts.to_inputs(rows)
         description = f"batch {number} of {len(rows)}"
         yield Planned(description, Call(SERVING, inputs), expected)
+        nothing = nothing or {x: v[:0] for x, v in expected.values.items()}
         # Single rows run the same code.
         if len(rows) > 1 or number == 0:
-            examples = {"examples": test_texts.to_examples(rows)}
-            yield Planned(description, Call(FROM_EXAMPLES, examples), expected)
-            yield from _plan_methods(
-                reference, description, rows, expected, signatures
-            )
+            examples = test_texts.to_examples(rows)
+            call = Call(FROM_EXAMPLES, {"examples": examples})
+            yield Planned(description, call, expected)
+            for method in METHODS:
+                if method in signatures:
+                    values = reference.method_values(expected)
+                    call = Call(method, {"inputs": examples})
+                    yield Planned(description, call, ReferenceOutputs(values))
     if reference.takes_invalid_bytes:
-        yield from _plan_invalid(reference, batches[0][0])
+        yield _plan_invalid(reference, batches[0][0])
     inputs = test_texts.to_inputs(batches[0])
-    none = {name: x[:0] for name, x in inputs.items()}
-    values = reference.expect(batches[0]).values
-    expected = ReferenceOutputs({name: x[:0] for name, x in values.items()})
-    yield Planned("an empty batch", Call(SERVING, none), expected)
-    yield Planned(
-        "an empty batch",
+    for call in (
+        Call(SERVING, {name: x[:0] for name, x in inputs.items()}),
         Call(FROM_EXAMPLES, {"examples": np.empty(0, object)}),
-        expected,
-    )
+    ):
+        yield Planned("an empty batch", call, ReferenceOutputs(nothing))
 
 
-def _plan_methods(
-    reference: Reference,
-    description: str,
-    rows: Sequence[Row],
-    expected: ReferenceOutputs,
-    signatures: Mapping[str, Signature],
-) -> Iterator[Planned]:
-    """Yields calls of `classify` or `regress`, if the export has them."""
-    for method in _METHODS:
-        if method not in signatures:
-            continue
-        values = reference.method_values(expected)
-        yield Planned(
-            description,
-            Call(method, {"inputs": test_texts.to_examples(rows)}),
-            ReferenceOutputs(values),
-        )
-
-
-def _plan_invalid(reference: Reference, like: Row) -> Iterator[Planned]:
-    """Yields a call with invalid UTF-8, whose invalid bytes are ignored."""
+def _plan_invalid(reference: Reference, like: Row) -> Planned:
+    """Returns a call with invalid UTF-8, whose invalid bytes are ignored."""
     raw = [_replace_texts(like, data) for data in test_texts.INVALID]
     decoded = [
         _replace_texts(like, data.decode("utf-8", "ignore"))
         for data in test_texts.INVALID
     ]
-    yield Planned(
+    return Planned(
         "bytes that are not UTF-8",
         Call(SERVING, test_texts.to_inputs(raw)),
         reference.expect(decoded),
@@ -144,30 +128,27 @@ def _replace_texts(row: Row, text: str | bytes) -> Row:
     }
 
 
-def _plan_ids(reference: Reference, signature: str) -> Iterator[Planned]:
+def _plan_ids(
+    reference: Reference, batches: Sequence[Sequence[Row]], signature: str
+) -> Iterator[Planned]:
     """Yields calls with ids, of minimal length and padded to the maximum."""
-    batches = reference.batches()
     for number, rows in enumerate(batches):
-        packed = reference.pack(rows)
-        expected = _expect_ids(reference, packed)
         description = f"batch {number} of {len(rows)}"
-        yield Planned(description, Call(signature, packed), expected)
+        calls = {description: reference.pack(rows)}
         if number == len(batches) - 1:
-            full = reference_lib.pad(packed, reference.artifact.max_seq_length)
-            yield Planned(
-                f"{description}, padded",
-                Call(signature, full),
-                _expect_ids(reference, full),
+            calls[f"{description}, padded"] = reference_lib.pad(
+                calls[description], reference.artifact.max_seq_length
             )
-
-
-def _expect_ids(reference: Reference, packed: Arrays) -> ReferenceOutputs:
-    """Returns the reference outputs of ids, without strings for ids_only."""
-    expected = reference.expect_ids(packed)
-    if not reference.artifact.ids_only:
-        return expected
-    numbers = {x: v for x, v in expected.values.items() if v.dtype != object}
-    return dataclasses.replace(expected, values=numbers)
+        for description, packed in calls.items():
+            expected = reference.expect_ids(packed)
+            if reference.artifact.ids_only:
+                numbers = {
+                    name: x
+                    for name, x in expected.values.items()
+                    if x.dtype != object
+                }
+                expected = dataclasses.replace(expected, values=numbers)
+            yield Planned(description, Call(signature, packed), expected)
 
 
 def _plan_tokens(reference: Reference) -> Iterator[Planned]:
@@ -183,6 +164,6 @@ def _plan_tokens(reference: Reference) -> Iterator[Planned]:
         part = column[first : first + _TEXTS_PER_CALL]
         yield Planned(
             f"texts {first} to {first + len(part) - 1}",
-            Call(TOKENIZE, {"text": reference_lib.array(part, "")}),
+            Call(TOKENIZE, {"text": test_texts.to_array(part, "")}),
             reference.expect_tokens(part),
         )

@@ -28,6 +28,7 @@ from bert_tf.export.artifact import Artifact
 from bert_tf.export.graph_file import Signature
 from bert_tf.export.verify import clients
 from bert_tf.export.verify import compare as comparison
+from bert_tf.export.verify.calls import METHODS
 from bert_tf.export.verify.calls import Planned
 from bert_tf.export.verify.clients import Answer
 from bert_tf.export.verify.clients import Arrays
@@ -39,8 +40,6 @@ _TIMEOUT = 300
 # TensorFlow Serving has no limit; gRPC's default is 4 MiB.
 _MAX_MESSAGE = 1 << 30
 _SIGNATURES = "signature_def"
-# Signatures with an interface of their own.
-METHODS = ("classify", "regress")
 
 _AVAILABLE = "AVAILABLE"
 

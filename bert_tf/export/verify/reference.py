@@ -147,7 +147,10 @@ class Reference(abc.ABC):
             return {"outputs": expected.values["score"]}
         scores = expected.values["probabilities"]
         names = self.labels or [str(n) for n in range(scores.shape[1])]
-        return {"classes": array([names] * len(scores), ""), "scores": scores}
+        return {
+            "classes": test_texts.to_array([names] * len(scores), ""),
+            "scores": scores,
+        }
 
     def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Returns the model's inputs for strings, without common padding.
@@ -259,27 +262,8 @@ def to_outputs(described: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
                 list(x[name].values()) if isinstance(x[name], dict) else x[name]
                 for x in described
             ]
-            outputs[name] = array(column, padding)
+            outputs[name] = test_texts.to_array(column, padding)
     return outputs
-
-
-def array(values: Sequence[Any], padding: str | int | float) -> np.ndarray:
-    """Returns values as an array [B], or lists of values as [B, longest].
-
-    Args:
-      values: Texts, numbers or None for `padding`; or lists of these.
-      padding: "" for an array of bytes, or the padding of <int32> or <float32>.
-    """
-    dtype = {str: object, int: np.int32, float: np.float32}[type(padding)]
-    is_flat = not values or not isinstance(values[0], list | tuple)
-    rows = [[x] for x in values] if is_flat else values
-    width = 1 if is_flat else max(map(len, rows))
-    found = np.empty((len(rows), width), dtype)
-    for row, of_row in zip(found, rows, strict=True):
-        of_row = [padding if x is None else x for x in of_row]
-        of_row += [padding] * (width - len(of_row))
-        row[:] = [x.encode() for x in of_row] if dtype is object else of_row
-    return found[:, 0] if is_flat else found
 
 
 def pad(packed: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:

@@ -115,18 +115,26 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
 
 def to_inputs(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the tensors of rows, <string>[B] or [B, choices]."""
-    inputs = {}
-    for name, first in rows[0].items():
-        values = [row[name] for row in rows]
-        if isinstance(first, list):
-            array = np.empty((len(rows), len(first)), object)
-            for row, texts_of_row in zip(array, values, strict=True):
-                row[:] = [_to_bytes(text) for text in texts_of_row]
-        else:
-            array = np.empty(len(rows), object)
-            array[:] = [_to_bytes(text) for text in values]
-        inputs[name] = array
-    return inputs
+    return {name: to_array([row[name] for row in rows], "") for name in rows[0]}
+
+
+def to_array(values: Sequence[Any], padding: str | int | float) -> np.ndarray:
+    """Returns values as an array [B], or lists of values as [B, longest].
+
+    Args:
+      values: Texts, numbers or None for `padding`; or lists of these.
+      padding: "" for an array of bytes, or the padding of <int32> or <float32>.
+    """
+    dtype = {str: object, int: np.int32, float: np.float32}[type(padding)]
+    is_flat = not values or not isinstance(values[0], list | tuple)
+    rows = [[x] for x in values] if is_flat else values
+    width = 1 if is_flat else max(map(len, rows))
+    found = np.empty((len(rows), width), dtype)
+    for row, of_row in zip(found, rows, strict=True):
+        of_row = [padding if x is None else x for x in of_row]
+        of_row += [padding] * (width - len(of_row))
+        row[:] = [_to_bytes(x) for x in of_row] if dtype is object else of_row
+    return found[:, 0] if is_flat else found
 
 
 def to_examples(rows: Sequence[Row]) -> np.ndarray:
