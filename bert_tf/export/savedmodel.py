@@ -154,7 +154,7 @@ def _check_flags(config: SavedModelConfig, name: str) -> None:
         allowed = [
             key
             for key, entry in registry.ENTRIES.items()
-            if field.name in entry.flags
+            if field.name in entry.head.flags
         ]
         if allowed and name not in allowed and value != field.default:
             raise UserError(

@@ -34,11 +34,6 @@ class Entry:
     kinds: tuple[str, ...]
     model_kind: str | None = None
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags that the head reads."""
-        return self.head.flags
-
 
 # The first head of a model is the default.
 ENTRIES: Mapping[str, Entry] = {
@@ -93,7 +88,9 @@ def restore(artifact: Artifact, stored: StoredModel) -> ServingHead:
       stored: Its model.
     """
     entry = ENTRIES[artifact.head]
-    settings = {x: v for x, v in artifact.settings.items() if x in entry.flags}
+    settings = {
+        x: v for x, v in artifact.settings.items() if x in entry.head.flags
+    }
     if "doc_stride" in settings:
         # Taggers store 0 for a single window.
         settings["doc_stride"] = settings["doc_stride"] or None

@@ -49,7 +49,7 @@ class RegistryTest(tf.test.TestCase):
             fields["head"].metadata["choices"], ["auto", *registry.ENTRIES]
         )
         for entry in registry.ENTRIES.values():
-            self.assertLessEqual(set(entry.flags), set(fields))
+            self.assertLessEqual(set(entry.head.flags), set(fields))
 
 
 if __name__ == "__main__":
