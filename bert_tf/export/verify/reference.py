@@ -31,6 +31,7 @@ from bert_tf.tasks import registry as tasks
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
+from bert_tf.text import packing
 
 _BATCH_SIZE = 16
 # Rows of mixed lengths per call.
@@ -109,8 +110,18 @@ class Reference(abc.ABC):
         ]
 
     def expect(self, rows: Sequence[Row]) -> ReferenceOutputs:
-        """Returns the reference outputs for strings."""
-        return self.expect_ids(self.pack(rows))
+        """Returns the reference outputs for strings, by default truncated."""
+        tokens = [
+            self.tokenizer.tokenize([row[name] for row in rows])
+            for name in self.inputs
+        ]
+        packed = packing.pack(
+            tokens[0],
+            tokens[1] if len(tokens) > 1 else None,
+            self.artifact.max_seq_length,
+            self.tokenizer.vocabulary,
+        )
+        return self.expect_ids(_cut(packed))
 
     @abc.abstractmethod
     def expect_ids(self, packed: Mapping[str, np.ndarray]) -> ReferenceOutputs:
@@ -153,14 +164,8 @@ class Reference(abc.ABC):
         }
 
     def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for strings, without common padding.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, <int32>[R, T] each.
-        """
-        packed = self.head.pack(_tensors(rows)).inputs
-        longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
-        return {x: packed[x][..., :longest].numpy() for x in MODEL_INPUTS}
+        """Returns the model's inputs for strings, <int32>[R, T] each."""
+        return _cut(self.head.pack(_tensors(rows)).inputs)
 
     def compute(self, packed: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the outputs of the model."""
@@ -281,6 +286,12 @@ def is_close_call(probabilities: np.ndarray, tolerance: float) -> np.ndarray:
         return np.zeros(probabilities.shape[:-1], bool)
     best = np.sort(probabilities, -1)[..., -2:]
     return best[..., 1] - best[..., 0] < 2 * tolerance
+
+
+def _cut(packed: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    """Returns the model's inputs without the padding that all rows share."""
+    longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
+    return {x: packed[x][..., :longest].numpy() for x in MODEL_INPUTS}
 
 
 def _tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
