@@ -1,5 +1,6 @@
 """Reference outputs of each serving head."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -36,6 +37,13 @@ _WINDOWS_PER_CALL = 32
 
 class Classification(TaskReference):
     """Reference outputs of classification and regression."""
+
+    def __init__(self, stored: StoredModel, artifact: Artifact, *args) -> None:
+        if artifact.ids_only:
+            # Every classifier takes the ids of pairs, which have two segments.
+            settings = {**artifact.settings, "pair": True}
+            artifact = dataclasses.replace(artifact, settings=settings)
+        super().__init__(stored, artifact, *args)
 
     @property
     def labels(self) -> Sequence[str]:
