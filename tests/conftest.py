@@ -1,5 +1,6 @@
 """Fixtures and hooks for all tests under pytest."""
 
+import os
 import shutil
 import tempfile
 
@@ -10,6 +11,7 @@ from absl import logging
 from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 
 from tests.support import logical_devices
+from tests.support import made_once
 
 # Here, because a test file may use TensorFlow when it is imported.
 logical_devices.make()
@@ -20,6 +22,10 @@ def pytest_configure(config):
     # A separate folder: concurrent runs do not delete each other's files.
     config.test_tmpdir = tempfile.mkdtemp(prefix="bert_tf-tests-")
     flags.FLAGS(["pytest", f"--test_tmpdir={config.test_tmpdir}"])
+    # The workers of pytest-xdist get the folder of their parent.
+    os.environ.setdefault(
+        made_once.VARIABLE, os.path.join(config.test_tmpdir, "made_once")
+    )
 
 
 def pytest_unconfigure(config):

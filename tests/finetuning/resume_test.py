@@ -12,8 +12,8 @@ from absl.testing import parameterized
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
-from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import pretrained_model as pretrained_models
+from bert_tf.io import files
 from tests.support import finetuning_case
 from tests.support import killed_process
 from tests.support import logical_devices
@@ -25,6 +25,7 @@ _SCRIPT = os.path.join("run", "finetune_classifier.py")
 _STEPS = 62
 
 
+@pytest.mark.slow
 class ResumeTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
@@ -33,11 +34,14 @@ class ResumeTest(
         ({"keep_best": True, "evaluate_every_steps": 6},),
     )
     def test_resumes_bit_for_bit(self, values):
-        common = {"save_checkpoints_steps": 7} | values
-        through = self.config(output_dir=self.out("through"), **common)
-        finetuning_case.run(through)
-        config = self.config(**common)
-        for step in (10, 8):
+        through = self.config(output_dir=self.out("through"), **values)
+        if values:
+            finetuning_case.run(through)
+        else:
+            self.copy_finished()
+            os.rename(self.out("output"), through.output_dir)
+        config = self.config(save_checkpoints_steps=7, **values)
+        for step in (10, 8) if values else (10,):
             with (
                 finetuning_case.die_at(step),
                 self.assertRaises(finetuning_case.Interrupted),
@@ -76,7 +80,7 @@ class ResumeTest(
             self.assertEqual(finetuning_case.run(config), results)
 
     def test_refuses_to_resume_with_other_settings(self):
-        finetuning_case.run(self.config(num_train_epochs="0.5"))
+        self.copy_finished()
         for values, message in (
             (
                 {"learning_rate": "0.02"},
@@ -85,17 +89,15 @@ class ResumeTest(
             ({"num_frozen_layers": 1}, "--num_frozen_layers was 0"),
         ):
             with self.assertRaisesRegex(UserError, message):
-                finetuning_case.run(
-                    self.config(num_train_epochs="0.5", **values)
-                )
+                finetuning_case.run(self.config(**values))
         tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
         with self.assertRaisesRegex(
             UserError, "file of the train data was .*--allow_changed_data"
         ):
-            finetuning_case.run(self.config(num_train_epochs="0.5"))
+            finetuning_case.run(self.config())
         # Devices may change without a flag.
         allowed = self.config(
-            num_train_epochs="0.75",
+            num_train_epochs="2.25",
             allow_changed_data=True,
             distribution_strategy="mirrored",
             num_gpus=2,
@@ -105,22 +107,22 @@ class ResumeTest(
         text = "\n".join(logs.output)
         for message in (
             "as allowed: the file of the train data was",
-            "as allowed: --num_train_epochs was 0.5 and is 0.75 now",
-            "Changed at step 6: the strategy was 'OneDeviceStrategy' and is "
+            "as allowed: --num_train_epochs was 2.0 and is 2.25 now",
+            "Changed at step 25: the strategy was 'OneDeviceStrategy' and is "
             "'MirroredStrategy' now; the number of replicas was 1 and is 2 now",
         ):
             self.assertIn(message, text)
         self.assertEqual(
-            finetuning_case.metrics(allowed.output_dir)[-1]["step"], 9
+            finetuning_case.metrics(allowed.output_dir)[-1]["step"], 28
         )
 
     def test_detects_another_pretrained_model_at_the_same_path(self):
-        config = self.config(num_train_epochs="0.5")
-        results = finetuning_case.run(config)
+        results = self.copy_finished()
+        config = self.config()
         finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
         with self.assertRaisesRegex(
             UserError,
-            r"output \(step 6\): the model of --pretrained_model_dir was "
+            r"output \(step 25\): the model of --pretrained_model_dir was "
             "'[0-9a-f]{64}' and is '[0-9a-f]{64}' now.*--allow_changed_data",
         ):
             finetuning_case.run(config)
@@ -133,18 +135,12 @@ class ResumeTest(
         )
 
     def test_resumes_checkpoints_without_a_model_hash(self):
-        trial_identity = experiments.trial_identity
-
-        def identity_without_model(*args):
-            identity = trial_identity(*args)
-            finetuning_case.forget_model(identity)
-            return identity
-
-        config = self.config(num_train_epochs="0.5")
-        with mock.patch.object(
-            experiments, "trial_identity", identity_without_model
-        ):
-            results = finetuning_case.run(config)
+        results = self.copy_finished()
+        config = self.config()
+        path = self.out(f"output/model.ckpt-{finetuning_case.NUM_STEPS}.json")
+        written = files.read_json(path)
+        finetuning_case.forget_model(written["metadata"]["identity"])
+        files.write_json(path, written)
         with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
@@ -166,12 +162,10 @@ class ResumeTest(
             self.assertEqual(finetuning_case.run(config), results)
 
     def test_paths_and_evaluation_flags_may_change(self):
-        config = self.config(num_train_epochs="0.5")
-        results = finetuning_case.run(config)
+        results = self.copy_finished()
         moved = self.out("moved.csv")
         os.rename(self.out("train.csv"), moved)
         again = self.config(
-            num_train_epochs="0.5",
             train_file=moved,
             do_predict=True,
             eval_batch_size=3,

@@ -1,8 +1,11 @@
 """Tests for bert_tf.finetuning.run and the modules it uses."""
 
+import contextlib
 import functools
 import json
 import os
+import shutil
+import tempfile
 from unittest import mock
 
 import numpy as np
@@ -23,12 +26,48 @@ from tests.support import tiny_finetuning
 logical_devices.make()
 
 
-class SingleTrialTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+@contextlib.contextmanager
+def _noting_shapes():
+    """Yields the set of the shapes of all batches that are read."""
+    shapes = set()
+    read = FinetuneInput.read
+
+    def note(source, step, *rows):
+        batch = read(source, step, *rows)
+        shapes.add(batch["input_ids"].shape)
+        return batch
+
+    with mock.patch.object(FinetuneInput, "read", note):
+        yield shapes
+
+
+@pytest.mark.slow
+class LearningTest(tf.test.TestCase):
+    """Tests that look at the same run."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.config = tiny_finetuning.config(
+            cls.folder, num_train_epochs="6", do_predict=True
+        )
+        cls.models = []
+        release = Trial.release
+
+        def note(trial):
+            cls.models.append(trial.model)
+            release(trial)
+
+        with (
+            mock.patch.object(Trial, "release", note),
+            _noting_shapes() as cls.shapes,
+        ):
+            cls.results = finetuning_case.run(cls.config)
+
     def test_learns_and_writes_its_results(self):
-        config = self.config(num_train_epochs="6", do_predict=True)
-        results = finetuning_case.run(config)
+        config, results = self.config, self.results
         self.assertGreater(results["dev"]["accuracy"], 0.85)
         self.assertLess(results["dev"]["loss"], 0.5)
         output_dir = config.output_dir
@@ -82,12 +121,28 @@ class SingleTrialTest(
             ).splitlines(),
             9,
         )
-        task = model_directory.read_model(self.out("output/model")).task
+        task = model_directory.read_model(f"{output_dir}/model").task
         self.assertEqual(task["labels"], ["feline", "other"])
         self.assertEqual(task["results"], results)
 
+    def test_batches_have_several_lengths(self):
+        self.assertEqual(self.shapes, {(4, 8), (4, 12)})
+
+    def test_trial_frees_its_memory(self):
+        (model,) = self.models
+        for weight in model.trainable_weights:
+            value = tf.raw_ops.ReadVariableOp(
+                resource=weight.value.handle, dtype=tf.float32
+            )
+            self.assertEqual(value.shape, (0,), weight.path)
+
+
+@pytest.mark.slow
+class SingleTrialTest(
+    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
+):
     def test_evaluation_without_training_repeats_the_scores(self):
-        results = finetuning_case.run(self.config())
+        results = self.copy_finished()
         again = finetuning_case.run(
             self.config(do_train=False, pretrained_model_dir=None)
         )
@@ -121,7 +176,7 @@ class SingleTrialTest(
             )
 
     def test_keeps_scores_that_are_not_computed_again(self):
-        results = finetuning_case.run(self.config(num_train_epochs="0.5"))
+        results = self.copy_finished()
         again = finetuning_case.run(
             self.config(
                 do_train=False,
@@ -137,15 +192,14 @@ class SingleTrialTest(
                     self.out("output"), "eval_results.json"
                 )
             ),
-            {"global_step": 6} | results | again,
+            {"global_step": finetuning_case.NUM_STEPS} | results | again,
         )
 
     def test_keeps_scores_of_finished_training(self):
-        flags = {"num_train_epochs": "0.5"}
-        results = finetuning_case.run(self.config(**flags))
+        results = self.copy_finished()
         with finetuning_case.die_at(0):
             again = finetuning_case.run(
-                self.config(do_eval=False, do_predict=True, **flags)
+                self.config(do_eval=False, do_predict=True)
             )
         expected = results | again
         self.assertEqual(set(expected), {"dev", "test"})
@@ -153,7 +207,9 @@ class SingleTrialTest(
         written = json.loads(
             finetuning_case.read_text(folder, "eval_results.json")
         )
-        self.assertEqual(written, {"global_step": 6} | expected)
+        self.assertEqual(
+            written, {"global_step": finetuning_case.NUM_STEPS} | expected
+        )
         task = model_directory.read_model(self.out("output/model")).task
         self.assertEqual(task["results"], expected)
 
@@ -164,7 +220,7 @@ class SingleTrialTest(
             finetuning_case.run(self.config())
 
     def test_keeps_the_head_if_labels_are_equal(self):
-        finetuning_case.run(self.config())
+        self.copy_finished()
         config = self.config(
             pretrained_model_dir=self.out("output/model"),
             output_dir=self.out("further"),
@@ -201,24 +257,15 @@ class SingleTrialTest(
             )
 
     def test_one_length_bucket_pads_to_the_maximum_as_in_the_original(self):
-        shapes = set()
-        read = FinetuneInput.read
-
-        def note(source, step, *rows):
-            batch = read(source, step, *rows)
-            shapes.add(batch["input_ids"].shape)
-            return batch
-
-        with mock.patch.object(FinetuneInput, "read", note):
-            finetuning_case.run(self.config(num_length_buckets=1))
-            self.assertEqual(shapes, {(4, 12)})
-            shapes.clear()
-            finetuning_case.run(self.config(output_dir=self.out("buckets")))
-            self.assertEqual(shapes, {(4, 8), (4, 12)})
+        with _noting_shapes() as shapes:
+            finetuning_case.run(
+                self.config(num_length_buckets=1, num_train_epochs="1")
+            )
+        self.assertEqual(shapes, {(4, 12)})
 
     def test_frozen_layers_keep_their_weights(self):
         start = finetuning_case.weights(
-            tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+            tiny_finetuning.write_model(self.folder, num_layers=2)
         )
         config = self.config(num_frozen_layers=1)
         finetuning_case.run(config)
@@ -240,7 +287,7 @@ class SingleTrialTest(
 
     def test_layer_decay_scales_the_update(self):
         start = finetuning_case.weights(
-            tiny_finetuning.flags(self.folder)["pretrained_model_dir"]
+            tiny_finetuning.write_model(self.folder, num_layers=2)
         )
 
         def change(layer_decay):
@@ -290,22 +337,6 @@ class SingleTrialTest(
             losses.append(finetuning_case.metrics(config.output_dir)[0]["loss"])
         self.assertLen(set(losses), 4)
 
-    def test_trial_frees_its_memory(self):
-        models = []
-        release = Trial.release
-
-        def note(trial):
-            models.append(trial.model)
-            release(trial)
-
-        with mock.patch.object(Trial, "release", note):
-            finetuning_case.run(self.config(num_train_epochs="0.1"))
-        for weight in models[0].trainable_weights:
-            value = tf.raw_ops.ReadVariableOp(
-                resource=weight.value.handle, dtype=tf.float32
-            )
-            self.assertEqual(value.shape, (0,), weight.path)
-
     def test_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
             finetuning_case.run(
@@ -314,6 +345,7 @@ class SingleTrialTest(
         self.assertFalse(os.path.exists(self.out("output/model")))
 
 
+@pytest.mark.slow
 class ModelSelectionTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
@@ -434,7 +466,7 @@ class FlagsTest(
 
     @parameterized.parameters(
         ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
-        ({"num_frozen_layers": 3}, "--num_frozen_layers must be at most 2"),
+        ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
         ({"do_lower_case": False}, "with do_lower_case=True"),
     )
     def test_refuses_flags_that_the_model_does_not_support(

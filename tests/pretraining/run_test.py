@@ -88,24 +88,24 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.assertAllEqual(value, tensors[name], name)
 
     def test_rerunning_a_finished_run_does_nothing(self):
-        self.pretrain(num_train_steps=2)
+        self.copy_run()
         written = os.stat(self.path("out", "model", "README.md")).st_mtime_ns
-        log = self.pretrain(num_train_steps=2)
-        self.assertStartsWith(log[1], "Resumed at step 2")
-        self.assertIn("All 2 steps are done already", "\n".join(log))
+        log = self.pretrain()
+        self.assertStartsWith(log[1], "Resumed at step 6")
+        self.assertIn("All 6 steps are done already", "\n".join(log))
         self.assertEqual(
             os.stat(self.path("out", "model", "README.md")).st_mtime_ns,
             written,
         )
 
     def test_refuses_to_end_before_the_last_checkpoint(self):
-        self.pretrain(num_train_steps=4)
+        self.copy_run()
         path = self.path("out", "model", "README.md")
         written = os.stat(path).st_mtime_ns
         with self.assertRaisesRegex(
-            UserError, "has done 4 steps, and this run ends at step 2"
+            UserError, "has done 6 steps, and this run ends at step 2"
         ):
-            self.pretrain(num_train_steps=4, stop_at_step=2)
+            self.pretrain(stop_at_step=2)
         self.assertEqual(os.stat(path).st_mtime_ns, written)
 
     def test_refuses_bad_output_dirs(self):
@@ -118,8 +118,8 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self.pretrain(output_dir=path)
 
     def test_refuses_to_evaluate_as_another_model(self):
-        self.pretrain(num_train_steps=1)
-        flags = {"do_train": False, "do_eval": True, "num_train_steps": 1}
+        self.copy_run()
+        flags = {"do_train": False, "do_eval": True}
         with self.assertRaisesRegex(
             UserError, "of another model: bert_config.hidden_act was 'gelu'"
         ):
@@ -139,8 +139,8 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.assertFalse(os.path.exists(self.path("out")))
 
     def test_resuming_equals_an_uninterrupted_run(self):
-        self.pretrain(output_dir=self.path("through"))
-        self.pretrain(stop_at_step=3)
+        self.copy_run("through")
+        self.copy_run(stop_at_step=3)
         # A killed run may have written lines of steps that it repeats.
         with open(self.path("out", training_metrics.METRICS_FILE), "a") as file:
             file.write('{"step": 4, "loss": 9}\n{"step": 5, "lo')
@@ -160,14 +160,14 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.assertAllEqual(tensors[name], value, name)
 
     def test_second_phase_continues_with_longer_records(self):
-        self.pretrain(stop_at_step=4)
+        self.copy_run(stop_at_step=3)
         longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
         records = tiny_pretraining.write_records(
             self.path("long.tfrecord"), range(40, 60), **longer
         )
         log = self.pretrain(input_file=records, **longer)
-        self.assertStartsWith(log[1], "Resumed at step 4")
-        lines = [line for line in log if "New phase from step 4" in line]
+        self.assertStartsWith(log[1], "Resumed at step 3")
+        lines = [line for line in log if "New phase from step 3" in line]
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "input_file was.*long.tfrecord")
         self.assertRegex(lines[0], "max_seq_length was 8 and is 16")
@@ -220,17 +220,19 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name in ("seed", "masks", "task"):
             self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
 
-    def test_records_without_a_manifest(self):
+    def test_warns_of_records_without_a_manifest_and_unused_flags(self):
         records = tiny_pretraining.write_records(
             self.path("plain.tfrecord"), with_manifest=False
         )
-        log = self.pretrain(input_file=records, num_train_steps=1)
+        log = self.pretrain(
+            input_file=records,
+            num_train_steps=1,
+            master="local",
+            num_tpu_cores=8,
+        )
         self.assertLen([x for x in log if "nothing about" in x], 1)
         directory = model_directory.read_model(self.path("out", "model"))
         self.assertIsNone(directory.vocabulary)
-
-    def test_flags_without_effect_warn_once(self):
-        log = self.pretrain(num_train_steps=1, master="local", num_tpu_cores=8)
         warnings = [line for line in log if "no effect" in line]
         self.assertLen(warnings, 1)
         self.assertIn("--master, --num_tpu_cores", warnings[0])
@@ -298,7 +300,7 @@ class PretrainErrorsTest(
             self.pretrain(input_file=records)
 
     def test_refuses_to_resume_with_other_settings(self):
-        self.pretrain(num_train_steps=2)
+        self.copy_run(stop_at_step=3)
         before = self.metrics()
         deeper = dataclasses.replace(
             tiny_pretraining.CONFIG, num_attention_heads=4

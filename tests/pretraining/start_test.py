@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import shutil
-import tempfile
 
 import tensorflow as tf
 
@@ -11,7 +10,6 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
-from bert_tf.pretraining import run as pretraining
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import pretrain_case
 from tests.support import tiny_pretraining
@@ -22,18 +20,9 @@ _SPEED = ("examples_per_second", "tokens_per_second")
 class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
     """Tests that start with a run that has done three of its six steps."""
 
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.shared = tempfile.mkdtemp()
-        cls.addClassCleanup(shutil.rmtree, cls.shared)
-        pretraining.train_and_evaluate(
-            tiny_pretraining.make_config(cls.shared, stop_at_step=3)
-        )
-
     def setUp(self):
         super().setUp()
-        shutil.copytree(f"{self.shared}/out", self.path("first"))
+        self.copy_run("first", stop_at_step=3)
         self.first = tf1_checkpoint.read(self.path("first"))
 
     def convert(self, weights_format, name, **changes):
@@ -104,7 +93,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         )
 
     def test_optimizer_state_continues_the_run_bit_for_bit(self):
-        self.pretrain(output_dir=self.path("through"))
+        self.copy_run("through")
         expected = tf1_checkpoint.read(self.path("through"))
         for name, path in {
             "bare": self.bare(),

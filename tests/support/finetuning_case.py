@@ -1,6 +1,8 @@
 """Helpers for fine-tuning tests: short runs, interruptions and their output."""
 
+import json
 import os
+import shutil
 from unittest import mock
 
 from bert_tf.checkpoints import model_directory
@@ -10,6 +12,7 @@ from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training.step import TrainingStep
+from tests.support import made_once
 from tests.support import tiny_finetuning
 
 # 50 examples in batches of 4, twice.
@@ -20,6 +23,23 @@ _SPEED = ("examples_per_second", "tokens_per_second")
 def run(config):
     """Fine-tunes a classifier; returns its results."""
     return finetuning.run(config, classification_flags.build_task)
+
+
+def copy_finished(folder):
+    """Copies data and output of a run with the flags of `tiny_finetuning`.
+
+    Returns:
+      The results of the run.
+    """
+    finished = made_once.folder(
+        "finetuning", lambda path: run(tiny_finetuning.config(path))
+    )
+    shutil.copytree(finished, folder, dirs_exist_ok=True)
+    results = json.loads(
+        read_text(os.path.join(folder, "output"), "eval_results.json")
+    )
+    del results["global_step"]
+    return results
 
 
 def state(output_dir):
@@ -101,6 +121,10 @@ class FinetuningCase:
 
     def config(self, **values):
         return tiny_finetuning.config(self.folder, **values)
+
+    def copy_finished(self):
+        """Copies a finished run into the folder; returns its results."""
+        return copy_finished(self.folder)
 
     def assert_same_state(self, one, other):
         expected, received = state(one), state(other)

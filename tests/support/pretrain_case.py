@@ -1,12 +1,17 @@
 """A mix-in for test cases that pretrain tiny models in their own folder."""
 
 import os
+import shutil
+
+import pytest
 
 from bert_tf.pretraining.run import train_and_evaluate
 from bert_tf.training import metrics as training_metrics
+from tests.support import made_once
 from tests.support import tiny_pretraining
 
 
+@pytest.mark.slow
 class PretrainCase:
     """A mix-in for test cases that pretrain."""
 
@@ -23,6 +28,17 @@ class PretrainCase:
         with self.assertLogs(level="INFO") as logs:
             train_and_evaluate(config)
         return [line.split(":", 2)[2] for line in logs.output]
+
+    def copy_run(self, output_dir="out", **flags):
+        """Copies the output of a run, which is made once for all tests."""
+        name = "_".join(["pretraining", *(f"{x}={flags[x]}" for x in flags)])
+        made = made_once.folder(
+            name,
+            lambda folder: train_and_evaluate(
+                tiny_pretraining.make_config(folder, **flags)
+            ),
+        )
+        shutil.copytree(os.path.join(made, "out"), self.path(output_dir))
 
     def metrics(self, output_dir="out"):
         return training_metrics.read(

@@ -1,6 +1,7 @@
 """Tiny texts, pretrained model and flags for fine-tuning tests."""
 
 import csv
+import dataclasses
 import os
 import random
 
@@ -27,11 +28,25 @@ def write_rows(path, count, seed=0):
     return path
 
 
+def write_model(folder, num_layers=1):
+    """Writes the pretrained model that `flags` names, if it is missing.
+
+    Args:
+      folder: The folder of the run.
+      num_layers: Its layers. Each takes time to build and compile.
+    """
+    path = os.path.join(folder, "pretrained")
+    if not os.path.exists(path):
+        config = dataclasses.replace(
+            tiny_model.CONFIG, num_hidden_layers=num_layers
+        )
+        tiny_model.write(path, kind="encoder", config=config)
+    return path
+
+
 def flags(folder, **values):
     """Returns flags of a classifier, and creates missing files."""
-    model = os.path.join(folder, "pretrained")
-    if not os.path.exists(model):
-        tiny_model.write(model, kind="encoder")
+    model = write_model(folder)
     files = {}
     for number, (split, count) in enumerate(
         (("train", 50), ("dev", 31), ("test", 9))

@@ -39,16 +39,16 @@ def random_weights(model=None, scale=0.5):
     }
 
 
-def write(path, with_vocabulary=True, kind="pretraining"):
+def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     """Writes the directory of a pretraining model or encoder; returns it."""
     vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
     settings = BertTokenizer(vocabulary).settings() if vocabulary else None
-    weights = random_weights()
+    weights = random_weights(bert_model.BertForPretraining(config))
     if kind == "encoder":
         weights = {n: x for n, x in weights.items() if n.startswith("bert/")}
     model_directory.write(
         path,
-        CONFIG,
+        config,
         weights,
         vocabulary,
         settings,

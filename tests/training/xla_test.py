@@ -90,6 +90,7 @@ class _TestCase(tf.test.TestCase, parameterized.TestCase):
                 )
 
 
+@pytest.mark.slow
 class PretrainingTest(_TestCase):
     def _train(self, flag, **options):
         options["model_arguments"] = {"fuse": flag != "off"}
