@@ -1,5 +1,7 @@
 """A tiny model directory for tests, with random weights and real words."""
 
+import functools
+
 import numpy as np
 
 from bert_tf.checkpoints import model_directory
@@ -28,22 +30,50 @@ CONFIG = BertConfig(
     type_vocab_size=2,
 )
 
+# Building a model takes a fifth of a second.
+_known_shapes = {}
+
 
 def random_weights(model=None, scale=0.5):
     """Returns distinct weights by canonical name."""
+    if model is None:
+        return _random(_shapes(bert_model.BertForPretraining, CONFIG), scale)
+    return _random(_shapes_of(model), scale)
+
+
+def _random(shapes, scale=0.5):
     rng = np.random.default_rng(3)
-    model = model or bert_model.BertForPretraining(CONFIG)
     return {
-        name: rng.normal(scale=scale, size=variable.shape).astype(np.float32)
+        name: rng.normal(scale=scale, size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def _shapes_of(model):
+    return {
+        name: tuple(variable.shape)
         for name, variable in bert_model.named_variables(model).items()
     }
+
+
+def _shapes(model_class, config, **arguments):
+    """Returns the shapes of a model's weights by canonical name."""
+    key = repr((model_class, config, arguments))
+    if key not in _known_shapes:
+        _known_shapes[key] = _shapes_of(model_class(config, **arguments))
+    return _known_shapes[key]
+
+
+@functools.cache
+def _tokenizer_settings():
+    return BertTokenizer(Vocabulary(TOKENS)).settings()
 
 
 def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     """Writes the directory of a pretraining model or encoder; returns it."""
     vocabulary = Vocabulary(TOKENS) if with_vocabulary else None
-    settings = BertTokenizer(vocabulary).settings() if vocabulary else None
-    weights = random_weights(bert_model.BertForPretraining(config))
+    settings = dict(_tokenizer_settings()) if vocabulary else None
+    weights = _random(_shapes(bert_model.BertForPretraining, config))
     if kind == "encoder":
         weights = {n: x for n, x in weights.items() if n.startswith("bert/")}
     model_directory.write(
@@ -67,15 +97,16 @@ def write_task(path, task, weights=None, **values):
       weights: Canonical name to value; random by default.
       **values: Further settings in task.json; None removes a key of the task.
     """
-    model = TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
-    vocabulary = Vocabulary(TOKENS)
     values = {"kind": task.kind} | task.to_json() | values
     model_directory.write(
         path,
         CONFIG,
-        weights or random_weights(model),
-        vocabulary,
-        BertTokenizer(vocabulary).settings(),
+        weights
+        or _random(
+            _shapes(TASK_MODELS[task.kind], CONFIG, **task.model_arguments())
+        ),
+        Vocabulary(TOKENS),
+        dict(_tokenizer_settings()),
         {name: value for name, value in values.items() if value is not None},
         "# Tiny\n",
     )
