@@ -188,6 +188,7 @@ class GridSearchTest(
         with self.assertNoLogs(level="WARNING"), finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
+    @pytest.mark.slow
     def test_a_trial_that_is_not_finite_does_not_stop_the_others(self):
         runs = {
             "learning_rate": "1e38,0.003",
@@ -258,6 +259,7 @@ class GridSearchTest(
                 dataclasses.replace(config, learning_rate="1e38")
             )
 
+    @pytest.mark.slow
     def test_a_trial_with_scores_that_are_not_finite_fails(self):
         # The only step is finite, but the weights after it are not.
         finetuning_case.run(
@@ -267,6 +269,7 @@ class GridSearchTest(
         self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
         self.assertRegex(table, r"(?m)^ *0\.003 .* best$")
 
+    @pytest.mark.slow
     def test_other_errors_stop_all_trials(self):
         config = self.config(num_restarts=2)
         error = UserError("Something else.")

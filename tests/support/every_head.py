@@ -1,11 +1,7 @@
 """Tiny models of every head, exported and verified as by users."""
 
-import atexit
 import dataclasses
-import functools
 import os
-import shutil
-import tempfile
 from unittest import mock
 
 from bert_tf.export import savedmodel
@@ -14,6 +10,7 @@ from bert_tf.flags.export import SavedModelConfig
 from bert_tf.modeling.task_models import BertForTagging
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import made_once
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -63,22 +60,22 @@ class Published:
     ids_dir: str
 
 
-@functools.cache
 def publish() -> dict[str, Published]:
-    """Exports a model of each head, once per process.
+    """Exports a model of each head, once for all tests.
 
     What is in them is not verified, which is what the tests are for.
     """
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder)
-    with mock.patch.object(verification, "examine", _unseen):
-        return {name: _publish(folder, name) for name in NAMES}
+    folder = made_once.folder("every_head", _publish_all)
+    return {
+        name: Published(_model_dir(folder, name), *_output_dirs(folder, name))
+        for name in NAMES
+    }
 
 
 def write_model(folder, name):
     """Writes a model with the head; returns its path and export flags."""
     task, values = _HEADS[name]
-    model_dir = os.path.join(folder, "models", name, "model")
+    model_dir = _model_dir(folder, name)
     if name == "tagging":
         tiny_model.write_task(model_dir, task, _tagging_weights(task))
     else:
@@ -86,19 +83,28 @@ def write_model(folder, name):
     return model_dir, values
 
 
-def _publish(folder, name):
-    model_dir, values = write_model(folder, name)
-    output_dir = os.path.join(folder, name)
-    savedmodel.run(
-        SavedModelConfig(
-            model_dir=model_dir,
-            output_dir=output_dir,
-            buckets=tiny_exports.BUCKETS,
-            ids_only=True,
-            **values,
-        )
-    )
-    return Published(model_dir, output_dir, f"{output_dir}_ids")
+def _model_dir(folder, name):
+    return os.path.join(folder, "models", name, "model")
+
+
+def _output_dirs(folder, name):
+    path = os.path.join(folder, name)
+    return path, f"{path}_ids"
+
+
+def _publish_all(folder):
+    with mock.patch.object(verification, "examine", _unseen):
+        for name in NAMES:
+            model_dir, values = write_model(folder, name)
+            savedmodel.run(
+                SavedModelConfig(
+                    model_dir=model_dir,
+                    output_dir=_output_dirs(folder, name)[0],
+                    buckets=tiny_exports.BUCKETS,
+                    ids_only=True,
+                    **values,
+                )
+            )
 
 
 def _tagging_weights(task):

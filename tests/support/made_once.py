@@ -21,13 +21,15 @@ def folder(name: str, make: Callable[[str], None]) -> str:
       make: Fills the empty folder whose path it gets.
     """
     path = os.path.join(_root(), name)
-    # Other processes wait until it is complete.
-    with open(f"{path}.lock", "w", encoding="utf-8") as lock:
+    # Other processes wait until it is complete; then the file is not empty.
+    with open(f"{path}.lock", "a+", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(path):
-            unfinished = tempfile.mkdtemp(dir=_root())
-            make(unfinished)
-            os.rename(unfinished, path)
+        lock.seek(0)
+        if not lock.read():
+            shutil.rmtree(path, ignore_errors=True)
+            os.mkdir(path)
+            make(path)
+            lock.write("complete")
     return path
 
 

@@ -138,15 +138,18 @@ class TaskTrainer:
         self.row_shapes = source.row_shapes()
         teaches = name == "distillation"
         model_arguments |= {"fuse": xla_flag != "off"}
+        # Each layer takes time to compile; distillation needs two.
+        config = dataclasses.replace(tiny_model.CONFIG, num_hidden_layers=1)
         if teaches:
             model_arguments |= _FOR_DISTILLATION
+            config = tiny_model.CONFIG
         with strategy.scope():
-            model = self._build(task, model_arguments, 3)
+            model = self._build(task, config, model_arguments, 3)
             objective = TaskObjective(task)
             if teaches:
                 objective = DistillationObjective(
                     task,
-                    self._build(task, model_arguments, 4),
+                    self._build(task, config, model_arguments, 4),
                     Weights(0.5, 1.0, 1.0, 2.0, "mse"),
                     LayerPairs((1, 2), None, 0.02),
                 )
@@ -174,9 +177,9 @@ class TaskTrainer:
             for _ in range(self._STEPS)
         ]
 
-    def _build(self, task, arguments, seed):
+    def _build(self, task, config, arguments, seed):
         model = tiny_model.TASK_MODELS[task.kind](
-            tiny_model.CONFIG, **task.model_arguments() | arguments
+            config, **task.model_arguments() | arguments
         )
         rng = np.random.default_rng(seed)
         for variable in bert_model.named_variables(model).values():

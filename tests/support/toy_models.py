@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving.server import ModelServer
+from tests.support import made_once
 
 TIMEOUT_SECONDS = 60
 
@@ -102,11 +103,17 @@ class _Toy(tf.Module):
 
 def write(base_path, version=1, factor=2.0):
     """Writes a version of the toy model; returns its directory."""
-    toy = _Toy(factor)
+    made = made_once.folder(
+        f"toy_model_{factor}", lambda path: _save(_Toy(factor), path)
+    )
     directory = os.path.join(base_path, str(version))
+    return shutil.copytree(made, directory, dirs_exist_ok=True)
+
+
+def _save(toy, path):
     tf.saved_model.save(
         toy,
-        directory,
+        path,
         signatures={
             "serving_default": toy.mixed,
             "echo": toy.echo,
@@ -119,7 +126,6 @@ def write(base_path, version=1, factor=2.0):
             "regress": toy.regress,
         },
     )
-    return directory
 
 
 def copy(directory, base_path, version):
