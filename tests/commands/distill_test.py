@@ -143,6 +143,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(again, results)
 
+    @pytest.mark.slow
     def test_distills_a_tagger(self):
         task = TaggingTask(
             name="tagging",
@@ -164,6 +165,7 @@ class DistillScriptTest(tf.test.TestCase, parameterized.TestCase):
         dev = self._read_lines(self.output / "dev_predictions.jsonl")
         self.assertEqual([len(one["tags"]) for one in dev], [2, 3, 1])
 
+    @pytest.mark.slow
     def test_distills_question_answering(self):
         task = SquadTask(
             max_seq_length=_LENGTH,

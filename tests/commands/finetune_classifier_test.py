@@ -4,6 +4,7 @@ import json
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from scipy import special
@@ -54,6 +55,7 @@ def _logits(model_dir, rows):
     return np.float64(model(inputs)["logits"])
 
 
+@pytest.mark.slow
 class OfficialFilesTest(
     ClassifierScript, tf.test.TestCase, parameterized.TestCase
 ):
@@ -140,6 +142,7 @@ class OfficialFilesTest(
         self.assertAllClose(received, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
     """Training on a user's own files, down to the loss of the first step."""
 
@@ -335,6 +338,7 @@ class OwnFilesTest(ClassifierScript, tf.test.TestCase, parameterized.TestCase):
         self.assertTrue((self.output / "score_scatter.png").exists())
 
 
+@pytest.mark.slow
 class OriginalsFlagsTest(
     ClassifierScript, tf.test.TestCase, parameterized.TestCase
 ):

@@ -7,6 +7,7 @@ import pathlib
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.commands import finetune_multiple_choice
@@ -50,7 +51,9 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         super().setUp()
         self.folder = pathlib.Path(self.create_tempdir().full_path)
         self.model = tiny_model.write(
-            str(self.folder / "pretrained"), kind="encoder"
+            str(self.folder / "pretrained"),
+            kind="encoder",
+            config=tiny_model.ONE_LAYER,
         )
         self.output = self.folder / "output"
 
@@ -73,6 +76,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         text = pathlib.Path(path).read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    @pytest.mark.slow
     def test_learns_swag_and_predicts(self):
         _write_swag(self.folder / "train.csv", 64, 0)
         dev_labels = _write_swag(self.folder / "val.csv", 31, 1)

@@ -59,7 +59,11 @@ class _Case(tf.test.TestCase):
         super().setUp()
         self.folder = pathlib.Path(self.create_tempdir().full_path)
         self.output = self.folder / "output"
-        tiny_model.write(str(self.folder / "tiny"), kind="encoder")
+        tiny_model.write(
+            str(self.folder / "tiny"),
+            kind="encoder",
+            config=tiny_model.ONE_LAYER,
+        )
 
     def write(self, name, dataset):
         path = str(self.folder / name)

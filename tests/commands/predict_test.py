@@ -44,7 +44,9 @@ class PredictTest(
             test_file=self.write_csv("unlabelled.csv", *unlabelled),
             text_column="first",
             text_pair_column="second",
-            pretrained_model_dir=tiny_model.write(str(self.folder / "start")),
+            pretrained_model_dir=tiny_model.write(
+                str(self.folder / "start"), config=tiny_model.ONE_LAYER
+            ),
             learning_rate="1e-2",
             train_batch_size="2",
             num_train_epochs="2",

@@ -176,6 +176,7 @@ class DistillTest(tf.test.TestCase, parameterized.TestCase):
         path = os.path.join(self.teacher, model_directory.CHECKSUMS_FILE)
         return json.loads(pathlib.Path(path).read_text("utf-8"))
 
+    @pytest.mark.slow
     def test_without_teacher_weights_equals_fine_tuning(self):
         flags = self.flags(
             pretrained_model_dir=self.teacher,

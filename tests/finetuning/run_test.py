@@ -22,6 +22,7 @@ from bert_tf.training import metrics as training_metrics
 from tests.support import finetuning_case
 from tests.support import logical_devices
 from tests.support import tiny_finetuning
+from tests.support import tiny_model
 
 logical_devices.make()
 
@@ -265,7 +266,7 @@ class SingleTrialTest(
 
     def test_frozen_layers_keep_their_weights(self):
         start = finetuning_case.weights(
-            tiny_finetuning.write_model(self.folder, num_layers=2)
+            tiny_finetuning.write_model(self.folder, tiny_model.CONFIG)
         )
         config = self.config(num_frozen_layers=1)
         finetuning_case.run(config)
@@ -287,7 +288,7 @@ class SingleTrialTest(
 
     def test_layer_decay_scales_the_update(self):
         start = finetuning_case.weights(
-            tiny_finetuning.write_model(self.folder, num_layers=2)
+            tiny_finetuning.write_model(self.folder, tiny_model.CONFIG)
         )
 
         def change(layer_decay):

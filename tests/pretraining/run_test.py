@@ -300,7 +300,7 @@ class PretrainErrorsTest(
             self.pretrain(input_file=records)
 
     def test_refuses_to_resume_with_other_settings(self):
-        self.copy_run(stop_at_step=3)
+        self.pretrain(stop_at_step=3)
         before = self.metrics()
         deeper = dataclasses.replace(
             tiny_pretraining.CONFIG, num_attention_heads=4

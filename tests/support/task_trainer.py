@@ -138,11 +138,10 @@ class TaskTrainer:
         self.row_shapes = source.row_shapes()
         teaches = name == "distillation"
         model_arguments |= {"fuse": xla_flag != "off"}
-        # Each layer takes time to compile; distillation needs two.
-        config = dataclasses.replace(tiny_model.CONFIG, num_hidden_layers=1)
+        config = tiny_model.ONE_LAYER
         if teaches:
             model_arguments |= _FOR_DISTILLATION
-            config = tiny_model.CONFIG
+            config = tiny_model.CONFIG  # The pairs of layers need both.
         with strategy.scope():
             model = self._build(task, config, model_arguments, 3)
             objective = TaskObjective(task)

@@ -1,7 +1,6 @@
 """Tiny texts, pretrained model and flags for fine-tuning tests."""
 
 import csv
-import dataclasses
 import os
 import random
 
@@ -28,18 +27,10 @@ def write_rows(path, count, seed=0):
     return path
 
 
-def write_model(folder, num_layers=1):
-    """Writes the pretrained model that `flags` names, if it is missing.
-
-    Args:
-      folder: The folder of the run.
-      num_layers: Its layers. Each takes time to build and compile.
-    """
+def write_model(folder, config=tiny_model.ONE_LAYER):
+    """Writes the pretrained model that `flags` names, if it is missing."""
     path = os.path.join(folder, "pretrained")
     if not os.path.exists(path):
-        config = dataclasses.replace(
-            tiny_model.CONFIG, num_hidden_layers=num_layers
-        )
         tiny_model.write(path, kind="encoder", config=config)
     return path
 

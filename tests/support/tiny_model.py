@@ -1,5 +1,6 @@
 """A tiny model directory for tests, with random weights and real words."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -29,6 +30,8 @@ CONFIG = BertConfig(
     max_position_embeddings=12,
     type_vocab_size=2,
 )
+# Each layer takes time to build and compile.
+ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
 
 # Building a model takes a fifth of a second.
 _known_shapes = {}
