@@ -51,9 +51,7 @@ class FinetuneMultipleChoiceTest(tf.test.TestCase):
         super().setUp()
         self.folder = pathlib.Path(self.create_tempdir().full_path)
         self.model = tiny_model.write(
-            str(self.folder / "pretrained"),
-            kind="encoder",
-            config=tiny_model.ONE_LAYER,
+            str(self.folder / "pretrained"), kind="encoder"
         )
         self.output = self.folder / "output"
 
