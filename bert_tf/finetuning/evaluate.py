@@ -51,19 +51,13 @@ class SplitReader:
     def __init__(self, task: Task, tokenizer: BertTokenizer) -> None:
         self.task = task
         self.tokenizer = tokenizer
-        self._examples: dict[str, Sequence[Any]] = {}
         self._read: dict[str, tuple[Sequence[Any], Features]] = {}
-
-    def examples(self, split: str) -> Sequence[Any]:
-        """Returns the examples of a split."""
-        if split not in self._examples:
-            self._examples[split] = self.task.read(split)
-        return self._examples[split]
 
     def read(self, split: str) -> tuple[Sequence[Any], Features]:
         """Returns the examples of a split and their features."""
         if split not in self._read:
-            examples = self.examples(split)
+            self.task = self.task.load(split)
+            examples = self.task.data[split].examples
             features = self.task.featurize(
                 examples, self.tokenizer, split.startswith(TRAIN)
             )

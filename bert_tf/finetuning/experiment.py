@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -19,7 +18,6 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
-from bert_tf.io import files
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Features
@@ -112,15 +110,22 @@ def prepare(
     Raises:
       UserError: If data is missing or malformed, or differs among workers.
     """
-    for kind in config.requested_splits():
+    kinds = config.requested_splits()
+    for kind in kinds:
         if not task.splits(kind):
             raise UserError(f"The task {task.name} has no {kind} data.")
-    reader = SplitReader(task, stored.build_tokenizer())
-    if config.do_train:
-        for split in task.files:
-            reader.examples(split)  # Report malformed data before training.
-    data_hashes = hash_data(task)
+    tokenizer = stored.build_tokenizer()
+    # Reports malformed data before training.
+    task = task.load(
+        *(x for x in task.files if config.do_train or x.split("_")[0] in kinds)
+    )
+    data_hashes = {
+        split: data.sha256
+        for split, data in task.data.items()
+        if split in task.files and data.sha256
+    }
     agree(devices.coordinator, config, stored, data_hashes)
+    reader = SplitReader(task, tokenizer)
     return Experiment(
         config=config,
         task=task,
@@ -248,13 +253,4 @@ def _name_data(data_hashes: Mapping[str, str]) -> dict[str, str]:
     return {
         f"the file of the {split} data": value
         for split, value in data_hashes.items()
-    }
-
-
-def hash_data(task: Task) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a task, by split."""
-    return {
-        split: files.sha256(path)
-        for split, path in task.files.items()
-        if tf.io.gfile.exists(path)
     }

@@ -1,6 +1,7 @@
 """Fine-tuning on SQuAD, after TriviaQA if requested, and ensembles."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from bert_tf.tasks.squad import triviaqa
 from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import Data
 from bert_tf.training import trainer as trainers
 from bert_tf.training.trainer import Preemption
 
@@ -62,36 +64,38 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
             "--null_score_diff_threshold has no effect without "
             "--version_2_with_negative."
         )
-    config = _choose_scoring(config)
+    config, data = _choose_scoring(config)
+    build_task = functools.partial(squad_flags.build_task, data=data)
     if config.ensemble_nbest_files:
-        return _combine(config)
+        return _combine(config, build_task(config, None))
     # Once for both trainings: workers can connect only once.
     with trainers.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption)
-        return finetuning.run_on(
-            devices, preemption, config, squad_flags.build_task
-        )
+        return finetuning.run_on(devices, preemption, config, build_task)
 
 
-def _choose_scoring(config: SquadConfig) -> SquadConfig:
-    """Returns the flags with --do_eval if --predict_file has answers.
+def _choose_scoring(config: SquadConfig) -> tuple[SquadConfig, Data | None]:
+    """Returns the flags and the data of --predict_file.
 
-    Reading the file first reports malformed data before hours of training.
+    The flags have --do_eval if the file has answers. Reading it first reports
+    malformed data before hours of training.
     """
     if not (config.do_eval or config.do_predict):
-        return config
+        return config, None
     task = SquadTask(
         files={DEV: config.predict_file},
         version_2_with_negative=config.version_2_with_negative,
-    )
-    if task.is_labeled(task.read(DEV)):
-        return dataclasses.replace(
+    ).load(DEV)
+    data = task.data[DEV]
+    if task.is_labeled(data.examples):
+        config = dataclasses.replace(
             config,
             do_eval=True,
             do_predict=False,
             eval_batch_size=config.eval_batch_size or config.predict_batch_size,
         )
+        return config, data
     selects_on_dev = config.do_train and (
         len(config.trials()) > 1 or config.selects_evaluation
     )
@@ -101,7 +105,7 @@ def _choose_scoring(config: SquadConfig) -> SquadConfig:
             '"answers"; drop --do_eval and the flags that select a model on '
             "dev to only predict."
         )
-    return config
+    return config, data
 
 
 # === TriviaQA ===
@@ -199,14 +203,13 @@ def _read_json_if_exists(path: str) -> dict[str, Any] | None:
 # === Ensembles ===
 
 
-def _combine(config: SquadConfig) -> dict[str, Metrics]:
+def _combine(config: SquadConfig, task: SquadTask) -> dict[str, Metrics]:
     """Predicts with an ensemble of models, from their n-best files."""
     paths = files.expand_globs(
         config.ensemble_nbest_files, "--ensemble_nbest_files"
     )
-    task = squad_flags.build_task(config, None)
     (split,) = task.files
-    examples = task.read(split)
+    examples = task.load(split).data[split].examples
     combined = {
         prediction.qas_id: prediction
         for prediction in squad_ensemble.combine(

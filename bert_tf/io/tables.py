@@ -137,7 +137,9 @@ def read_table(
         lines = _without_blank_end(text_files.read_lines(path))
         rows = (Row(line, {TEXT_COLUMN: text}) for line, text in lines)
     elif ending in (".json", ".jsonl"):
-        rows = _read_json(path) if ending == ".json" else _read_json_lines(path)
+        lines = text_files.read_lines(path)
+        read = _read_json if ending == ".json" else _read_json_lines
+        rows = read(path, lines)
     else:
         raise UserError(
             f"{path} must end in .csv, .tsv, .jsonl, .json or .txt, or in one "
@@ -288,18 +290,20 @@ def _without_blank_end(
             blank.append((number, line))
 
 
-def _read_json_lines(path: str) -> Iterator[Row]:
-    for number, line in text_files.read_lines(path):
+def _read_json_lines(
+    path: str, lines: Iterable[tuple[int, str]]
+) -> Iterator[Row]:
+    for number, line in lines:
         if line.strip():
             value = _parse_json(path, number, line)
             yield _json_row(path, number, value, line)
 
 
-def _read_json(path: str) -> Iterator[Row]:
-    text = "\n".join(line for _, line in text_files.read_lines(path))
+def _read_json(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    text = "\n".join(line for _, line in lines)
     position = len(text) - len(text.lstrip())
     if not text.startswith("[", position):
-        yield from _read_json_lines(path)
+        yield from _read_json_lines(path, enumerate(text.split("\n"), 1))
         return
     # First as a whole, so that the syntax needs no checks below.
     _parse_json(path, 1, text)

@@ -1,6 +1,9 @@
 """Reads text and JSON files from users: UTF-8, CRLF, byte order mark, .gz."""
 
+import contextlib
+import contextvars
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -19,6 +22,26 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHARACTERS_SHOWN = 20
 
 _KINDS = {str: "a string", int: "a whole number", list: "a list"}
+_hashes: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
+    "hashes", default=None
+)
+
+
+@contextlib.contextmanager
+def collect_hashes() -> Iterator[dict[str, str]]:
+    """Collects the SHA-256 of files that the block reads to their ends.
+
+    So a file is not opened again for its hash.
+
+    Yields:
+      Path to hash of the file's bytes, in hexadecimal.
+    """
+    hashes: dict[str, str] = {}
+    token = _hashes.set(hashes)
+    try:
+        yield hashes
+    finally:
+        _hashes.reset(token)
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -32,25 +55,53 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
         lines end with \r alone.
     """
     files.require_file(path, "The path")
+    hashes = _hashes.get()
+    digest = hashlib.sha256()
     try:
-        with _open(path) as file:
+        with (
+            _open_bytes(path, None if hashes is None else digest) as raw,
+            gzip.open(raw) if path.lower().endswith(".gz") else raw as file,
+        ):
             for number, contents in enumerate(file, start=1):
                 if number == 1:
                     contents = contents.removeprefix(_BYTE_ORDER_MARK)
                     _check_first(contents, path)
                 yield number, _decode(contents, path, number)
+            if hashes is not None:
+                hashes[path] = digest.hexdigest()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{path} is not a complete gzip file ({error}); copy it again."
         ) from error
 
 
-def _open(path: str) -> IO[bytes]:
+def _open_bytes(path: str, digest: Any) -> IO[bytes]:
     # Not line by line from `GFile`, which drops each \r of a line.
-    file = path if "://" not in path else io.BytesIO(files.read_bytes(path))
-    if path.lower().endswith(".gz"):
-        return gzip.open(file, "rb")
-    return file if isinstance(file, io.BytesIO) else open(file, "rb")
+    if "://" in path:
+        file = io.BytesIO(files.read_bytes(path))
+    else:
+        file = open(path, "rb")
+    return file if digest is None else io.BufferedReader(_Hashed(file, digest))
+
+
+class _Hashed(io.RawIOBase):
+    """A binary file that is hashed as it is read."""
+
+    def __init__(self, file: IO[bytes], digest: Any) -> None:
+        self._file = file
+        self._digest = digest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        count = self._file.readinto(buffer)
+        self._digest.update(buffer[:count])
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _check_first(contents: bytes, path: str) -> None:

@@ -20,12 +20,15 @@ from typing import ClassVar
 from typing import Literal
 from typing import NamedTuple
 from typing import Protocol
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
+from bert_tf.io import text_files
 from bert_tf.text.tokenizer import BertTokenizer
 
 # The kinds of splits; a task may have several of one kind, as dev_mismatched.
@@ -77,6 +80,18 @@ class SoftTargets(NamedTuple):
 NO_LOGIT = -1e30
 
 
+class Data(NamedTuple):
+    """The data of a split.
+
+    Attributes:
+      examples: The examples.
+      sha256: The hash of the file; None if it is not a file.
+    """
+
+    examples: Sequence[Any]
+    sha256: str | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
     """A task: its data, model head, loss and metrics. Immutable.
@@ -89,6 +104,7 @@ class Task(abc.ABC):
       max_seq_length: The maximum number of tokens in a row.
       files: Split to file; the splits are "train", "dev" and "test", or begin
         with one of them, as "dev_mismatched" does.
+      data: Split to its data, of the splits that have been loaded.
     """
 
     # The head: a key of `weight_map.HEADS`.
@@ -99,6 +115,9 @@ class Task(abc.ABC):
     name: str
     max_seq_length: int = 128
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Data] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     @abc.abstractmethod
@@ -113,6 +132,20 @@ class Task(abc.ABC):
     def splits(self, kind: str) -> tuple[str, ...]:
         """Returns the splits of a kind, "train", "dev" or "test", in order."""
         return tuple(s for s in self.files if s.split("_")[0] == kind)
+
+    def load(self, *splits: str) -> Self:
+        """Returns the task with the data of splits; each file is read once."""
+        data = dict(self.data)
+        for split in splits:
+            if split in data:
+                continue
+            path = self.files[split]
+            with text_files.collect_hashes() as hashes:
+                examples = self.read(split)
+            if path not in hashes and tf.io.gfile.exists(path):
+                hashes[path] = files.sha256(path)
+            data[split] = Data(examples, hashes.get(path))
+        return dataclasses.replace(self, data=data)
 
     @abc.abstractmethod
     def read(self, split: str) -> Sequence[Any]:

@@ -21,7 +21,6 @@ from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
 
@@ -48,13 +47,13 @@ def build_task(
         task = _custom_task(config, stored_task)
     else:
         task = _official_task(config, stored_task)
-    if stored_task is not None:
-        task_lib.warn_of_settings(
-            stored_task, {"max_seq_length": config.max_seq_length}
-        )
-    return dataclasses.replace(
-        task, class_weights=_class_weights(config, task, stored_task)
+    if stored_task is None:
+        return _with_class_weights(config, task)
+    task_lib.warn_of_settings(
+        stored_task, {"max_seq_length": config.max_seq_length}
     )
+    weights = classification.stored_class_weights(stored_task)
+    return dataclasses.replace(task, class_weights=weights)
 
 
 # === Tasks with official files ===
@@ -136,14 +135,18 @@ def _custom_task(
     config: ClassifierConfig, stored_task: Mapping[str, Any] | None
 ) -> ClassificationTask:
     stored = stored_task or {}
+    problem_type = _problem_type(config, stored)
     task = ClassificationTask(
         name="custom",
         max_seq_length=config.max_seq_length,
-        files=_custom_files(config),
-        # Replaced below; the training data determine them.
+        files={
+            kind: getattr(config, f"{kind}_file")
+            for kind in config.requested_splits()
+        },
+        # Those of the training data are not known yet.
         labels=None,
-        problem_type=_problem_type(config, stored),
-        metric_names=("accuracy",),
+        problem_type=problem_type,
+        metric_names=metrics.METRICS_OF_PROBLEM[problem_type],
         columns=_columns(config, stored.get("columns") or {}),
         label_separator=(
             config.label_separator or stored.get("label_separator") or ","
@@ -153,18 +156,13 @@ def _custom_task(
         head_dropout_prob=config.head_dropout_prob,
     )
     _check_custom(config, task)
-    return dataclasses.replace(
-        task,
-        labels=_custom_labels(config, task, stored),
-        metric_names=metrics.METRICS_OF_PROBLEM[task.problem_type],
-    )
-
-
-def _custom_files(config: ClassifierConfig) -> dict[str, str]:
-    return {
-        kind: getattr(config, f"{kind}_file")
-        for kind in config.requested_splits()
-    }
+    if problem_type == "regression":
+        return task
+    if stored.get("labels"):
+        return dataclasses.replace(task, labels=tuple(stored["labels"]))
+    if len(task.columns.labels) > 1:
+        return dataclasses.replace(task, labels=task.columns.labels)
+    return _with_labels_of_data(config, task, stored.get("kind", task.kind))
 
 
 def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
@@ -215,41 +213,29 @@ def _check_custom(config: ClassifierConfig, task: ClassificationTask) -> None:
         )
 
 
-def _custom_labels(
-    config: ClassifierConfig,
-    task: ClassificationTask,
-    stored: Mapping[str, Any],
-) -> tuple[str, ...] | None:
-    """Returns the labels: the model's, the columns', or the training data's."""
-    if task.problem_type == "regression":
-        return None
-    if stored.get("labels"):
-        return tuple(stored["labels"])
-    if len(task.columns.labels) > 1:
-        return task.columns.labels
-    if config.train_file is None:
-        kind = stored.get("kind", task.kind)
-        if kind != task.kind:
+def _with_labels_of_data(
+    config: ClassifierConfig, task: ClassificationTask, stored_kind: str
+) -> ClassificationTask:
+    """Returns the task with the labels of the training data."""
+    path = config.train_file
+    if path is None:
+        if stored_kind != task.kind:
             raise UserError(
                 "Without --do_train the model must be fine-tuned for "
-                f"{task.kind}. Received: a model of kind={kind!r}; add "
+                f"{task.kind}. Received: a model of kind={stored_kind!r}; add "
                 "--do_train, or give a model that was fine-tuned for it."
             )
         raise UserError(
             "The model does not have the names of its labels; give the "
             "--train_file that it was trained with."
         )
-    return classification_features.gather_labels(
-        _read_training(config.train_file, task), config.train_file
+    # Also to evaluate a model that does not name its labels.
+    training = dataclasses.replace(task, files={task_lib.TRAIN: path})
+    data = training.load(task_lib.TRAIN).data
+    labels = classification_features.gather_labels(
+        data[task_lib.TRAIN].examples, path
     )
-
-
-def _read_training(
-    path: str, task: ClassificationTask
-) -> Sequence[InputExample]:
-    return dataclasses.replace(task, files={task_lib.TRAIN: path}).read(
-        task_lib.TRAIN
-    )
+    return dataclasses.replace(task, labels=labels, data=data)
 
 
 def _head(
@@ -263,24 +249,23 @@ def _head(
 # === Class weights ===
 
 
-def _class_weights(
-    config: ClassifierConfig,
-    task: ClassificationTask,
-    stored_task: Mapping[str, Any] | None,
-) -> tuple[float, ...] | None:
-    """Returns the weights for training, or those of the model."""
-    if stored_task is not None:
-        return classification.stored_class_weights(stored_task)
+def _with_class_weights(
+    config: ClassifierConfig, task: ClassificationTask
+) -> ClassificationTask:
+    """Returns the task with the weights for training."""
     if config.class_weights is None or not config.do_train:
-        return None
+        return task
     if task.problem_type != "single_label":
         raise UserError(
             "--class_weights is for single-label problems. Received: "
             f"a task with --problem_type={task.problem_type}."
         )
     if config.class_weights == _BALANCED:
-        return _balanced_weights(task)
-    return _parse_weights(config.class_weights, task.labels)
+        task = task.load(task_lib.TRAIN)
+        weights = _balanced_weights(task)
+    else:
+        weights = _parse_weights(config.class_weights, task.labels)
+    return dataclasses.replace(task, class_weights=weights)
 
 
 def _parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
@@ -336,7 +321,7 @@ def _balanced_weights(task: ClassificationTask) -> tuple[float, ...]:
     Raises:
       UserError: If a label has no examples.
     """
-    examples = task.read(task_lib.TRAIN)
+    examples = task.data[task_lib.TRAIN].examples
     counts = Counter(example.label for example in examples)
     missing = [label for label in task.labels if not counts[label]]
     if missing:

@@ -9,6 +9,7 @@ from absl import logging
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.task import Data
 
 # Flags that change how a model reads text or selects answers, and so its score.
 _READING_FLAGS = (
@@ -21,7 +22,9 @@ _READING_FLAGS = (
 
 
 def build_task(
-    config: SquadConfig, stored_task: Mapping[str, Any] | None
+    config: SquadConfig,
+    stored_task: Mapping[str, Any] | None,
+    data: Data | None = None,
 ) -> SquadTask:
     """Returns the task that the flags describe.
 
@@ -29,6 +32,7 @@ def build_task(
       config: The flags.
       stored_task: Without training, the model's task.json: its head is used,
         and its threshold unless the flags set one.
+      data: The data of --predict_file, if it has been read before.
     """
     threshold = config.null_score_diff_threshold
     source = "--null_score_diff_threshold"
@@ -55,12 +59,14 @@ def build_task(
         for name, value in dataclasses.asdict(config).items()
         if name in names
     }
+    files = _files(config)
     return SquadTask(
         **flags
         | {
             "null_score_diff_threshold": threshold,
             "head": head,
-            "files": _files(config),
+            "files": files,
+            "data": {x: data for x in files if data and x != task_lib.TRAIN},
             # As in the original, which has a single length.
             "mask_padding": config.num_length_buckets != 1,
         }

@@ -110,8 +110,9 @@ def read_examples(
         file has the ending of another format.
     """
     _check_ending(path)
-    has_documents = _has_documents(path)
-    sentences = list(_read_sentences(path, has_documents))
+    lines = list(text_files.read_lines(path))
+    has_documents = _has_documents(lines)
+    sentences = list(_read_sentences(path, lines, has_documents))
     header = None
     if isinstance(word_column, str) or isinstance(tag_column, str):
         header = _take_header(sentences)
@@ -156,7 +157,9 @@ def read_untagged(
     Raises:
       UserError: As for `read_examples`, when it reaches the mistake.
     """
-    sentences = _read_sentences(path, _has_documents(path))
+    has_documents = _has_documents(text_files.read_lines(path))
+    lines = text_files.read_lines(path)
+    sentences = _read_sentences(path, lines, has_documents)
     # The header may be followed by an empty line.
     first = list(itertools.islice(sentences, 2))
     header = _take_header(first) if isinstance(word_column, str) else None
@@ -220,19 +223,20 @@ def _check_ending(path: str) -> None:
         )
 
 
-def _has_documents(path: str) -> bool:
+def _has_documents(lines: Iterable[tuple[int, str]]) -> bool:
     """Returns True if there are -DOCSTART- lines."""
-    lines = text_files.read_lines(path)
     return any(line.startswith(DOCUMENT_START) for _, line in lines)
 
 
-def _read_sentences(path: str, has_documents: bool) -> Iterator[_Sentence]:
+def _read_sentences(
+    path: str, lines: Iterable[tuple[int, str]], has_documents: bool
+) -> Iterator[_Sentence]:
     """Yields the sentences; without documents each is its own document."""
     first = None
     has_tabs = False
     document = 0
     rows: list[_Row] = []
-    for number, line in text_files.read_lines(path):
+    for number, line in lines:
         is_start = line.startswith(DOCUMENT_START)
         if is_start or not line.strip(" \t"):
             if rows:

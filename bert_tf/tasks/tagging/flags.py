@@ -1,19 +1,18 @@
 """Builds the tagging task from flags."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.flags.tagger import require_tagger_columns
 from bert_tf.tasks import task as task_lib
-from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging.task import TaggingTask
 
@@ -53,13 +52,8 @@ def build_task(
     }
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION
-    if stored_task is None:
-        data = tagging_examples.read_examples(
-            files[task_lib.TRAIN], reading["word_column"], reading["tag_column"]
-        )
-        labels = tagging_features.collect_labels(data.examples)
-        _warn_without_documents(config, data, files[task_lib.TRAIN])
-    else:
+    labels = ()
+    if stored_task is not None:
         labels = stored_task.get("labels")
         if stored_task.get("kind") != TaggingTask.kind or not labels:
             raise UserError(
@@ -71,7 +65,7 @@ def build_task(
         task_lib.warn_of_settings(
             stored_task, reading | {"max_seq_length": config.max_seq_length}
         )
-    return TaggingTask(
+    task = TaggingTask(
         name="tagging",
         max_seq_length=config.max_seq_length,
         files=files,
@@ -80,6 +74,12 @@ def build_task(
         **reading,
         **form,
     )
+    if labels:
+        return task
+    task = task.load(task_lib.TRAIN)
+    examples = task.data[task_lib.TRAIN].examples
+    labels = tuple(tagging_features.collect_labels(examples))
+    return dataclasses.replace(task, labels=labels)
 
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,17 +96,6 @@ def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
         reading[name] = next((x for x in candidates if x is not None), None)
     require_tagger_columns(reading["word_column"], reading["tag_column"])
     return reading
-
-
-def _warn_without_documents(
-    config: TaggerConfig, data: tagging_examples.TaggingData, path: str
-) -> None:
-    if config.context == "document" and not data.has_documents:
-        logging.info(
-            "%s has no -DOCSTART- lines, so each sentence is a document and "
-            "its own context.",
-            path,
-        )
 
 
 def _files(config: TaggerConfig) -> dict[str, str]:

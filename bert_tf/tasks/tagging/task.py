@@ -51,7 +51,8 @@ class TaggingTask(task.Task):
     A prediction is a tuple with an example's tags, in IOB2.
 
     Attributes:
-      labels: The tags in the order of their ids.
+      labels: The tags in the order of their ids; none as long as the training
+        data that determine them have not been read.
       word_column: The column of the words in a file, see
         `tagging_examples.read_examples`.
       tag_column: The column of the tags.
@@ -91,6 +92,16 @@ class TaggingTask(task.Task):
             self.tag_column,
             may_lack_tags=split.startswith(task.TEST),
         )
+        if (
+            not self.labels
+            and self.context == "document"
+            and not data.has_documents
+        ):
+            logging.info(
+                "%s has no -DOCSTART- lines, so each sentence is a document "
+                "and its own context.",
+                path,
+            )
         if data.num_changed_tags:
             logging.info(
                 "%s: its tags are %s and are converted to IOB2, which changes "
@@ -102,7 +113,7 @@ class TaggingTask(task.Task):
         unknown = tagging_features.count_unknown_types(
             data.examples, self.labels
         )
-        if unknown:
+        if unknown and self.labels:
             logging.warning(
                 "%s: %d entities have types without a label in the model and "
                 "count as missed: %s.",

@@ -1,0 +1,116 @@
+"""Tests for bert_tf.finetuning.experiment."""
+
+import builtins
+import collections
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.finetuning import run as finetuning
+from bert_tf.finetuning import squad as squad_finetuning
+from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.flags.classifier import MultipleChoiceConfig
+from bert_tf.flags.squad import SquadConfig
+from bert_tf.flags.tagger import TaggerConfig
+from bert_tf.tasks.classification import flags as classification_flags
+from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
+from bert_tf.tasks.tagging import flags as tagging_flags
+from tests.support import tiny_model
+
+_ROWS = "text,label\nthe cat,a\non the mat,b\nthe dog,a\n"
+_TAGGED = "-DOCSTART- O\n\nthe O\ncat B-PER\n\non O\nmat B-LOC\n"
+_CHOICES = "".join(
+    json.dumps({"context": "the cat", "choices": ["sits", "on"], "label": 1})
+    + "\n"
+    for _ in range(3)
+)
+
+
+def _squad(qas_id):
+    answer = {"text": "the mat", "answer_start": 11}
+    question = {"id": qas_id, "question": "Where?", "answers": [answer]}
+    paragraph = {"context": "the cat on the mat", "qas": [question]}
+    return json.dumps({"data": [{"paragraphs": [paragraph]}]})
+
+
+@contextlib.contextmanager
+def _count_opened():
+    """Counts how often each file is opened, by name."""
+    opened = collections.Counter()
+
+    def counting(function):
+        def wrapper(path, *args, **kwargs):
+            opened[os.path.basename(str(path))] += 1
+            return function(path, *args, **kwargs)
+
+        return wrapper
+
+    with (
+        mock.patch.object(builtins, "open", counting(builtins.open)),
+        mock.patch.object(tf.io.gfile, "GFile", counting(tf.io.gfile.GFile)),
+    ):
+        yield opened
+
+
+class ReadingTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(
+        ("csv", _ROWS, ClassifierConfig, classification_flags,
+         {"task_name": "custom", "class_weights": "balanced"}),
+        ("csv.gz", _ROWS, ClassifierConfig, classification_flags,
+         {"task_name": "custom"}),
+        ("json", '{"text": "the", "label": "a"}\n{"text": "on", "label": "b"}',
+         ClassifierConfig, classification_flags, {"task_name": "custom"}),
+        ("conll", _TAGGED, TaggerConfig, tagging_flags, {}),
+        ("jsonl", _CHOICES, MultipleChoiceConfig, multiple_choice_flags,
+         {"task_name": "custom"}),
+        ("json", _squad, SquadConfig, None, {}),
+    )  # fmt: skip
+    def test_files_are_opened_once(self, ending, contents, make, flags, values):
+        folder = pathlib.Path(self.create_tempdir().full_path)
+        model = str(folder / "pretrained")
+        tiny_model.write(model, kind="encoder")
+        dev = "predict_file" if make is SquadConfig else "dev_file"
+        names = {"train_file": f"train.{ending}", dev: f"dev.{ending}"}
+        for name in names.values():
+            text = contents if isinstance(contents, str) else contents(name)
+            data = text.encode()
+            if ending.endswith(".gz"):
+                data = gzip.compress(data)
+            (folder / name).write_bytes(data)
+        config = make(
+            **{name: str(folder / path) for name, path in names.items()},
+            pretrained_model_dir=model,
+            output_dir=str(folder / "output"),
+            do_train=True,
+            do_eval=True,
+            **values,
+        )
+        experiments = []
+        with (
+            mock.patch.object(finetuning, "run_experiment", experiments.append),
+            _count_opened() as opened,
+        ):
+            if make is SquadConfig:
+                squad_finetuning.run(config)
+            else:
+                finetuning.run(config, flags.build_task)
+            (experiment,) = experiments
+            for split in ("train", "dev"):
+                examples, features = experiment.reader.read(split)
+                self.assertNotEmpty(examples)
+                self.assertNotEmpty(features)
+        for split, name in zip(("train", "dev"), names.values(), strict=True):
+            self.assertEqual(opened[name], 1, name)
+            digest = hashlib.sha256((folder / name).read_bytes())
+            self.assertEqual(experiment.data_hashes[split], digest.hexdigest())
+
+
+if __name__ == "__main__":
+    tf.test.main()
