@@ -299,22 +299,18 @@ class Predictor:
         if not examples:
             return []
         features = self.task.featurize(examples, self._tokenizer)
-        counter = _ExampleCounter(len(examples), len(features), on_examples)
-        outputs = self._compute(features, counter.update)
-        predictions = self.task.predict(
-            examples, features, outputs, self._tokenizer
-        )
-        counter.finish()
-        return predictions
-
-    def _compute(
-        self, features: Features, on_rows: Callable[[int], object]
-    ) -> dict[str, list[np.ndarray]]:
-        # Texts without words may have no rows at all.
-        if not len(features):
-            return {}
-        lengths = self._lengths_for(features)
-        return self._computer.compute(features, lengths, on_rows).outputs
+        outputs = {}
+        if len(features):
+            on_rows = _report_examples(
+                len(examples), len(features), on_examples
+            )
+            lengths = self._lengths_for(features)
+            computed = self._computer.compute(features, lengths, on_rows)
+            outputs = computed.outputs
+        elif on_examples is not None:
+            # Texts without words may have no rows at all.
+            on_examples(len(examples))
+        return self.task.predict(examples, features, outputs, self._tokenizer)
 
     def choose_lengths(self, examples: Sequence[Any]) -> None:
         """Fixes the batch lengths as predicting these examples would."""
@@ -346,32 +342,23 @@ class Predictor:
         ]
 
 
-class _ExampleCounter:
-    """Converts progress in rows to progress in examples."""
+def _report_examples(
+    num_examples: int,
+    num_rows: int,
+    on_examples: Callable[[int], object] | None,
+) -> Callable[[int], None]:
+    """Returns a function that converts progress in rows to examples."""
+    rows_done = reported = 0
 
-    def __init__(
-        self,
-        num_examples: int,
-        num_rows: int,
-        on_examples: Callable[[int], object] | None,
-    ) -> None:
-        self._num_examples = num_examples
-        self._num_rows = num_rows
-        self._on_examples = on_examples
-        self._rows_done = 0
-        self._reported = 0
+    def on_rows(rows: int) -> None:
+        nonlocal rows_done, reported
+        rows_done += rows
+        done = num_examples * rows_done // num_rows
+        if on_examples is not None and done > reported:
+            on_examples(done - reported)
+        reported = done
 
-    def update(self, rows: int) -> None:
-        self._rows_done += rows
-        self._report(self._num_examples * self._rows_done // self._num_rows)
-
-    def finish(self) -> None:
-        self._report(self._num_examples)
-
-    def _report(self, done: int) -> None:
-        if self._on_examples is not None and done > self._reported:
-            self._on_examples(done - self._reported)
-        self._reported = done
+    return on_rows
 
 
 def chunks(

@@ -70,7 +70,8 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
         ("conll", _TAGGED, TaggerConfig, tagging_flags, {}),
         ("jsonl", _CHOICES, MultipleChoiceConfig, multiple_choice_flags,
          {"task_name": "custom"}),
-        ("json", _squad, SquadConfig, None, {}),
+        ("json", _squad, SquadConfig, None,
+         {"max_query_length": 4, "doc_stride": 3}),
     )  # fmt: skip
     def test_files_are_opened_once(self, ending, contents, make, flags, values):
         folder = pathlib.Path(self.create_tempdir().full_path)
@@ -88,6 +89,7 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
             **{name: str(folder / path) for name, path in names.items()},
             pretrained_model_dir=model,
             output_dir=str(folder / "output"),
+            max_seq_length=12,
             do_train=True,
             do_eval=True,
             **values,
