@@ -2,8 +2,6 @@
 
 Shapes:
   N: number of windows.
-  P: tokens of all windows.
-  D: tokens of all windows that belong to a paragraph.
   B: batch size.
   T: length of a window or a batch.
 """
@@ -305,24 +303,15 @@ class SquadFeatures(PackedRows):
     """Packed windows; the first segment is [CLS] question [SEP].
 
     Attributes:
-      example_indices: <int32>[N], the example of each window.
-      is_query_truncated: <bool>[N].
+      windows: The windows of examples to predict; none for training.
       positions: <int32>[N, 2], the answer's first and last token in each
         training window; None for prediction.
-      word_indices: <int32>[D], the word of each token; None for training.
-      is_max_context: <bool>[D], as in `InputFeatures`; None for training.
+      num_truncated_queries: The number of examples whose question was too long.
     """
 
-    example_indices: np.ndarray
-    is_query_truncated: np.ndarray
+    windows: Sequence[InputFeatures]
     positions: np.ndarray | None
-    word_indices: np.ndarray | None
-    is_max_context: np.ndarray | None
-
-    @property
-    def num_truncated_queries(self) -> int:
-        """The number of examples whose question was too long."""
-        return len(np.unique(self.example_indices[self.is_query_truncated]))
+    num_truncated_queries: int
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the model's inputs for some windows.
@@ -335,71 +324,28 @@ class SquadFeatures(PackedRows):
             batch[END_POSITIONS] = self.positions[indices, 1]
         return batch
 
-    def windows(self) -> Iterator[InputFeatures]:
-        """Yields the prediction windows as they were before packing.
-
-        Their arrays are views of the packed ones.
-        """
-        doc_lengths = self.lengths - self.first_lengths - 1
-        doc_splits = np.cumsum([0, *doc_lengths]).tolist()
-        spans = itertools.pairwise(self.row_splits.tolist())
-        doc_spans = itertools.pairwise(doc_splits)
-        doc_span_index, previous = 0, None
-        for row, (span, doc_span) in enumerate(
-            zip(spans, doc_spans, strict=True)
-        ):
-            example_index = int(self.example_indices[row])
-            is_next = example_index == previous
-            doc_span_index = doc_span_index + 1 if is_next else 0
-            previous = example_index
-            yield InputFeatures(
-                unique_id=FIRST_UNIQUE_ID + row,
-                example_index=example_index,
-                doc_span_index=doc_span_index,
-                input_ids=self.input_ids[slice(*span)],
-                doc_offset=int(self.first_lengths[row]),
-                word_indices=self.word_indices[slice(*doc_span)],
-                is_max_context=self.is_max_context[slice(*doc_span)],
-                is_query_truncated=bool(self.is_query_truncated[row]),
-            )
-
 
 def pack_windows(
     windows: Iterable[InputFeatures], pad_id: int, is_training: bool
 ) -> SquadFeatures:
     """Packs windows to flat arrays."""
-    ids, word_indices, is_max_context = [], [], []
-    rows, positions = [], []
+    ids, first_lengths, positions, kept = [], [], [], []
+    truncated = set()
     for window in windows:
         ids.append(window.input_ids)
-        rows.append(
-            (
-                len(window.input_ids),
-                window.doc_offset,
-                window.example_index,
-                window.is_query_truncated,
-            )
-        )
+        first_lengths.append(window.doc_offset)
+        if window.is_query_truncated:
+            truncated.add(window.example_index)
         if is_training:
             positions.append((window.start_position, window.end_position))
         else:
-            word_indices.append(window.word_indices)
-            is_max_context.append(window.is_max_context)
-    lengths, doc_offsets, example_indices, is_query_truncated = (
-        np.array(rows, np.int64).reshape([-1, 4]).T
-    )
+            kept.append(window)
     return SquadFeatures(
-        input_ids=_join(ids, np.int32),
-        row_splits=np.cumsum([0, *lengths]),
-        first_lengths=doc_offsets.astype(np.int32),
-        example_indices=example_indices.astype(np.int32),
-        is_query_truncated=is_query_truncated.astype(bool),
-        positions=np.array(positions, np.int32) if is_training else None,
-        word_indices=None if is_training else _join(word_indices, np.int32),
-        is_max_context=None if is_training else _join(is_max_context, bool),
+        input_ids=np.concatenate([np.zeros([0], np.int32), *ids]),
+        row_splits=np.cumsum([0, *map(len, ids)]),
+        first_lengths=np.array(first_lengths, np.int32),
         pad_id=pad_id,
+        windows=kept,
+        positions=np.array(positions, np.int32) if is_training else None,
+        num_truncated_queries=len(truncated),
     )
-
-
-def _join(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.zeros([0], dtype), *parts])

@@ -186,7 +186,7 @@ class SquadTask(task.Task):
 
         `outputs` may be empty if no paragraph has words and so no windows.
         """
-        windows = list(features.windows())
+        windows = features.windows
         results = {}
         for window, start_logits, end_logits in zip(
             windows,

@@ -171,7 +171,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
         features = task.featurize(examples, tokenizer)
         logits = np.load(golden(f"squad/{name}.logits.npz"))
         self.assertAllEqual(
-            logits["unique_ids"], [one.unique_id for one in features.windows()]
+            logits["unique_ids"], [one.unique_id for one in features.windows]
         )
         outputs = {
             name: list(logits[name]) for name in ("start_logits", "end_logits")
