@@ -30,7 +30,7 @@ class Embeddings(head.ServingHead):
       layer: The index of the layer, from 0, or from -1 backward.
 
     Raises:
-      UserError: If the model has no such layer.
+      UserError: If the model has no such layer, or pooling is another word.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -42,6 +42,11 @@ class Embeddings(head.ServingHead):
     layer: int
 
     def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "cls", "max"):
+            raise UserError(
+                "The pooling of embeddings must be mean, cls or max. Received: "
+                f"{self.pooling!r}."
+            )
         count = self.config.num_hidden_layers
         if not -count <= self.layer < count:
             raise UserError(
