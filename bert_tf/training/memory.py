@@ -57,7 +57,6 @@ _CPU_TOKENS_AT_ONCE = 4096
 
 # Steps after which the peak is logged.
 _FIRST_STEPS = 10
-
 _ACTIVATION_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Errors of allocators; TensorFlow raises the same class for a full disk.

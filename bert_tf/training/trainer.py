@@ -36,8 +36,6 @@ from bert_tf.training.checkpoints import CheckpointStore
 from bert_tf.training.checkpoints import State
 from bert_tf.training.step import TrainingStep
 
-_WRITE_ERRORS = (OSError, tf.errors.OpError)
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainerConfig:
@@ -98,7 +96,6 @@ class Preemption:
             raise _stopped()
 
     def _handle(self, number, frame) -> None:
-        """Handles the signal."""
         del number, frame
         # No logging here: the signal may interrupt the logging of a line.
         self.requested = True
@@ -420,7 +417,7 @@ class Trainer(abc.ABC):
         """Calls `write`; if the disk is full, logs that and returns false."""
         try:
             write()
-        except _WRITE_ERRORS as error:
+        except (OSError, tf.errors.OpError) as error:
             logging.error(
                 "Metrics or a batch could not be written (%s).",
                 str(error).splitlines()[0],
