@@ -53,12 +53,12 @@ class Build:
     @property
     def command(self) -> str:
         """The command line that reproduces the file."""
-        config = dataclasses.replace(
-            self.config, quantization=self.quantization
-        )
+        changes = {"quantization": self.quantization}
         if self.quantization != "full_int8":
-            config = dataclasses.replace(config, representative_file=None)
-        return cli.command_line(_SCRIPT, config)
+            changes["representative_file"] = None
+        return cli.command_line(
+            _SCRIPT, dataclasses.replace(self.config, **changes)
+        )
 
     def artifact(self) -> Artifact:
         """Returns the description of the export for `verify.reference`."""
