@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import keras
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -57,6 +58,7 @@ class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):
         self._configure(json.dumps({"backend": "torch"}))
         self._assert_one_sentence(self._run(_SCRIPT, *_FLAGS), "torch")
 
+    @pytest.mark.slow
     def test_environment_variable_wins_over_the_file(self):
         self._configure(json.dumps({"backend": "torch"}))
         result = self._run(_SCRIPT, *_FLAGS, KERAS_BACKEND="tensorflow")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
@@ -220,6 +221,7 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ReadmeTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_notebook_example_runs(self):
         readme = (_ROOT / "README.md").read_text(encoding="utf-8")
         example = re.search(r"```python\n(.*?)```", readme, re.S).group(1)

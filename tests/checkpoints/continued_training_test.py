@@ -4,6 +4,7 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import model_directory
@@ -54,6 +55,7 @@ class ContinuedTrainingTest(tf.test.TestCase):
         ):
             shutil.copy(golden(f"model/{name}"), self.folder)
 
+    @pytest.mark.slow
     def test_13_more_steps_match_the_original(self):
         stored = tf1_model.read_model(self.folder)
         losses, state = _continue_training(stored, 13)
@@ -63,6 +65,7 @@ class ContinuedTrainingTest(tf.test.TestCase):
             self, state, golden_training.read_checkpoint("after_25_steps.ckpt")
         )
 
+    @pytest.mark.slow
     def test_model_directory_resumes_bit_for_bit(self):
         stored = tf1_model.read_model(self.folder)
         path = os.path.join(self.folder, "directory")

@@ -8,6 +8,7 @@ import shutil
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -113,6 +114,7 @@ class ConversionTestCase(tf.test.TestCase, parameterized.TestCase):
 
 class RoundTripTest(ConversionTestCase):
     @parameterized.parameters("pretraining", "classification")
+    @pytest.mark.slow
     def test_every_format_into_every_other(self, kind):
         stored = stored_models.build(kind)
         model = self.write(stored)

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import bert_tf
@@ -53,6 +54,7 @@ class MinilmTest(tf.test.TestCase):
         )
         self.assertAllEqual([*map(len, self.ids)], self.expected["lengths"])
 
+    @pytest.mark.slow
     def test_outputs_match_transformers(self):
         model = bert_tf.load_model(self.path)
         hidden, pooled = minilm.compute(model, self.ids, self.segments)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -39,6 +40,7 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         command = importlib.import_module(f"bert_tf.commands.{module}")
         self.assertIn(f"python export/{script}", command.__doc__)
 
+    @pytest.mark.slow
     def test_missing_export_prints_one_sentence_with_status_1(self):
         result = _run(
             "verify.py", "--export_dir=nothing", "--model_dir=nothing"

@@ -99,6 +99,7 @@ class _Case(tf.test.TestCase):
 
 
 class FinetuneSquadTest(_Case, parameterized.TestCase):
+    @pytest.mark.slow
     def test_squad_1(self):
         log = self.run_script()
         # Windows of all paragraphs, some in several.
@@ -167,6 +168,7 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             )
             self.assertFalse((output / "eval_results.txt").exists())
 
+    @pytest.mark.slow
     def test_squad_2(self):
         dev = self.write("dev2.json", _dataset(_DEV))
         values = {
@@ -217,11 +219,13 @@ class FinetuneSquadTest(_Case, parameterized.TestCase):
             self.assertEqual(task["null_score_diff_threshold"], threshold)
             self.assertEqual(task["results"]["dev"], scores)
 
+    @pytest.mark.slow
     def test_best_trial_is_chosen_on_predict_file_with_answers(self):
         self.run_script(num_restarts=2, num_train_epochs="0.5")
         self.assertLen([*(self.output / "runs").iterdir()], 2)
         self.assertTrue((self.output / "predictions.json").exists())
 
+    @pytest.mark.slow
     def test_threshold_is_tuned_in_a_later_run(self):
         values = {
             "version_2_with_negative": True,

@@ -118,6 +118,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         )
         return self._lines(output)
 
+    @pytest.mark.slow
     def test_learns_documents_of_iob1(self):
         results = self._run(do_train=True, do_predict=True)
         self.assertGreater(results["dev"]["f1"], 0.8)
@@ -173,6 +174,7 @@ class FinetuneTaggerTest(tf.test.TestCase):
         dev = self._lines(self.output / "dev_predictions.jsonl")
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
 
+    @pytest.mark.slow
     def test_bilstm_head_on_a_left_to_right_model(self):
         results = self._run(
             do_train=True,

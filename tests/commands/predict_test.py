@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -35,6 +36,7 @@ class PredictTest(
         ({"problem_type": "multi_label", "label_separator": ";"}, "labels"),
         ({"doc_stride": 3, "head": "bilstm"}, "label"),
     )
+    @pytest.mark.slow
     def test_predictions_equal_those_of_fine_tuning(self, flags, key):
         test_file = self.write_csv("test.csv", *_TEST)
         unlabelled = [[row[i] for i in (0, 2, 3)] for row in _TEST]

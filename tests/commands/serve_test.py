@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import pytest
 from absl.testing import absltest
 
 from tests.support import toy_models
@@ -64,6 +65,7 @@ class ServeTest(absltest.TestCase):
     def is_ready(self, port):
         return toy_models.ask(port, "GET", "/readyz")[0] == 200
 
+    @pytest.mark.slow
     def test_reloads_under_load_and_stops_after_the_last_request(self):
         base_path = f"{self.folder}/toy"
         first = toy_models.write(base_path, 1, factor=1.0)
@@ -111,6 +113,7 @@ class ServeTest(absltest.TestCase):
         self.assertIn("3 has no saved_model.pb", log)
         self.assertNotIn("Traceback", log)
 
+    @pytest.mark.slow
     def test_startup_error_is_one_sentence(self):
         flag = f"--model_base_path={self.folder}/nowhere"
         with self.serve(flag) as (process, _):

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 import tensorflow as tf
 
 from bert_tf.io import files
@@ -15,6 +16,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class TokenizeFileTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_writes_tokens_or_prints_the_error(self):
         folder = self.create_tempdir().full_path
         vocab_file = os.path.join(folder, "vocab.txt")

@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -421,6 +422,7 @@ class BadInputTest(PretrainingDataTestCase):
         with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):
             self._config(max_seq_length=4)
 
+    @pytest.mark.slow
     def test_script_prints_one_sentence(self):
         process = subprocess.run(
             [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unittest.mock
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -119,6 +120,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn(expected, vocabulary)
 
+    @pytest.mark.slow
     def test_is_the_same_for_any_number_of_workers_and_hash_seed(self):
         with open(golden("pretraining_data/input.txt"), "rb") as file:
             path = self.write(gzip.compress(file.read()), "text.txt.gz")
@@ -194,6 +196,7 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn("words", vocabulary)
 
+    @pytest.mark.slow
     def test_script_prints_one_sentence(self):
         result = subprocess.run(
             [

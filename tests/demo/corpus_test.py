@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import unittest.mock
 
+import pytest
 import tensorflow as tf
 
 from bert_tf.data import corpus
@@ -261,6 +262,7 @@ class WriteCorpusTest(tf.test.TestCase):
 
 
 class RealCorpusTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_numpy_gives_prose(self):
         folder = self.create_tempdir().full_path
         paths = [os.path.join(folder, x) for x in ("text.txt", "held.txt")]

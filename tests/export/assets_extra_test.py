@@ -10,6 +10,7 @@ import shlex
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
@@ -48,6 +49,7 @@ def _artifact(**changes):
     )
 
 
+@pytest.mark.slow
 class ExtrasTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):

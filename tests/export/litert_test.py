@@ -9,6 +9,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.errors import UserError
@@ -43,6 +44,7 @@ def _few(plan):
     return planned
 
 
+@pytest.mark.slow
 class LitertExportTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
@@ -232,6 +233,7 @@ class SavedClassifierTest(tf.test.TestCase):
             for output in self.loaded[name](**inputs).values():
                 self.assertAllEqual(output.shape[0], 0)
 
+    @pytest.mark.slow
     def test_ids_need_no_text_operators(self):
         ids = [[2, 6, 3, 7, 8, 3, 0], [2, 5, 9, 10, 3, 15, 3]]
         inputs = {

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -159,6 +160,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
+    @pytest.mark.slow
     def test_script_writes_the_candidates_or_one_sentence(self):
         def run(text):
             return subprocess.run(

@@ -8,6 +8,7 @@ import zipfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.api import load
@@ -103,6 +104,7 @@ class GlueSubmissionTest(tf.test.TestCase):
                 for name in archive.namelist()
             }
 
+    @pytest.mark.slow
     def test_writes_all_files_with_a_line_for_each_row(self):
         with self.assertLogs("absl", "WARNING") as logs:
             files = self._run()

@@ -7,6 +7,7 @@ import json
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -111,6 +112,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
             [rounded(row) for row in expected],
         )
 
+    @pytest.mark.slow
     def test_keras_predict_still_works(self):
         model = self._load(_CLASSIFICATION)
         ids = np.array([[2, 6, 8, 3], [2, 7, 3, 0], [2, 5, 6, 3]])

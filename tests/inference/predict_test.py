@@ -11,6 +11,7 @@ import sys
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -220,6 +221,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sizes, [9, 1])
         self.assertEqual(self._run(path, model_dir=model), rows)
 
+    @pytest.mark.slow
     def test_formats_give_equal_predictions(self):
         texts = _texts(5)
         rows = [
@@ -306,6 +308,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
         self.assertEqual(self._output_files(), ["predictions.jsonl"])
 
+    @pytest.mark.slow
     def test_starts_over_after_any_change(self):
         path = self._write("texts.jsonl", self._rows(_texts(23)))
 
@@ -400,6 +403,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "not finite.*--mixed_prec"):
             self._run(self._write("texts.txt", "cat"), model_dir=path)
 
+    @pytest.mark.slow
     def test_script(self):
         texts = _texts(3)
         path = self._write("texts.txt", "\n".join(texts))

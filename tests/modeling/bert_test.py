@@ -5,6 +5,7 @@ from unittest import mock
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -308,6 +309,7 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         )
         return model
 
+    @pytest.mark.slow
     def test_fit_learns_and_saving_round_trips(self):
         keras.utils.set_random_seed(5)
         model = self._classifier()

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -246,6 +247,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
         {"approach": "feature_based", "layer_combination": "last_hidden"},
         {"head": "bilstm"},
     )
+    @pytest.mark.slow
     def test_gradients_under_a_strategy_repeat(self, **arguments):
         strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
         with strategy.scope():

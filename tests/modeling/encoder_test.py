@@ -53,6 +53,7 @@ def _compute(dtype, **arguments):
 
 
 class RematTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_outputs_and_gradients_match_bit_for_bit(self):
         self._compare("float32")
 

@@ -1,6 +1,7 @@
 """Tests for bert_tf.modeling.inference: outputs match the model's."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -118,6 +119,7 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(merged, _CONFIG.num_hidden_layers)
         self.assertEqual({x.dtype for x in named.values()}, {"float32"})
 
+    @pytest.mark.slow
     def test_bfloat16(self, name):
         named = self._assert_same(name, "bfloat16", 0.15)
         for weight, variable in named.items():

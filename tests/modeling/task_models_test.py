@@ -4,6 +4,7 @@ from unittest import mock
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -73,6 +74,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(*_MODELS)
+    @pytest.mark.slow
     def test_saved_model_is_the_same(self, cls, arguments, scope):
         del scope
         model = tiny_layers.randomize(

@@ -54,6 +54,7 @@ class CorruptRecordsTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in tf1_checkpoint.read(self.path("out")).items():
             self.assertAllEqual(tensors[name], value, name)
 
+    @pytest.mark.slow
     def test_leaves_records_out_of_the_evaluation(self):
         self.pretrain(num_train_steps=1)
         self._damage()

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -90,6 +91,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
 
     @parameterized.parameters((2, 8), (4, 3))
+    @pytest.mark.slow
     def test_results_do_not_depend_on_the_devices(self, count, batch_size):
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{number}" for number in range(count)]

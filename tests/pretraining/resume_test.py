@@ -52,6 +52,7 @@ class PretrainResumeTest(tf.test.TestCase):
         for name, value in tf1_checkpoint.read(through).items():
             self.assertAllEqual(state[name], value, name)
 
+    @pytest.mark.slow
     def test_a_wrong_flag_is_one_line_and_exit_status_1(self):
         folder = self.create_tempdir().full_path
         flags = tiny_pretraining.write_flags(folder, max_seq_length=17)

@@ -26,6 +26,7 @@ logical_devices.make()
 
 
 class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
+    @pytest.mark.slow
     def test_writes_metrics_checkpoints_and_model(self):
         log = self.pretrain(do_eval=True, max_eval_steps=3, num_train_steps=5)
 
@@ -98,6 +99,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
             written,
         )
 
+    @pytest.mark.slow
     def test_refuses_to_end_before_the_last_checkpoint(self):
         self.copy_run()
         path = self.path("out", "model", "README.md")
@@ -138,6 +140,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self.pretrain(do_eval=True, eval_input_file=path)
             self.assertFalse(os.path.exists(self.path("out")))
 
+    @pytest.mark.slow
     def test_resuming_equals_an_uninterrupted_run(self):
         self.copy_run("through")
         self.copy_run(stop_at_step=3)
@@ -159,6 +162,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name, value in tf1_checkpoint.read(self.path("through")).items():
             self.assertAllEqual(tensors[name], value, name)
 
+    @pytest.mark.slow
     def test_second_phase_continues_with_longer_records(self):
         self.copy_run(stop_at_step=3)
         longer = {"max_seq_length": 16, "max_predictions_per_seq": 4}
@@ -186,6 +190,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn(b"global_step = 0\n", results)
         self.assertFalse(os.path.exists(self.path("out", "model")))
 
+    @pytest.mark.slow
     def test_evaluates_a_checkpoint_on_other_records(self):
         self.pretrain(num_train_steps=2, use_next_sentence=False)
         records = tiny_pretraining.write_records(self.path("held.tfrecord"))
@@ -220,6 +225,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
         for name in ("seed", "masks", "task"):
             self.assertNotAllClose(losses[name], losses["plain"], rtol=1e-3)
 
+    @pytest.mark.slow
     def test_warns_of_records_without_a_manifest_and_unused_flags(self):
         records = tiny_pretraining.write_records(
             self.path("plain.tfrecord"), with_manifest=False
@@ -241,6 +247,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
 class PretrainErrorsTest(
     pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
 ):
+    @pytest.mark.slow
     def test_an_infinite_loss_dumps_the_batch(self):
         with self.assertRaisesRegex(
             UserError, "Step 2 is not finite"
@@ -299,6 +306,7 @@ class PretrainErrorsTest(
         with self.assertRaisesRegex(UserError, "vocab_size=64"):
             self.pretrain(input_file=records)
 
+    @pytest.mark.slow
     def test_refuses_to_resume_with_other_settings(self):
         self.pretrain(stop_at_step=3)
         before = self.metrics()
@@ -336,6 +344,7 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
         size = usage.f_bavail * usage.f_frsize - free
         pathlib.Path(folder, "filler").write_bytes(bytes(size))
 
+    @pytest.mark.slow
     def test_training_continues_without_checkpoints(self):
         with full_disk.mount(self, megabytes=4) as folder:
             # A checkpoint of the wider model takes 0.6 MB, the model alone 0.2.
@@ -356,6 +365,7 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 6,
             )
 
+    @pytest.mark.slow
     def test_a_model_that_cannot_be_written_is_an_error(self):
         with full_disk.mount(self, megabytes=1) as folder:
             self._fill(folder, 0)

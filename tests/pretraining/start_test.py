@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 
+import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
@@ -49,6 +50,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 if weight_map.part_of(name) not in but:
                     self.assertAllEqual(tensors[name], value, name)
 
+    @pytest.mark.slow
     def test_loads_weights_without_moments_and_step(self):
         for name, path in {
             "training": self.path("first"),
@@ -68,6 +70,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             moment = "bert/pooler/dense/kernel/adam_v"
             self.assertNotAllClose(tensors[moment], self.first[moment])
 
+    @pytest.mark.slow
     def test_missing_heads_are_new(self):
         stored = formats.read(self.path("first"))
         path = self.convert(
@@ -92,6 +95,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             but=("bert/pooler", "cls/seq_relationship"),
         )
 
+    @pytest.mark.slow
     def test_optimizer_state_continues_the_run_bit_for_bit(self):
         self.copy_run("through")
         expected = tf1_checkpoint.read(self.path("through"))
@@ -143,6 +147,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 self.pretrain(init_optimizer_state=True, **flags)
         self.assertFalse(os.path.exists(self.path("out")))
 
+    @pytest.mark.slow
     def test_refuses_exact_gelu_for_the_tanh_form(self):
         exact = self.convert(
             "huggingface",
@@ -174,6 +179,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
             self.pretrain(init_checkpoint=path)
         self.assertFalse(os.path.exists(self.path("out")))
 
+    @pytest.mark.slow
     def test_output_directory_describes_its_checkpoints(self):
         # As it is before training has ended.
         shutil.rmtree(self.path("first", "model"))

@@ -25,6 +25,7 @@ class WorkersStoppedTest(pretrain_case.PretrainCase, tf.test.TestCase):
             time.sleep(0.02)
         self.fail(f"Step {step} was never done.")
 
+    @pytest.mark.slow
     def test_waiting_workers_stop(self):
         tiny_pretraining.write_records(self.path("a.tfrecord"))
         flags = {"input_file": self.path("a.tfrecord"), "num_train_steps": 5}

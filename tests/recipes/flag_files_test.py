@@ -72,6 +72,7 @@ class FlagFilesTest(tf.test.TestCase):
                 "--nosplit_sentences",
             )
 
+    @pytest.mark.slow
     def test_missing_data_error_says_how_to_make_it(self):
         result = self._run("pretrain", "--flagfile=base.flags")
 

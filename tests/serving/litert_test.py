@@ -87,6 +87,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
 
     # Outputs per token, and rows on two axes.
     @parameterized.parameters("tagging", "multiple_choice")
+    @pytest.mark.slow
     def test_both_engines_agree(self, name):
         self._compare(name, ("serving_default", "from_ids"))
 
@@ -150,6 +151,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertAllEqual(answer[key], value, key)
 
 
+@pytest.mark.slow
 class LitertTest(tf.test.TestCase, parameterized.TestCase):
     """Serves a classifier in int8."""
 

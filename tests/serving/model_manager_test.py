@@ -5,6 +5,7 @@ import pathlib
 import threading
 from unittest import mock
 
+import pytest
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -88,6 +89,7 @@ class ModelManagerTest(parameterized.TestCase):
             number: state for number, state, _ in self.manager.status(model)
         }
 
+    @pytest.mark.slow
     def test_serves_the_newest_and_takes_over_newer_ones(self):
         for version in (2, 10, 9):
             self.write(version, f"text {version}")

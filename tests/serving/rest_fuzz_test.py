@@ -7,6 +7,7 @@ import tempfile
 import urllib.parse
 
 import hypothesis
+import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ class RestFuzzTest(tf.test.TestCase):
 
         run()
 
+    @pytest.mark.slow
     def test_bytes(self):
         whole = json.dumps(
             {"signature_name": "echo", "instances": ["日本", {"b64": "AA=="}]},

@@ -7,6 +7,7 @@ import tempfile
 import threading
 
 import grpc
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow_serving.apis import predict_pb2
@@ -56,6 +57,7 @@ class ServerTest(tf.test.TestCase, parameterized.TestCase):
         "variables/variables.index",
         "variables/variables.data-00000-of-00001",
     )
+    @pytest.mark.slow
     def test_skips_a_version_until_it_is_complete(self, name):
         base_path = self.create_tempdir().full_path
         toy_models.copy(self.version, base_path, 1)

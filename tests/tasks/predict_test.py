@@ -4,6 +4,7 @@ import dataclasses
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from scipy import special
@@ -140,6 +141,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
     # Rows fill up batches of an odd size, and in those of 4 replicas the whole
     # share of one.
     @parameterized.parameters((2, 3), (4, 3))
+    @pytest.mark.slow
     def test_replicas_share_a_batch(self, count, batch_size):
         features = _Features(_LENGTHS)
         model = _classifier()
@@ -313,6 +315,7 @@ class PredictorTest(tf.test.TestCase):
             rows.append(special.softmax(self._model(packed)["logits"][0]))
         return rows
 
+    @pytest.mark.slow
     def test_predictions_and_objects(self):
         task = _task()
         examples = [task.example_from_row(text) for text in _TEXTS]
@@ -356,6 +359,7 @@ class PredictorTest(tf.test.TestCase):
                 len(texts),
             )
 
+    @pytest.mark.slow
     def test_no_examples(self):
         self.assertEqual(self._predictor(_task()).predict([]), [])
 

@@ -7,6 +7,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
@@ -102,6 +103,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLess(path.stat().st_size, 500_000)
 
     @unittest.skipUnless(_IS_UNICODE_14, "The tables are of Unicode 14.")
+    @pytest.mark.slow
     def test_equal_the_generated_tables(self):
         self.assertEqual(
             normalizer.read_table("sigma_context.json.xz"),

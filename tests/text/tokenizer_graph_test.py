@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
@@ -216,6 +217,7 @@ class GraphTest(tf.test.TestCase):
         ids = tokenize(tf.constant(_TEXTS))
         self.assertEqual(ids.to_list(), self.expected[0].to_list())
 
+    @pytest.mark.slow
     def test_saved_model_in_a_fresh_process(self):
         module = tf.Module()
         module.tokenizer = self.tokenizer

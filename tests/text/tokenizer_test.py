@@ -7,6 +7,7 @@ import unicodedata
 import unittest
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -207,6 +208,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
             row = reference_tokenizer.split_words(text, lower_case, strip)
             self.assertEqual(found, [word.text for word in row], text)
 
+    @pytest.mark.slow
     def test_final_sigma_beside_every_code_point(self):
         for strip in (True, False):
             tokenizer = BertTokenizer(_letters("a"), True, strip)

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -67,6 +68,7 @@ class SplitWordsInGraphTest(tf.test.TestCase):
             ]
         )
 
+    @pytest.mark.slow
     def test_characters_of_all_kinds(self):
         codes = [*range(0x3100), *range(0xF800, 0x10000)]
         codes += random.Random(5).sample(range(0x10000, 0x110000), 9000)
@@ -92,6 +94,7 @@ class SplitWordsInGraphTest(tf.test.TestCase):
 
 
 class EncodeUtf8Test(tf.test.TestCase):
+    @pytest.mark.slow
     def test_every_character(self):
         codes = np.concatenate(
             [np.arange(0xD800), np.arange(0xE000, 0x110000)]

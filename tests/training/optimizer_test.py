@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -231,6 +232,7 @@ class GoldenTrajectoryTest(tf.test.TestCase):
 
         return [float(step()) for _ in range(num_steps)]
 
+    @pytest.mark.slow
     def test_25_steps_of_the_original(self):
         model, optimizer = golden_training.build()
         expected = golden_training.read_trajectory()["losses_before_each_step"]

@@ -81,6 +81,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         with mock.patch.object(TrainingStep, "run", run_and_send):
             self.pretrain(**flags)
 
+    @pytest.mark.slow
     def test_resumes_bit_for_bit(self):
         self.pretrain(output_dir=self.path("through"), iterations_per_loop=1)
         # After the second call, where no checkpoint is due.
@@ -106,6 +107,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "could not be written"):
                 self._pretrain_with_sigterm(1)
 
+    @pytest.mark.slow
     def test_stops_during_the_evaluation(self):
         with mock.patch.object(
             pretraining_evaluation, "evaluate", _send_sigterm

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -129,6 +130,7 @@ def _write_beside(folder, config=_CONFIG):
     _VOCABULARY.write(os.path.join(folder, "vocab.txt"))
 
 
+@pytest.mark.slow
 class OfficialTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -387,6 +387,7 @@ class RestartTest(StreamingGeneratorTestCase):
             with streaming_generator._worker_pool(1) as pool:
                 pool.submit(os._exit, 1).result()
 
+    @pytest.mark.slow
     def test_killed_run_continues_to_the_same_bytes(self):
         flags = {"num_processes": 2, "dupe_factor": 60}
         expected = contents(self.generate("whole", 4, **flags).files)

@@ -4,6 +4,7 @@ import os
 import struct
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -233,6 +234,7 @@ class PretrainingInputTest(RecordRepairTestCase):
             batches_lib.example_weights(actual), ~is_lost[start:]
         )
 
+    @pytest.mark.slow
     def test_damage_found_while_reading(self):
         source = self.input(3)
         before = self.stream(source, num_batches=2)
@@ -324,6 +326,7 @@ class PretrainingInputTest(RecordRepairTestCase):
         ):
             PretrainingInput(self.paths, 9, 3, 4, budget=Budget(5))
 
+    @pytest.mark.slow
     def test_blank_records_get_no_masks(self):
         masking = DynamicMasking(
             vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4

@@ -5,6 +5,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import formats
@@ -79,6 +80,7 @@ class FillMaskTest(tf.test.TestCase):
             self.assertFalse(any(tokens[row, len(masks) :].ravel()))
             self.assertFalse(probs[row, len(masks) :].any())
 
+    @pytest.mark.slow
     def test_saved_model_predicts_like_the_library(self):
         folder = self.create_tempdir().full_path
         version = tiny_exports.export(

@@ -5,6 +5,7 @@ import os
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -203,6 +204,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         expected = list(map(task.prediction_to_json, examples, predictions))
         self._compare(_describe(head.answer(logits, rows)), expected)
 
+    @pytest.mark.slow
     def test_saved_model_answers_like_the_library(self):
         folder = self.create_tempdir().full_path
         path = tiny_exports.write(folder, _TASK)

@@ -4,6 +4,7 @@ import os
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -133,6 +134,7 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         head = _build(_write(path, **values))
         self.assertEqual(head.settings(), {"doc_stride": expected})
 
+    @pytest.mark.slow
     def test_saved_model_with_bilstm(self):
         folder = self.create_tempdir().full_path
         path = _write(folder, head="bilstm", lstm_size=5)
@@ -158,6 +160,7 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(probs[0, :4], expected[0, :4], atol=1e-5)
         self.assertAllClose(probs[1], expected[1], atol=1e-5)
 
+    @pytest.mark.slow
     def test_max_seq_length_overrides_that_of_the_model(self):
         folder = self.create_tempdir().full_path
         path = _write(folder)

@@ -6,6 +6,7 @@ import os
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -36,6 +37,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "classification", "question_answering", "multiple_choice", "tagging"
     )
+    @pytest.mark.slow
     def test_a_file_scores_like_its_model(self, name):
         found = _score(name).accuracy
         self.assertAllClose(found.score, found.model_score)
@@ -59,6 +61,7 @@ class AccuracyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.agreement, 1.0)
         self.assertEqual(found.num_examples, 9)
 
+    @pytest.mark.slow
     def test_pads_calls_of_fixed_shapes(self):
         flags = {"batch_size": 4, "max_seq_length": 10}
         build = eval_files.prepare("classification", **flags)

@@ -3,6 +3,7 @@
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from bert_tf.export.tflite import costs
@@ -39,6 +40,7 @@ class CostsTest(tf.test.TestCase):
         self.assertAllEqual(inputs["input_mask"], np.ones([1, 4, 5]))
         self.assertIn("probabilities", choices.run(inputs))
 
+    @pytest.mark.slow
     def test_requests_with_strings_have_the_shape_of_the_file(self):
         for name, shape in (
             ("classification", (1,)),

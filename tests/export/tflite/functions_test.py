@@ -72,6 +72,7 @@ def _run_what_is_printed(test, built):
 
 class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_SOME)
+    @pytest.mark.slow
     def test_outputs_equal_the_saved_model(self, name):
         self._test_outputs_equal_the_saved_model(name)
 
@@ -119,6 +120,7 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
         printed = _run(program.replace(_FILE, path))
         self.assertRegex(printed, r"^\[b'.*'\] \[\[0\.")
 
+    @pytest.mark.slow
     def test_different_numbers_of_texts_fail(self):
         built = _make("pair")
         self.assertIn("label [b'", _run_what_is_printed(self, built))
@@ -153,6 +155,7 @@ class TextFunctionTest(tf.test.TestCase, parameterized.TestCase):
 class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
     """Heads that point into texts return the offsets of each token."""
 
+    @pytest.mark.slow
     def test_tags_of_tokens(self):
         built = _make("tagging")
         model = LiteModel(built.content, text_operators=True)
@@ -169,6 +172,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(spans[-1], (-1, -1))
         self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
 
+    @pytest.mark.slow
     def test_logits_of_tokens(self):
         built = _make("question_answering")
         model = LiteModel(built.content, text_operators=True)
@@ -199,6 +203,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
             ],
         )
 
+    @pytest.mark.slow
     def test_choices(self):
         built = _make("multiple_choice")
         build = builds.prepare(tiny_builds.config("multiple_choice"))

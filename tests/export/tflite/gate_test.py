@@ -84,6 +84,7 @@ class GateTest(tf.test.TestCase):
         for name in ("model", *names):
             self.assertRegex(printed, rf"(?m)^{name} ")
 
+    @pytest.mark.slow
     def test_a_file_that_loses_too_much_is_not_written(self):
         with self._perfect_model():
             with self.assertRaisesRegex(

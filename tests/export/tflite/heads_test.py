@@ -67,6 +67,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(actual[name], values, tolerance, tolerance)
 
     @parameterized.parameters(*_DIFFERENT)
+    @pytest.mark.slow
     def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
         self._test_free_shapes(name)
 
@@ -106,6 +107,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("classification", "float16"), ("fill_mask", "none")
     )
+    @pytest.mark.slow
     def test_static_shapes(self, name, quantization):
         self._test_static_shapes(name, quantization)
 

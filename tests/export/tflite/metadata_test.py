@@ -6,6 +6,7 @@ import zipfile
 
 import flatbuffers
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.lite.python import schema_py_generated as schema
@@ -103,6 +104,7 @@ def _rows():
     }
 
 
+@pytest.mark.slow
 class MetadataTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow.lite.python import schema_py_generated as schema
@@ -40,6 +41,7 @@ def _operators_in_int8(content):
 
 
 class CalibrationTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_dense_layers_compute_in_int8_and_sensitive_operators_do_not(self):
         build = eval_files.prepare(
             "classification",
@@ -200,6 +202,7 @@ class ColumnScalesTest(tf.test.TestCase):
             errors = _measure_errors(model, samples)
         self.assertLess(np.std(errors), 0.5 * np.std(without))
 
+    @pytest.mark.slow
     def test_full_int8_files_scale_columns(self):
         flags = {
             "quantization": "full_int8",

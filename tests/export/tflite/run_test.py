@@ -9,6 +9,7 @@ import sys
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -43,6 +44,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
             tiny_builds.config(name), **{"output_file": path} | flags
         )
 
+    @pytest.mark.slow
     def test_writes_a_file_and_its_report_and_prints_usage(self):
         config = self._config(quantization="dynamic", max_seq_length=8)
         with mock.patch.object(sys.stdout, "write") as write:

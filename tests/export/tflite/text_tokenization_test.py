@@ -84,6 +84,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         for name, values in wanted.items():
             self.assertAllEqual(answer[name], values)
 
+    @pytest.mark.slow
     def test_every_code_point(self):
         self._test_every_code_point("uncased", True, [0x3A3])
 

@@ -7,6 +7,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -75,6 +76,7 @@ def _export(folder):
     return model, version
 
 
+@pytest.mark.slow
 class VerifyTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -5,6 +5,7 @@ import os
 import pathlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -80,6 +81,7 @@ class MultipleChoiceTaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(gradient[1:, 2], [0.0, 0.0])
         self.assertNotAllClose(gradient[0], np.zeros(3), atol=1e-3)
 
+    @pytest.mark.slow
     def test_probabilities_cover_only_existing_choices(self):
         model = self._model()
         loss, together = self._predict(model, _EXAMPLES)

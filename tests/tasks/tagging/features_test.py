@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -198,6 +199,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "longest row, 10.*: 9"):
             features.batch(np.array([0]), 9)
 
+    @pytest.mark.slow
     def test_wikigold(self):
         data = tagging_examples.read_examples(
             shared_data.data("wikigold/wikigold.conll.txt")
