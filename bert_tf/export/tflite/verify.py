@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
@@ -29,6 +28,7 @@ from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import texts as test_texts
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
+from bert_tf.export.verify.texts import Row
 from bert_tf.inference.lite_model import LiteModel
 
 # The largest allowed difference from the model. The effect of int8 is measured
@@ -43,6 +43,9 @@ _THRESHOLD = 0.5
 
 _Arrays = Mapping[str, np.ndarray]
 _Call = tuple[_Arrays, ReferenceOutputs]
+
+_NOWHERE = -1
+_PLACES = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,27 +208,62 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             part = [*part, *[rows[0]] * (size - len(part))]
-            inputs = test_texts.to_inputs(part)
             with quiet.below(logging.ERROR):
                 if build.name in functions.HEADS_WITH_OFFSETS:
-                    expected = _expect_tokens(reference, build, inputs)
+                    expected = _expect_tokens(reference, build, part)
                 else:
                     expected = reference.expect(part)
-            yield inputs, expected
+            yield test_texts.to_inputs(part), expected
 
 
 def _expect_tokens(
-    reference: Reference, build: Build, strings: _Arrays
+    reference: Reference, build: Build, rows: Sequence[Row]
 ) -> ReferenceOutputs:
-    """Returns the outputs of `expect_ids` and offsets <int32>[B, T]."""
-    rows = functions.pack(
-        build, {name: tf.constant(x) for name, x in strings.items()}
-    )
-    outputs = reference.expect_ids(
-        {name: x.numpy() for name, x in rows.inputs.items()}
-    )
-    offsets = {name: x.numpy() for name, x in rows.state.items()}
-    return dataclasses.replace(outputs, values={**outputs.values, **offsets})
+    """Returns the outputs of `expect_ids` and offsets <int32>[B, T].
+
+    Rows are packed here a second time, token by token, so that a fault in the
+    file's own packing is found.
+    """
+    shape = (len(rows), reference.artifact.max_seq_length)
+    pad_id = reference.tokenizer.vocabulary.pad_id
+    columns = {"input_ids": pad_id, "input_mask": 0, "segment_ids": 0}
+    columns |= dict.fromkeys(_PLACES, _NOWHERE)
+    packed = {name: np.full(shape, x, np.int32) for name, x in columns.items()}
+    for number, row in enumerate(rows):
+        texts = [row[name] for name in reference.inputs]
+        for place, token in enumerate(_pack_tokens(reference, build, texts)):
+            for values, value in zip(packed.values(), token, strict=True):
+                values[number, place] = value
+    places = {name: packed.pop(name) for name in _PLACES}
+    outputs = reference.expect_ids(packed)
+    return dataclasses.replace(outputs, values={**outputs.values, **places})
+
+
+def _pack_tokens(
+    reference: Reference, build: Build, texts: Sequence[str]
+) -> list[tuple[int, ...]]:
+    """Returns id, mask, segment, start and end of each token of a row."""
+    tokenizer = reference.tokenizer
+    segments = [
+        list(zip(*(x.numpy() for x in found), strict=True))
+        for found in map(tokenizer.tokenize_with_offsets, texts)
+    ]
+    if build.name == "question_answering":
+        # Questions have no offsets.
+        question = segments[0][: build.head.task.max_query_length]
+        segments[0] = [(token, _NOWHERE, _NOWHERE) for token, *_ in question]
+    # A text without tokens has no [SEP] either.
+    segments = [segments[0], *filter(None, segments[1:])]
+    others = 1 + len(segments) + sum(map(len, segments[:-1]))
+    length = reference.artifact.max_seq_length
+    segments[-1] = segments[-1][: length - others]
+    sep = (tokenizer.vocabulary.sep_id, _NOWHERE, _NOWHERE)
+    cls = (tokenizer.vocabulary.cls_id, 1, 0, _NOWHERE, _NOWHERE)
+    return [cls] + [
+        (token, 1, number, start, end)
+        for number, segment in enumerate(segments)
+        for token, start, end in (*segment, sep)
+    ]
 
 
 def split(rows: _Arrays, batch_size: int | None) -> Iterator[_Arrays]:
