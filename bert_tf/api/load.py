@@ -18,6 +18,7 @@ def load_model(
     labels: Sequence[str] | None = None,
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
+    max_seq_length: int | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Loads a trained model of any format.
@@ -36,6 +37,9 @@ def load_model(
       num_labels: The number of labels, if they have no names.
       new_parts: Parts to initialize randomly although they are stored: "head",
         "pooler".
+      max_seq_length: The maximum number of tokens in a row of text, for `fit`,
+        `predict` and `preprocessor`; by default as in training, or the task's
+        own: 128, and 384 for question answering.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
 
@@ -44,8 +48,9 @@ def load_model(
       `BertForQuestionAnswering`, `BertForTagging` or `BertForMultipleChoice`.
       All but the first have the encoder in `bert`; models for classification
       and tagging have the names of the labels, or None, in `labels`. The
-      `predict` of a model with a task head also accepts a list of raw rows,
-      such as texts, and returns the same values as run/predict.py.
+      `predict` of a model with a task head also accepts raw rows, such as
+      texts, and returns the same values as run/predict.py. `preprocessor` has
+      the tokenizer and the task; called with texts it returns the inputs.
 
     Raises:
       UserError: If there is no model, it is damaged, its weights do not match
@@ -63,6 +68,7 @@ def load_model(
         labels=labels,
         num_labels=num_labels,
         new_parts=new_parts,
+        max_seq_length=max_seq_length,
         **kwargs,
     )
 

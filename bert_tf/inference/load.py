@@ -1,9 +1,7 @@
-"""Builds a Keras model from a stored model, and its predictor of raw rows."""
+"""Builds a Keras model and its preprocessor from a stored model."""
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,19 +14,13 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
-from bert_tf.io import progress
-from bert_tf.modeling import inference
+from bert_tf.inference.preprocessor import Preprocessor
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks import registry
-from bert_tf.tasks.predict import Predictor
-from bert_tf.tasks.task import Task
-from bert_tf.text.tokenizer import BertTokenizer
 
 _MODELS = {
     "encoder": BertModel,
@@ -43,7 +35,6 @@ _MODELS = {
 _WITH_LABELS = ("classification", "tagging")
 # Values of `new_parts`.
 _PARTS = ("head", "pooler")
-_ROWS_AT_ONCE = 32
 
 
 def build_model(
@@ -53,6 +44,7 @@ def build_model(
     labels: Sequence[str] | None = None,
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
+    max_seq_length: int | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Builds a model and loads its weights, one at a time.
@@ -63,6 +55,7 @@ def build_model(
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
+      max_seq_length: The maximum number of tokens in a row of text.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -92,109 +85,20 @@ def build_model(
             stored.path,
             ", ".join(sorted(missing)),
         )
-    if chosen in registry.TASKS:
-        model.row_predictor = _row_predictor(
-            model, stored, chosen, is_stored_head="head" not in new_parts
-        )
+    model.preprocessor = _preprocessor(
+        model, stored, chosen, "head" not in new_parts, max_seq_length
+    )
     return model
 
 
-class RowPredictor:
-    """Predicts raw rows; builds its parts at the first call.
-
-    Args:
-      model: The model.
-      values: The contents of its task.json.
-      build_tokenizer: Returns the tokenizer that it was trained with.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        values: Mapping[str, Any],
-        build_tokenizer: Callable[[], BertTokenizer],
-    ) -> None:
-        self._model = model
-        self._values = values
-        self._build_tokenizer = build_tokenizer
-        # The inference form; gets the model's weights before each call.
-        self._prepared: keras.Model | None = None
-        # Batch size to predictor, each with its compiled function.
-        self._predictors: dict[int, Predictor] = {}
-
-    def __call__(
-        self,
-        rows: Sequence[Any],
-        batch_size: int | None = None,
-        show_progress: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Returns, for each row, the JSON object that run/predict.py writes.
-
-        Args:
-          rows: The rows, as `Task.example_from_row` takes them: texts, pairs
-            or dictionaries.
-          batch_size: Rows computed at once; by default 32.
-          show_progress: Whether to show a progress bar.
-
-        Raises:
-          UserError: If a row does not fit the task, the model has no
-            vocabulary, or its task.json does not describe a task.
-        """
-        self._prepare()
-        predictor = self._predictor(batch_size or _ROWS_AT_ONCE)
-        examples = [
-            _to_example(predictor.task, number, row)
-            for number, row in enumerate(rows)
-        ]
-        if not show_progress:
-            return _describe(predictor, examples)
-        with progress.bar(len(examples), "predicting", "example") as bar:
-            return _describe(predictor, examples, bar.update)
-
-    def _prepare(self) -> None:
-        """Copies the model's current weights to its inference form."""
-        if self._prepared is None:
-            self._prepared = inference.prepare(
-                self._model, self._model.compute_dtype
-            )
-        else:
-            inference.copy_weights(self._model, self._prepared)
-
-    def _predictor(self, batch_size: int) -> Predictor:
-        if batch_size not in self._predictors:
-            task = registry.build_task(
-                self._values,
-                getattr(self._model, "num_labels", None),
-                self._model.bert_config.max_position_embeddings,
-            )
-            self._predictors[batch_size] = Predictor(
-                self._prepared, task, self._build_tokenizer(), batch_size
-            )
-        return self._predictors[batch_size]
-
-
-def _to_example(task: Task, number: int, row: Any) -> Any:
-    try:
-        return task.example_from_row(row)
-    except UserError as error:
-        raise UserError(f"Row {number} of the list: {error}") from error
-
-
-def _describe(
-    predictor: Predictor,
-    examples: Sequence[Any],
-    on_examples: Callable[[int], object] | None = None,
-) -> list[dict[str, Any]]:
-    described = []
-    for chunk in task_prediction.chunks(predictor.task, examples):
-        described += predictor.describe(chunk, on_examples)
-    return described
-
-
-def _row_predictor(
-    model: keras.Model, stored: StoredModel, kind: str, is_stored_head: bool
-) -> RowPredictor:
-    """Returns the model's predictor for raw rows."""
+def _preprocessor(
+    model: keras.Model,
+    stored: StoredModel,
+    kind: str,
+    is_stored_head: bool,
+    max_seq_length: int | None,
+) -> Preprocessor:
+    """Returns the text side of the model."""
     values: dict[str, Any] = {}
     if is_stored_head and stored.task["kind"] == kind:
         values = dict(stored.task)
@@ -203,7 +107,13 @@ def _row_predictor(
     nothing = Tensors.from_arrays({})
     # The model holds the weights now.
     rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
-    return RowPredictor(model, values, rest.build_tokenizer)
+    return Preprocessor(
+        values,
+        rest.build_tokenizer,
+        model.bert_config,
+        getattr(model, "num_labels", None),
+        max_seq_length,
+    )
 
 
 def _check(kind, labels, num_labels, new_parts) -> None:

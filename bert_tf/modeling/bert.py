@@ -30,15 +30,15 @@ _FLAGS = (
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 
 
-def _require_numbers(x):
-    """Raises `UserError` for texts, which `predict` takes in lists only."""
+def is_text(x):
+    """Returns True if there is a text in `x`: rows, columns or tensors."""
     for leaf in tf.nest.flatten(x):
-        kind = getattr(getattr(leaf, "dtype", None), "kind", None)
-        if isinstance(leaf, str | bytes) or kind in ("U", "S", "O"):
-            raise UserError(
-                "Raw rows are predicted in a list: predict([row, row, ...]). "
-                f"Received: {type(x).__name__} with texts."
-            )
+        dtype = getattr(leaf, "dtype", None)
+        kind = getattr(dtype, "kind", None)
+        is_string = dtype == tf.string or kind in ("U", "S", "O")
+        if isinstance(leaf, str | bytes) or is_string:
+            return True
+    return hasattr(x, "columns")  # A DataFrame.
 
 
 def standardize_inputs(inputs):
@@ -64,12 +64,12 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     """A Keras model with a `BertConfig`, whose constructor makes all weights.
 
     Attributes:
-      row_predictor: Set by the loader that has the tokenizer, for `predict`: a
-        function of raw rows, a batch size (or None) and whether to show
-        progress.
+      preprocessor: The text side of the model, set by the loader that has the
+        tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
+        model that its constructor made.
     """
 
-    row_predictor = None
+    preprocessor = None
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
@@ -83,9 +83,11 @@ class _ConfiguredModel(layers.Configured, keras.Model):
         """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
-          x: A list of raw rows, for models of `bert_tf.load_model`: texts,
-            pairs of texts, or dictionaries with the columns of the task. Or
-            the model's inputs as arrays, or a data set.
+          x: For models of `bert_tf.load_model` raw rows: a list of texts,
+            pairs of texts, or dictionaries with the columns of the task; two
+            lists in a tuple, for pairs; or columns of texts: an array, a
+            pandas Series or DataFrame. Or the model's inputs as arrays, or a
+            data set.
           batch_size: Rows computed at once, by default 32.
           verbose: Whether to show progress; 0 means no.
           steps: As for Keras; not for raw rows.
@@ -99,10 +101,9 @@ class _ConfiguredModel(layers.Configured, keras.Model):
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
-        if not isinstance(x, list):
-            _require_numbers(x)
+        if not isinstance(x, list) and not is_text(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
-        if self.row_predictor is None:
+        if self.preprocessor is None or not self.preprocessor.has_task:
             raise UserError(
                 "Only a model that bert_tf.load_model returned, with the head "
                 "of a task, predicts lists of raw rows. Received: a list for "
@@ -113,7 +114,9 @@ class _ConfiguredModel(layers.Configured, keras.Model):
             raise UserError(
                 "Raw rows are predicted without steps= and callbacks=."
             )
-        return self.row_predictor(x, batch_size, verbose not in (0, "0"))
+        return self.preprocessor.predict(
+            self, x, batch_size, verbose not in (0, "0")
+        )
 
     def build_from_config(self, config):
         """Does nothing: the constructor has made all variables."""

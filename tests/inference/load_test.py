@@ -7,6 +7,7 @@ import json
 import os
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -58,7 +59,7 @@ def _standard_error():
         yield stream
 
 
-class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
+class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def _load(self, task, *arguments, weights=None, **options):
         path = tiny_model.write_task(
             self.create_tempdir().full_path, task, weights
@@ -180,18 +181,29 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
             model.predict([("cat", "dog")], steps=2)
 
     @parameterized.parameters(
-        ("cat",),
-        (("cat", "dog"),),
-        ({"first": "cat", "second": "dog"},),
-        (np.array(["cat", "dog"]),),
-        (np.array(["cat", "dog"], object),),
+        ("cat", r"in a list, predict\(.* Received: str with texts"),
+        (("a", "b"), r"in a list, predict\(.* Received: tuple with texts"),
+        ({"first": "cat", "second": "dog"}, "a column of values.*'cat'"),
+        ((["cat", "dog"], ["cat"]), "equal length.*lengths 2, 1 in a tuple"),
     )
-    def test_rejects_rows_without_a_list(self, rows):
-        name = type(rows).__name__
-        with self.assertRaisesRegex(
-            UserError, rf"in a list: predict\(.* Received: {name} with texts"
-        ):
+    def test_rejects_rows_without_a_list(self, rows, message):
+        with self.assertRaisesRegex(UserError, message):
             self._load(_CLASSIFICATION).predict(rows)
+
+    def test_columns_are_rows(self):
+        model = self._load(_CLASSIFICATION)
+        expected = model.predict(_PAIRS, verbose=0)
+        first, second = zip(*_PAIRS, strict=True)
+        frame = pd.DataFrame({"first": first, "second": second})
+        for rows in (
+            (list(first), np.array(second)),
+            (np.array(first, object), tf.constant(second)),
+            np.array(_PAIRS),
+            {"second": second, "first": pd.Series(first)},
+            frame,
+            frame.assign(more=[1, 2]),
+        ):
+            self.assertEqual(model.predict(rows, verbose=0), expected)
 
     def test_rejects_models_without_a_task(self):
         path = self.create_tempdir().full_path
@@ -219,7 +231,7 @@ class RowPredictorTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "has no vocab.txt"):
             model.predict([("cat", "dog")])
 
-    def test_models_with_a_row_predictor_can_be_saved(self):
+    def test_models_with_a_preprocessor_can_be_saved(self):
         model = self._load(_CLASSIFICATION)
         expected = model.predict(_PAIRS, verbose=0)
         path = os.path.join(self.create_tempdir().full_path, "model.keras")

@@ -1,0 +1,112 @@
+"""Raw rows from Python values: lists, pairs of lists, arrays, data frames.
+
+A row is a text, a pair of texts, a list of words, or a dictionary, as
+`Task.example_from_row` takes it.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+
+
+def to_rows(x: Any) -> list[Any]:
+    """Returns the rows of `x`.
+
+    Args:
+      x: A list of rows, which are not read; two sequences of texts in a tuple,
+        for pairs; an array, string tensor or pandas Series of texts, or an
+        array [N, 2] of pairs; a pandas DataFrame with one column for texts,
+        two for pairs, or others, whose names are then the keys of each row; or
+        a dictionary of such columns.
+
+    Raises:
+      UserError: If it is none of these, or the columns' lengths differ.
+    """
+    if isinstance(x, list):
+        return [_decode(row) for row in x]
+    if isinstance(x, Mapping):
+        columns = [to_list(column) for column in x.values()]
+        return [
+            dict(zip(x, row, strict=True)) for row in _transpose(columns, x)
+        ]
+    if isinstance(x, tuple):
+        if len(x) == 2 and not any(isinstance(one, str | bytes) for one in x):
+            return _transpose([to_list(one) for one in x], x)
+    elif hasattr(x, "columns"):
+        if len(x.columns) > 2:
+            return to_rows({name: x[name] for name in x.columns})
+        return to_list(x.to_numpy())
+    elif hasattr(x, "shape") or hasattr(x, "to_numpy"):
+        return to_list(x)
+    raise UserError(
+        "Expected raw rows in a list, predict([row, row, ...]), as two lists "
+        "in a tuple for pairs, or as columns of texts. Received: "
+        f"{type(x).__name__} with texts."
+    )
+
+
+def to_list(column: Any) -> list[Any]:
+    """Returns the values of a list, array, tensor or Series.
+
+    Raises:
+      UserError: If it is none of these.
+    """
+    if isinstance(column, list | tuple):
+        return [_decode(value) for value in column]
+    if isinstance(column, tf.Tensor):
+        column = column.numpy()
+    elif hasattr(column, "to_numpy"):
+        column = column.to_numpy()
+    if not isinstance(column, np.ndarray) or column.ndim == 0:
+        raise UserError(
+            "Expected a list, an array or a column of values. Received: "
+            f"{column!r:.80}."
+        )
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    return [_decode(value) for value in column.tolist()]
+
+
+def to_texts(
+    rows: Sequence[Any],
+) -> tuple[list[str], list[str | None] | None]:
+    """Returns the first and second texts of rows of a model without a task.
+
+    Raises:
+      UserError: If a row is neither a text nor a pair of texts.
+    """
+    texts, pairs = [], []
+    for number, row in enumerate(rows):
+        parts = (row,) if isinstance(row, str) else row
+        if (
+            not isinstance(parts, list | tuple)
+            or len(parts) not in (1, 2)
+            or not all(isinstance(text, str) for text in parts)
+        ):
+            raise UserError(
+                f"Row {number} of the list: expected a text or a pair of "
+                f"texts. Received: {row!r:.80}."
+            )
+        texts.append(parts[0])
+        pairs.append(parts[1] if len(parts) == 2 else None)
+    return texts, pairs if any(pair is not None for pair in pairs) else None
+
+
+def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
+    lengths = sorted({len(column) for column in columns})
+    if len(lengths) > 1:
+        raise UserError(
+            "Expected columns of equal length. Received: lengths "
+            f"{', '.join(str(len(column)) for column in columns)} in a "
+            f"{type(x).__name__}."
+        )
+    return list(zip(*columns, strict=True))
+
+
+def _decode(value: Any) -> Any:
+    return value.decode("utf-8") if isinstance(value, bytes) else value
