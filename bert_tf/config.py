@@ -82,6 +82,7 @@ def option(
     affects: str = "weights",
     name: str | None = None,
     choices: tuple[str, ...] | None = None,
+    reads: str | None = None,
 ) -> Any:
     """Declares one field of a script's configuration, which is one flag.
 
@@ -93,6 +94,8 @@ def option(
         flag that affects the weights is refused or logged on resume.
       name: The flag's name where it differs from the field's.
       choices: The values a text flag may take.
+      reads: The kind of input that the flag names, which must exist: "file",
+        "files" (comma-separated globs), "folder" or "model"; see `paths`.
 
     Raises:
       ValueError: For an unknown group or effect.
@@ -107,6 +110,7 @@ def option(
         "affects": affects,
         "name": name,
         "choices": choices,
+        "reads": reads,
     }
     return dataclasses.field(
         default=default, metadata=types.MappingProxyType(metadata)

@@ -18,6 +18,7 @@ import types
 
 import tensorflow as tf
 
+from bert_tf import paths
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
@@ -55,12 +56,7 @@ def detect(path: str) -> str:
             "run/convert_checkpoint.py."
         )
     if not detected:
-        raise UserError(
-            "Expected a model directory, a checkpoint of the original with "
-            "bert_config.json beside it, a Hugging Face directory, a KerasHub "
-            f"preset or a Model Garden checkpoint. Received: {path!r}, "
-            f"{_contents(path)}."
-        )
+        raise paths.no_model(path, _contents(path))
     return detected[0]
 
 
@@ -101,6 +97,8 @@ def _recognized(path: str) -> list[str]:
 
 
 def _contents(path: str) -> str:
+    if not paths.is_remote(path):
+        return paths.describe(path)
     if not tf.io.gfile.exists(path):
         return "where there is nothing"
     if not tf.io.gfile.isdir(path):

@@ -22,6 +22,9 @@ from bert_tf.flags.classifier import ClassifierConfig
 
 
 def main(config: ClassifierConfig) -> None:
+    from bert_tf.tasks.classification import inputs
+
+    inputs.check(config)
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.classification import flags as classification_flags
 

@@ -20,6 +20,9 @@ from bert_tf.flags.classifier import MultipleChoiceConfig
 
 
 def main(config: MultipleChoiceConfig) -> None:
+    from bert_tf.tasks.multiple_choice import inputs
+
+    inputs.check(config)
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.multiple_choice import flags as multiple_choice_flags
 

@@ -23,6 +23,9 @@ from bert_tf.flags.tagger import TaggerConfig
 
 
 def main(config: TaggerConfig) -> None:
+    from bert_tf.tasks.tagging import inputs
+
+    inputs.check(config)
     from bert_tf.finetuning import run as finetuning
     from bert_tf.tasks.tagging import flags as tagging_flags
 

@@ -20,7 +20,7 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging import flags as tagging_flags
+from bert_tf.tasks.tagging import inputs as tagging_inputs
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
@@ -100,7 +100,7 @@ def _find_files(task: Task, data_dir: str, kind: str) -> dict[str, str]:
         if official is not None:
             return {kind: official.find(data_dir, kind)}
     if isinstance(task, TaggingTask):
-        return {kind: tagging_flags.find_file(data_dir, kind)}
+        return {kind: tagging_inputs.find_file(data_dir, kind)}
     raise UserError(
         "--data_dir is for tasks with official files, and the teacher was "
         f"trained for the task {task.name!r} of kind {task.kind}; give "

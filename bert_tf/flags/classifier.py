@@ -12,16 +12,19 @@ class NamedTaskConfig(FinetuneConfig):
 
     task_name: str = options.data(help_text="Task, or custom.")
     data_dir: str | None = options.data(
-        None, "Directory with the task's official files.", affects="place"
+        None,
+        "Directory with the task's official files.",
+        affects="place",
+        reads="folder",
     )
     train_file: str | None = options.data(
-        None, "custom: training set.", affects="place"
+        None, "custom: training set.", affects="place", reads="file"
     )
     dev_file: str | None = options.data(
-        None, "custom: dev set.", affects="place"
+        None, "custom: dev set.", affects="place", reads="file"
     )
     test_file: str | None = options.data(
-        None, "custom: test set.", affects="nothing"
+        None, "custom: test set.", affects="nothing", reads="file"
     )
 
     @property

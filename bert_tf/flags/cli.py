@@ -20,6 +20,7 @@ from absl import flags
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf import paths
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
 from bert_tf.errors import Preempted
@@ -212,7 +213,9 @@ def run(main: Callable[[Any], None]) -> None:
         try:
             # Before `main` imports TensorFlow, which imports Keras.
             keras_backend.require_tensorflow()
-            main(read_config())
+            config = read_config()
+            paths.check_inputs(config)
+            main(config)
         except UserError as error:
             sys.stdout.flush()
             sys.exit(f"ERROR: {error}")

@@ -17,7 +17,8 @@ class ConvertCheckpointConfig:
     )
     input: str = options.data(
         help_text="Directory of the model; a checkpoint of TensorFlow may "
-        "also be a prefix such as bert_model.ckpt."
+        "also be a prefix such as bert_model.ckpt.",
+        reads="model",
     )
     output: str = options.output(help_text="Directory to write.")
     source_format: str | None = options.data(
@@ -50,13 +51,15 @@ class ExtendVocabularyConfig:
 
     input: str = options.model(
         help_text="Model to extend: a model directory, or any format that "
-        "convert_checkpoint.py reads."
+        "convert_checkpoint.py reads.",
+        reads="model",
     )
     output: str = options.output(help_text="Model directory to write.")
     new_words_file: str | None = options.data(
         None,
         "New words, one a line; a line such as ##itis is a token that "
         "continues words.",
+        reads="file",
     )
     use_unused: bool = options.model(
         True,

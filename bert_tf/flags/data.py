@@ -60,9 +60,11 @@ class BeamConfig:
 class TokenizeFileConfig:
     """Flags of run/tokenize_file.py."""
 
-    vocab_file: str = options.data(help_text="Vocabulary, one token a line.")
+    vocab_file: str = options.data(
+        help_text="Vocabulary, one token a line.", reads="file"
+    )
     input_file: str = options.data(
-        help_text="UTF-8 text file; only \\n ends a line."
+        help_text="UTF-8 text file; only \\n ends a line.", reads="file"
     )
     output_file: str = options.output(
         help_text="JSON lines to write: ids, tokens and byte offsets of each "
@@ -84,7 +86,7 @@ class LearnVocabularyConfig(BeamConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = options.data(
-        help_text="Text files (also .gz): comma-separated globs."
+        help_text="Text files (also .gz): comma-separated globs.", reads="files"
     )
     output_file: str = options.output(help_text="Vocabulary file to write.")
     vocab_size: int = options.training(
@@ -137,6 +139,7 @@ class CreatePretrainingDataConfig(BeamConfig):
     input_file: str = options.data(
         help_text="Text files (also .gz): comma-separated globs.",
         affects="place",
+        reads="files",
     )
     output_file: str = options.output(
         help_text="Record files to write, separated by commas; with "
@@ -144,7 +147,7 @@ class CreatePretrainingDataConfig(BeamConfig):
         affects="place",
     )
     vocab_file: str = options.data(
-        help_text="Vocabulary, one token a line.", affects="place"
+        help_text="Vocabulary, one token a line.", affects="place", reads="file"
     )
     do_lower_case: bool = options.data(True, "Lower-case the text.")
     do_whole_word_mask: bool = options.masking(

@@ -26,20 +26,27 @@ class DistillConfig(FinetuneConfig):
         help_text="Fine-tuned teacher: a model directory or any other "
         "format. The student gets its task.",
         affects="place",
+        reads="model",
     )
     data_dir: str | None = options.data(
         None,
         "Directory with the official files of the teacher's task, or with a "
         "tagger's train, dev and test files.",
         affects="place",
+        reads="folder",
     )
     train_file: str | None = options.data(
         None,
         "Training set, with the columns of the teacher's training data.",
         affects="place",
+        reads="file",
     )
-    dev_file: str | None = options.data(None, "Dev set.", affects="place")
-    test_file: str | None = options.data(None, "Test set.", affects="nothing")
+    dev_file: str | None = options.data(
+        None, "Dev set.", affects="place", reads="file"
+    )
+    test_file: str | None = options.data(
+        None, "Test set.", affects="nothing", reads="file"
+    )
     text_column: str | None = options.data(
         None,
         "Classification of your own files: column of the text (default: the "
@@ -61,6 +68,7 @@ class DistillConfig(FinetuneConfig):
         "Additional training set without labels, in the format of "
         "run/predict.py --input_file; only the teacher labels it.",
         affects="place",
+        reads="file",
     )
     max_seq_length: int | None = options.data(
         None,

@@ -35,7 +35,7 @@ class ExportConfig:
     """Flags of every exporter: the model and the task of the export."""
 
     model_dir: str = options.model(
-        help_text="Model of any format, with its vocabulary."
+        help_text="Model of any format, with its vocabulary.", reads="model"
     )
     head: str = options.model(
         "auto",
@@ -197,9 +197,12 @@ class VerifyConfig:
 
     export_dir: str = options.model(
         help_text="Export to check: <output_dir>/<version>, or <output_dir> "
-        "for its newest version."
+        "for its newest version.",
+        reads="folder",
     )
-    model_dir: str = options.model(help_text="Model that was exported.")
+    model_dir: str = options.model(
+        help_text="Model that was exported.", reads="model"
+    )
     url: str | None = options.server(
         None,
         "Live server to check as well: http://HOST:PORT/v1/models/NAME, or "
@@ -240,11 +243,13 @@ class TfliteConfig(ExportConfig):
         None,
         "Typical rows, in the format of the task's files, to calibrate the "
         "scales of full_int8.",
+        reads="file",
     )
     eval_file: str | None = options.evaluation(
         None,
         "Labeled rows, in the format of the task's dev file, to score the "
         "file and the model on.",
+        reads="file",
     )
     max_drop: float = options.evaluation(
         1.0,

@@ -47,14 +47,16 @@ class FinetuneConfig(TrainingDeviceConfig):
         None,
         "Configuration of --init_checkpoint, bert_config.json.",
         affects="place",
+        reads="file",
     )
     vocab_file: str | None = options.model(
-        None, "Vocabulary of --init_checkpoint.", affects="place"
+        None, "Vocabulary of --init_checkpoint.", affects="place", reads="file"
     )
     init_checkpoint: str | None = options.model(
         None,
         "Pretrained model: any format, or a checkpoint's prefix.",
         affects="place",
+        reads="model",
     )
     do_lower_case: bool | None = options.data(
         None,
@@ -112,6 +114,7 @@ class FinetuneConfig(TrainingDeviceConfig):
         "other format; replaces --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
         affects="place",
+        reads="model",
     )
     normalization: str | None = options.data(
         None,
@@ -286,6 +289,18 @@ class FinetuneConfig(TrainingDeviceConfig):
         return {
             kind: f"--{flag}" for kind, flag in flags if getattr(self, flag)
         }
+
+    def unread_inputs(self) -> frozenset[str]:
+        """Returns the flags of inputs that these flags leave unread."""
+        splits = self.requested_splits()
+        unread = {
+            f"{kind}_file"
+            for kind in ("train", "dev", "test")
+            if kind not in splits
+        }
+        if not self.do_train:  # A trained model may replace them.
+            unread |= {"bert_config_file", "vocab_file", "init_checkpoint"}
+        return frozenset(unread)
 
     def _require_own_files(self, hint: str = "") -> None:
         """Raises `UserError` if one of --train_file, ... is not set."""

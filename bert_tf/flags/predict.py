@@ -11,7 +11,7 @@ class FillMaskConfig:
     """Flags of run/fill_mask.py."""
 
     model_dir: str = options.model(
-        help_text="Model of any format, with its vocabulary."
+        help_text="Model of any format, with its vocabulary.", reads="model"
     )
     text: str = options.data(help_text="Text with one or more [MASK].")
     top_k: int = options.evaluation(5, "Candidates per [MASK].")
@@ -30,7 +30,8 @@ class ExtractFeaturesConfig:
 
     input_file: str = options.data(
         help_text="One text per line; ' ||| ' separates the two texts of a "
-        "pair."
+        "pair.",
+        reads="file",
     )
     output_file: str = options.output(
         help_text="JSON lines to write, in the original's format."
@@ -39,16 +40,20 @@ class ExtractFeaturesConfig:
         "-1,-2,-3,-4", "Layers to write, separated by commas."
     )
     bert_config_file: str | None = options.model(
-        None, "Model configuration (default: the one next to the model)."
+        None,
+        "Model configuration (default: the one next to the model).",
+        reads="file",
     )
     max_seq_length: int = options.data(
         128, "Maximum sequence length, in tokens."
     )
     init_checkpoint: str | None = options.model(
-        None, "Model: any format, or a checkpoint's prefix."
+        None, "Model: any format, or a checkpoint's prefix.", reads="model"
     )
     vocab_file: str | None = options.model(
-        None, "Vocabulary, one token a line (default: the model's)."
+        None,
+        "Vocabulary, one token a line (default: the model's).",
+        reads="file",
     )
     do_lower_case: bool = options.data(True, "Lower-case the text.")
     batch_size: int = options.hardware(32, "Texts computed at once.")
@@ -60,6 +65,7 @@ class ExtractFeaturesConfig:
         None,
         "Model of any format; replaces --bert_config_file, --init_checkpoint "
         "and --vocab_file.",
+        reads="model",
     )
 
     def __post_init__(self) -> None:
@@ -105,12 +111,14 @@ class PredictConfig(_PredictionConfig):
     """Flags of run/predict.py."""
 
     model_dir: str = options.model(
-        help_text="Fine-tuned model of any format, with its vocabulary."
+        help_text="Fine-tuned model of any format, with its vocabulary.",
+        reads="model",
     )
     input_file: str = options.data(
         help_text="Rows to predict, with the columns of the training data: "
         ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz. Labels "
-        "are not read."
+        "are not read.",
+        reads="file",
     )
     output_file: str = options.output(
         help_text="JSON lines to write: one object per row, in the input's "
@@ -127,7 +135,8 @@ class GlueSubmissionConfig(_PredictionConfig):
         "globs of directories. Each one's task is read from its files."
     )
     glue_dir: str = options.data(
-        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ..."
+        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
+        reads="folder",
     )
     output_file: str = options.output(
         "submission.zip", "Zip file to write, for the leaderboard."

@@ -1,6 +1,7 @@
 """Flags of run/pretrain.py."""
 
 import dataclasses
+import os
 
 from bert_tf.config import HIDDEN_ACTS
 from bert_tf.flags import options
@@ -14,10 +15,12 @@ class PretrainConfig(TrainingDeviceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
     bert_config_file: str = options.model(
-        help_text="Model configuration, bert_config.json.", affects="place"
+        help_text="Model configuration, bert_config.json.",
+        affects="place",
+        reads="file",
     )
     input_file: str = options.data(
-        help_text="Records to train on: comma-separated globs."
+        help_text="Records to train on: comma-separated globs.", reads="files"
     )
     output_dir: str = options.output(
         help_text="Directory for checkpoints, logs and the model.",
@@ -27,6 +30,7 @@ class PretrainConfig(TrainingDeviceConfig):
         None,
         "Model to start from: any format, or a checkpoint's prefix.",
         affects="place",
+        reads="model",
     )
     max_seq_length: int = options.data(
         128, "Sequence length of the records, in tokens."
@@ -56,12 +60,16 @@ class PretrainConfig(TrainingDeviceConfig):
     )
 
     eval_input_file: str | None = options.evaluation(
-        None, "Records to evaluate on (default: --input_file).", affects="place"
+        None,
+        "Records to evaluate on (default: --input_file).",
+        affects="place",
+        reads="files",
     )
     vocab_file: str | None = options.data(
         None,
         "Vocabulary of the records (default: the one next to them).",
         affects="place",
+        reads="file",
     )
     do_lower_case: bool | None = options.data(
         None,
@@ -205,3 +213,24 @@ class PretrainConfig(TrainingDeviceConfig):
             "--init_optimizer_state needs --init_checkpoint, the checkpoint "
             "that holds it.",
         )
+
+    def unread_inputs(self) -> frozenset[str]:
+        """Returns the flags of inputs that these flags leave unread."""
+        unread = set() if self.do_eval else {"eval_input_file"}
+        if "://" in self.output_dir or os.path.isdir(self.output_dir):
+            unread.add("init_checkpoint")  # There may be a later checkpoint.
+        return frozenset(unread)
+
+    def input_hints(self) -> dict[str, str]:
+        """Returns the commands that make missing records."""
+        vocab_file = self.vocab_file or "vocab.txt"
+        records = self.input_file.split(",")[0].replace("*", "train")
+        return {
+            "input_file": "create the records with `python "
+            "run/learn_vocabulary.py --input_file=YOUR_TEXT "
+            f"--output_file={vocab_file}` and `python "
+            "run/create_pretraining_data.py --input_file=YOUR_TEXT "
+            f"--output_file={records} --vocab_file={vocab_file} "
+            f"--max_seq_length={self.max_seq_length} "
+            f"--max_predictions_per_seq={self.max_predictions_per_seq}`."
+        }

@@ -25,6 +25,7 @@ class ServeConfig:
         None,
         "Text file of ModelServerConfig, for several models, version labels "
         "or versions other than the newest.",
+        reads="file",
     )
     engine: str = options.model(
         "savedmodel",
@@ -58,6 +59,7 @@ class ServeConfig:
         None,
         "Text file of BatchingParameters; replaces the other flags of this "
         "group.",
+        reads="file",
     )
     max_batch_size: int | None = options.batching(
         None, "Maximum number of rows in a batch (default: 64)."

@@ -14,12 +14,14 @@ class SquadConfig(FinetuneConfig):
         None,
         "SQuAD JSON to train on, such as train-v1.1.json.",
         affects="place",
+        reads="file",
     )
     predict_file: str | None = options.data(
         None,
         "SQuAD JSON to predict, and to score if it has answers, such as "
         "dev-v1.1.json.",
         affects="nothing",
+        reads="file",
     )
     max_seq_length: int = options.data(
         384, "Maximum length of question and paragraph together, in tokens."
@@ -73,14 +75,18 @@ class SquadConfig(FinetuneConfig):
         None,
         "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
         "<output_dir>/triviaqa.",
+        reads="file",
     )
     triviaqa_evidence_dir: str | None = options.data(
-        None, "Directory evidence/wikipedia of TriviaQA, with its documents."
+        None,
+        "Directory evidence/wikipedia of TriviaQA, with its documents.",
+        reads="folder",
     )
     ensemble_nbest_files: str | None = options.evaluation(
         None,
         "nbest_predictions.json of several runs, as comma-separated paths or "
         "globs: they predict --predict_file together, without a model.",
+        reads="files",
     )
 
     def __post_init__(self) -> None:
@@ -118,6 +124,11 @@ class SquadConfig(FinetuneConfig):
             "--ensemble_nbest_files combines existing predictions. Received: "
             "--do_train; drop one of the two.",
         )
+
+    def unread_inputs(self) -> frozenset[str]:
+        """Returns the flags of inputs that these flags leave unread."""
+        unread = set() if self.may_score_dev else {"predict_file"}
+        return super().unread_inputs() | unread
 
     @property
     def may_score_dev(self) -> bool:

@@ -40,14 +40,20 @@ class TaggerConfig(FinetuneConfig):
         "with train, dev (valid) and test files that end in .txt, .conll or "
         ".tsv.",
         affects="place",
+        reads="folder",
     )
     train_file: str | None = options.data(
         None,
         "Training set: one word and its columns per line.",
         affects="place",
+        reads="file",
     )
-    dev_file: str | None = options.data(None, "Dev set.", affects="place")
-    test_file: str | None = options.data(None, "Test set.", affects="nothing")
+    dev_file: str | None = options.data(
+        None, "Dev set.", affects="place", reads="file"
+    )
+    test_file: str | None = options.data(
+        None, "Test set.", affects="nothing", reads="file"
+    )
     word_column: str | None = options.data(
         None,
         "Column of the words: a number from 0 (or from -1 backwards), or a "

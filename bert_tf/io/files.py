@@ -1,6 +1,7 @@
 """Atomic files and directories, local copies, path checks, hashes and JSON.
 
 Everything goes through `tf.io.gfile`, so a path may be local or `gs://`.
+TensorFlow is imported at first use: reading local tables needs none.
 """
 
 import contextlib
@@ -11,22 +12,33 @@ import os
 import re
 import secrets
 import tempfile
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
 from typing import TextIO
 
-import tensorflow as tf
-
+from bert_tf import paths
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
-_RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# Raised when reading a directory, or a file without permission.
-_NO_FILE = (tf.errors.FailedPreconditionError, tf.errors.PermissionDeniedError)
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
+
+
+def _tf() -> types.ModuleType:
+    import tensorflow as tf
+
+    return tf
+
+
+def is_file(path: str) -> bool:
+    """Returns True if a path exists and is no directory."""
+    if not paths.is_remote(path):
+        return os.path.exists(path) and not os.path.isdir(path)
+    gfile = _tf().io.gfile
+    return gfile.exists(path) and not gfile.isdir(path)
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
@@ -35,24 +47,21 @@ def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
     Raises:
       UserError: If a pattern is empty or matches no file.
     """
-    paths: dict[str, None] = {}
+    found: dict[str, None] = {}
     for pattern in patterns.split(","):
         pattern = pattern.strip()
-        matches = sorted(tf.io.gfile.glob(pattern)) if pattern else []
-        matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+        matches = sorted(_tf().io.gfile.glob(pattern)) if pattern else []
+        matches = [path for path in matches if not _tf().io.gfile.isdir(path)]
         if not matches:
-            raise UserError(
-                f"{flag} matches no file. Received: {pattern!r} (in "
-                f"{os.getcwd()})."
-            )
-        paths.update(dict.fromkeys(matches))
-    return list(paths)
+            raise paths.no_match(pattern, flag)
+        found.update(dict.fromkeys(matches))
+    return list(found)
 
 
 def require_file(path: str, flag: str) -> str:
     """Returns `path` if it is an existing file, else raises `UserError`."""
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-        raise UserError(f"{flag}: no such file: {path!r}.")
+    if not is_file(path):
+        raise paths.no_file(path, flag)
     return path
 
 
@@ -90,16 +99,16 @@ def atomic_file(path: str) -> Iterator[str]:
     require_no_stream(path)
     folder = os.path.dirname(path)
     if folder:
-        tf.io.gfile.makedirs(folder)
+        _tf().io.gfile.makedirs(folder)
     temporary = _temporary_name(path)
     try:
         yield temporary
         sync(temporary)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+        _tf().io.gfile.rename(temporary, path, overwrite=True)
         sync(folder or ".")
     except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
+        if _tf().io.gfile.exists(temporary):
+            _tf().io.gfile.remove(temporary)
         raise
 
 
@@ -133,13 +142,13 @@ def require_no_stream(path: str) -> None:
 def require_writable(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written at `path`."""
     require_no_stream(path)
-    if tf.io.gfile.isdir(path):
+    if _tf().io.gfile.isdir(path):
         raise UserError(
             f"{flag} must name a file. Received a directory: {path!r}."
         )
     try:
         _try_to_write(os.path.dirname(path))
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, _tf().errors.OpError) as error:
         raise UserError(
             f"{flag}={path} cannot be written ({str(error).splitlines()[0]}); "
             "choose another path."
@@ -162,7 +171,7 @@ def require_writable_folder(path: str, flag: str) -> None:
     """
     try:
         _try_to_write(path.rstrip("/"))
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, _tf().errors.OpError) as error:
         raise UserError(
             f"{flag}={path} is not a writable folder "
             f"({str(error).splitlines()[0]}); choose another."
@@ -183,9 +192,9 @@ def _try_to_write(folder: str) -> None:
     """Writes a file to a folder, then removes it and any folders it created."""
     made = _make_folders(folder)
     probe = _temporary_name(os.path.join(folder, "probe"))
-    with tf.io.gfile.GFile(probe, "wb") as file:
+    with _tf().io.gfile.GFile(probe, "wb") as file:
         file.write(b"")
-    tf.io.gfile.remove(probe)
+    _tf().io.gfile.remove(probe)
     _remove_empty(made)
 
 
@@ -199,33 +208,33 @@ def atomic_directory(path: str) -> Iterator[str]:
     temporary = _temporary_name(path)
     made = _make_folders(os.path.dirname(path.rstrip("/")))
     try:
-        tf.io.gfile.makedirs(temporary)
+        _tf().io.gfile.makedirs(temporary)
         yield temporary
-        for folder, _, names in tf.io.gfile.walk(temporary, topdown=False):
+        for folder, _, names in _tf().io.gfile.walk(temporary, topdown=False):
             for name in names:
                 sync(os.path.join(folder, name))
             sync(folder)
         _replace_directory(temporary, path)
     except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
+        if _tf().io.gfile.exists(temporary):
+            _tf().io.gfile.rmtree(temporary)
         _remove_empty(made)
         raise
 
 
 def _replace_directory(temporary: str, path: str) -> None:
     """Renames a directory to `path`, and removes the earlier `path`."""
-    if not tf.io.gfile.exists(path):
-        tf.io.gfile.rename(temporary, path)
+    if not _tf().io.gfile.exists(path):
+        _tf().io.gfile.rename(temporary, path)
         return
     previous = _temporary_name(path)
-    tf.io.gfile.rename(path, previous)
+    _tf().io.gfile.rename(path, previous)
     try:
-        tf.io.gfile.rename(temporary, path)
+        _tf().io.gfile.rename(temporary, path)
     except BaseException:
-        tf.io.gfile.rename(previous, path)
+        _tf().io.gfile.rename(previous, path)
         raise
-    tf.io.gfile.rmtree(previous)
+    _tf().io.gfile.rmtree(previous)
 
 
 def _make_folders(path: str) -> list[str]:
@@ -236,7 +245,7 @@ def _make_folders(path: str) -> list[str]:
         while above and not os.path.lexists(above):
             made.append(above)
             above = os.path.dirname(above)
-        tf.io.gfile.makedirs(path)
+        _tf().io.gfile.makedirs(path)
     return made
 
 
@@ -285,7 +294,7 @@ class LocalCopy:
         except BlockingIOError:
             pass  # Another process uses it.
         else:
-            tf.io.gfile.rmtree(self._path())
+            _tf().io.gfile.rmtree(self._path())
             os.remove(self._lock.name)
         finally:
             self._lock.close()
@@ -304,8 +313,8 @@ class LocalCopy:
 
     def _fetch(self, copy: str) -> None:
         with atomic_directory(copy) as temporary:
-            for name in tf.io.gfile.listdir(self._folder):
-                tf.io.gfile.copy(
+            for name in _tf().io.gfile.listdir(self._folder):
+                _tf().io.gfile.copy(
                     os.path.join(self._folder, name),
                     os.path.join(temporary, name),
                 )
@@ -319,7 +328,7 @@ def write_text(path: str, text: str) -> None:
 def write_bytes(path: str, contents: bytes) -> None:
     """Writes bytes atomically."""
     with atomic_file(path) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
+        with _tf().io.gfile.GFile(temporary, "wb") as file:
             file.write(contents)
 
 
@@ -330,7 +339,7 @@ def write_json(path: str, values: Any) -> None:
 
 def read_bytes(path: str) -> bytes:
     """Returns the contents of a file."""
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with _tf().io.gfile.GFile(path, "rb") as file:
         return file.read()
 
 
@@ -340,7 +349,7 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     `on_bytes` is called with numbers of bytes, for a progress bar.
     """
     digest = hashlib.sha256()
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with _tf().io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             if on_bytes:
@@ -354,10 +363,14 @@ def read_json(path: str) -> Any:
     Raises:
       UserError: If it is not valid JSON, or not a readable file.
     """
+    errors = _tf().errors
     try:
-        return json.loads(read_bytes(path))
-    except _NO_FILE as error:
-        raise UserError(f"{path} cannot be read: {error.message}.") from error
+        contents = read_bytes(path)
+    # Raised for a directory, or a file without permission.
+    except (errors.FailedPreconditionError, errors.PermissionDeniedError) as e:
+        raise UserError(f"{path} cannot be read: {e.message}.") from e
+    try:
+        return json.loads(contents)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
 
@@ -378,13 +391,8 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 
 def read_bert_config(path: str, flag: str = "--bert_config_file") -> BertConfig:
-    """Reads a `bert_config.json`.
-
-    A path that begins with `configs/` and does not exist is looked up in
-    `bert_tf/recipes`, so that the flag files there find it from any folder.
-    """
-    if path.startswith("configs/") and not os.path.exists(path):
-        path = os.path.join(_RECIPES, path)
+    """Reads a `bert_config.json`; see `paths.resolve_config`."""
+    path = paths.resolve_config(path)
     require_file(path, flag)
     try:
         text = read_bytes(path).decode("utf-8")

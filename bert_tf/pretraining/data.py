@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import paths
 from bert_tf.checkpoints import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -77,17 +78,8 @@ def find_records(config: PretrainConfig) -> list[str]:
     try:
         return files.expand_globs(config.input_file, "--input_file")
     except UserError as error:
-        vocab_file = config.vocab_file or "vocab.txt"
-        records = config.input_file.split(",")[0].replace("*", "train")
-        raise UserError(
-            f"{str(error).rstrip('.')}; create the records with `python "
-            "run/learn_vocabulary.py --input_file=YOUR_TEXT "
-            f"--output_file={vocab_file}` and `python "
-            "run/create_pretraining_data.py --input_file=YOUR_TEXT "
-            f"--output_file={records} --vocab_file={vocab_file} "
-            f"--max_seq_length={config.max_seq_length} "
-            f"--max_predictions_per_seq={config.max_predictions_per_seq}`."
-        ) from error
+        hint = config.input_hints()["input_file"]
+        raise paths.with_hint(error, hint) from error
 
 
 def _find_vocabulary(

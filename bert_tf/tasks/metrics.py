@@ -5,13 +5,13 @@ Shapes:
   C: number of labels.
 """
 
+import importlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 ACCURACY = "accuracy"
 F1 = "f1"
@@ -47,6 +47,17 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    """Returns a function that is imported at its first call, which is slow."""
+    return lambda *args, **kwargs: getattr(
+        importlib.import_module(module), name
+    )(*args, **kwargs)
+
+
+def _sklearn(name: str) -> Callable[..., Any]:
+    return _imported("sklearn.metrics", name)
+
+
 def _correlation(
     compute: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
     label_ids: np.ndarray,
@@ -61,7 +72,7 @@ def _correlation(
 
 
 def _averaged_f1(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    return lambda label_ids, predictions: sklearn_metrics.f1_score(
+    return lambda label_ids, predictions: _sklearn("f1_score")(
         label_ids, predictions, average=average, zero_division=0.0
     )
 
@@ -87,20 +98,24 @@ def _macro_f1(label_ids: np.ndarray, predictions: np.ndarray) -> float:
 
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    ACCURACY: sklearn_metrics.accuracy_score,
+    ACCURACY: _sklearn("accuracy_score"),
     # The F1 of the label with id 1: "1" in MRPC and QQP.
     F1: _averaged_f1("binary"),
     MACRO_F1: _macro_f1,
-    MATTHEWS: sklearn_metrics.matthews_corrcoef,
-    PEARSON: lambda *values: _correlation(stats.pearsonr, *values),
-    SPEARMAN: lambda *values: _correlation(stats.spearmanr, *values),
-    MEAN_SQUARED_ERROR: sklearn_metrics.mean_squared_error,
-    MEAN_ABSOLUTE_ERROR: sklearn_metrics.mean_absolute_error,
-    MICRO_F1: _micro_averaged(sklearn_metrics.f1_score),
-    MICRO_PRECISION: _micro_averaged(sklearn_metrics.precision_score),
-    MICRO_RECALL: _micro_averaged(sklearn_metrics.recall_score),
+    MATTHEWS: _sklearn("matthews_corrcoef"),
+    PEARSON: lambda *values: _correlation(
+        _imported("scipy.stats", "pearsonr"), *values
+    ),
+    SPEARMAN: lambda *values: _correlation(
+        _imported("scipy.stats", "spearmanr"), *values
+    ),
+    MEAN_SQUARED_ERROR: _sklearn("mean_squared_error"),
+    MEAN_ABSOLUTE_ERROR: _sklearn("mean_absolute_error"),
+    MICRO_F1: _micro_averaged(_sklearn("f1_score")),
+    MICRO_PRECISION: _micro_averaged(_sklearn("precision_score")),
+    MICRO_RECALL: _micro_averaged(_sklearn("recall_score")),
     # The share of rows with exactly the correct labels.
-    SUBSET_ACCURACY: sklearn_metrics.accuracy_score,
+    SUBSET_ACCURACY: _sklearn("accuracy_score"),
 }
 
 

@@ -19,6 +19,7 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification import inputs
 from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.glue_tasks import GlueTask
@@ -63,16 +64,13 @@ def _official_task(
     config: ClassifierConfig, stored_task: Mapping[str, Any] | None
 ) -> ClassificationTask:
     official = glue_tasks.get_task(config.task_name)
-    if config.language is not None and not official.has_languages:
-        raise UserError(
-            f"--language is for xnli. Received: --task_name={config.task_name}."
-        )
+    inputs.check_language(config, official.has_languages)
     stored = stored_task or {}
     language = config.language or stored.get("language") or "zh"
     files = {}
     for kind, flag in config.requested_splits().items():
         if not official.splits(kind):
-            _refuse_kind(official, kind, flag)
+            raise glue.no_split(official, kind, flag)
         paths = glue.find_files(official, config.data_dir, kind, language)
         for split in official.splits(kind):
             if split not in paths:
@@ -95,20 +93,6 @@ def _official_task(
         language=language,
         head=_head(config, stored_task),
         head_dropout_prob=config.head_dropout_prob,
-    )
-
-
-def _refuse_kind(official: GlueTask, kind: str, flag: str) -> None:
-    kinds = dict.fromkeys(split.split("_")[0] for split in official.stems)
-    hint = (
-        "; train with --task_name=mnli, and give that model as "
-        "--pretrained_model_dir with --do_predict"
-        if official.name == "ax"
-        else ""
-    )
-    raise UserError(
-        f"{flag} needs a {kind} set, and {official.title} has only "
-        f"{', '.join(kinds)}{hint}."
     )
 
 
@@ -147,7 +131,7 @@ def _custom_task(
         labels=None,
         problem_type=problem_type,
         metric_names=metrics.METRICS_OF_PROBLEM[problem_type],
-        columns=_columns(config, stored.get("columns") or {}),
+        columns=inputs.columns_of_flags(config, stored.get("columns") or {}),
         label_separator=(
             config.label_separator or stored.get("label_separator") or ","
         ),
@@ -155,7 +139,7 @@ def _custom_task(
         head=_head(config, stored_task),
         head_dropout_prob=config.head_dropout_prob,
     )
-    _check_custom(config, task)
+    inputs.check_columns(config, task.columns, problem_type)
     if problem_type == "regression":
         return task
     if stored.get("labels"):
@@ -174,43 +158,6 @@ def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
             f"--problem_type={flag}."
         )
     return flag or trained or "single_label"
-
-
-def _columns(config: ClassifierConfig, stored: Mapping[str, Any]) -> Columns:
-    """Returns the columns in the flags, else those of the model's data."""
-    if config.label_column is not None:
-        labels = tuple(name.strip() for name in config.label_column.split(","))
-    else:
-        labels = tuple(stored.get("labels") or ("label",))
-    return Columns(
-        config.text_column or stored.get("text") or "text",
-        config.text_pair_column or stored.get("text_pair"),
-        labels,
-    )
-
-
-def _check_custom(config: ClassifierConfig, task: ClassificationTask) -> None:
-    if len(task.columns.labels) > 1 and task.problem_type != "multi_label":
-        raise UserError(
-            "Several label columns need --problem_type=multi_label. "
-            f"Received: --label_column={','.join(task.columns.labels)} and "
-            f"--problem_type={task.problem_type}."
-        )
-    named = [*task.columns.texts, *task.columns.labels]
-    for column in named:
-        if named.count(column) > 1:
-            raise UserError(
-                "--text_column, --text_pair_column and --label_column must "
-                f"name different columns. Received: {column!r} twice."
-            )
-    has_names = (
-        task.problem_type == "multi_label" and len(task.columns.labels) == 1
-    )
-    if config.label_separator is not None and not has_names:
-        raise UserError(
-            "--label_separator is for --problem_type=multi_label with one "
-            "--label_column that holds the names of all labels."
-        )
 
 
 def _with_labels_of_data(

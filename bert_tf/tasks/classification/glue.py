@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import InputExample
@@ -74,7 +73,7 @@ def _find(
 ) -> str | None:
     for name in task.file_names(split):
         path = os.path.join(data_dir, name.replace("{language}", language))
-        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+        if files.is_file(path):
             return path
     return None
 
@@ -96,6 +95,21 @@ def find_files(
         if (path := _find(task, data_dir, split, language))
     }
     return paths or {splits[0]: find_file(task, data_dir, splits[0], language)}
+
+
+def no_split(official: GlueTask, kind: str, flag: str) -> UserError:
+    """Returns the error for a kind of split that a task does not have."""
+    kinds = dict.fromkeys(split.split("_")[0] for split in official.stems)
+    hint = (
+        "; train with --task_name=mnli, and give that model as "
+        "--pretrained_model_dir with --do_predict"
+        if official.name == "ax"
+        else ""
+    )
+    return UserError(
+        f"{flag} needs a {kind} set, and {official.title} has only "
+        f"{', '.join(kinds)}{hint}."
+    )
 
 
 def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from bert_tf import stateless_random
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 
@@ -113,7 +112,7 @@ class OfficialFiles:
         ]
         for name in names:
             path = os.path.join(data_dir, name)
-            if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+            if files.is_file(path):
                 return path
         raise UserError(
             f"--data_dir has no file {names[0]} or one like it for the split "
@@ -191,6 +190,30 @@ def read_examples(
         any row a text is empty or not a string, there are fewer than two
         choices, or the label is missing or not a choice.
     """
+    labeled = read_labeled(
+        path,
+        columns,
+        may_lack_labels=may_lack_labels,
+        columns_without_header=columns_without_header,
+        name_flags=name_flags,
+    )
+    lines, examples = zip(*labeled, strict=True)
+    classification_examples.check_all_or_none(examples)
+    return _reorder(examples, lines) if columns.right else list(examples)
+
+
+def read_labeled(
+    path: str,
+    columns: Columns,
+    *,
+    may_lack_labels: bool = False,
+    columns_without_header: Sequence[str] = (),
+    name_flags: bool = False,
+) -> Iterator[tuple[int, MultipleChoiceExample]]:
+    """Yields the line and the example of each row, as in the file.
+
+    Arguments and errors are those of `read_examples`.
+    """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
     )
@@ -198,7 +221,6 @@ def read_examples(
     table.require(columns.texts, flags)
     if columns.label and not may_lack_labels:
         table.require([columns.label], flags)
-    examples, lines = [], []
     for row in table.rows:
         where = f"{path}, line {row.line}"
         example = _make_example(where, _guid(path, row), row.values, columns)
@@ -207,12 +229,7 @@ def read_examples(
             raise UserError(
                 f"{where} has no label in column {columns.label!r}."
             )
-        examples.append(dataclasses.replace(example, label=label))
-        lines.append(row.line)
-    classification_examples.check_all_or_none(examples)
-    if columns.right is not None:
-        return _reorder(examples, lines)
-    return examples
+        yield row.line, dataclasses.replace(example, label=label)
 
 
 def read_inputs(
@@ -351,6 +368,9 @@ def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
     """Shuffles the choices of each example by a draw for its line."""
+    # Imported here, as it imports TensorFlow.
+    from bert_tf import stateless_random
+
     most = max(len(example.choices) for example in examples)
     drawn = stateless_random.uniform(
         _ORDER_SALT, np.array(lines, np.int64)[:, np.newaxis], np.arange(most)

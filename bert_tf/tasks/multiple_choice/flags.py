@@ -6,7 +6,7 @@ from typing import Any
 from bert_tf.flags.classifier import MultipleChoiceConfig
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice.examples import Columns
+from bert_tf.tasks.multiple_choice import inputs
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 
 
@@ -29,9 +29,11 @@ def build_task(
     return MultipleChoiceTask(
         name=config.task_name,
         max_seq_length=config.max_seq_length,
-        files=_own_files(config) if is_custom else _official_files(config),
+        files=_own_files(config)
+        if is_custom
+        else inputs.official_files(config),
         columns=(
-            _own_columns(config, stored.get("columns") or {})
+            inputs.columns_of_flags(config, stored.get("columns") or {})
             if is_custom
             else multiple_choice_examples.OFFICIAL[config.task_name].columns
         ),
@@ -45,31 +47,3 @@ def _own_files(config: MultipleChoiceConfig) -> dict[str, str]:
         kind: getattr(config, f"{kind}_file")
         for kind in config.requested_splits()
     }
-
-
-def _official_files(config: MultipleChoiceConfig) -> dict[str, str]:
-    official = multiple_choice_examples.OFFICIAL[config.task_name]
-    return {
-        kind: official.find(config.data_dir, kind)
-        for kind in config.requested_splits()
-    }
-
-
-def _own_columns(
-    config: MultipleChoiceConfig, stored: Mapping[str, Any]
-) -> Columns:
-    """Returns the columns in the flags, else those of the model's data."""
-    if config.context_column is None:
-        context = stored.get("context", "context")
-    else:
-        context = config.context_column or None
-    return Columns(
-        choices=(
-            config.choices_of_flag()
-            or tuple(stored.get("choices", ("choices",)))
-        ),
-        context=context,
-        # A column of the model's data, which has no flag.
-        start=None if config.choice_columns else stored.get("start"),
-        label=config.label_column or stored.get("label") or "label",
-    )

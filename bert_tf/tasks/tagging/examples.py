@@ -17,7 +17,6 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.io import text_files
-from bert_tf.text import words as words_lib
 
 OUTSIDE = "O"
 # The document of a sentence that shares it with no other.
@@ -397,6 +396,9 @@ def parse_row(row: Any) -> TaggingExample:
 
 def from_text(text: str) -> TaggingExample:
     """Splits a raw text into words with offsets."""
+    # Imported here, as it imports TensorFlow.
+    from bert_tf.text import words as words_lib
+
     words = words_lib.split_words(text)
     return TaggingExample(
         tuple(word.text for word in words),

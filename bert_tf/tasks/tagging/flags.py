@@ -1,12 +1,8 @@
 """Builds the tagging task from flags."""
 
 import dataclasses
-import itertools
-import os
 from collections.abc import Mapping
 from typing import Any
-
-import tensorflow as tf
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.errors import UserError
@@ -14,20 +10,8 @@ from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.flags.tagger import require_tagger_columns
 from bert_tf.tasks import task as task_lib
 from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.tasks.tagging import inputs
 from bert_tf.tasks.tagging.task import TaggingTask
-
-# The possible names of files in --data_dir, without ending.
-_STEMS = {
-    task_lib.TRAIN: ("train",),
-    task_lib.DEV: ("dev", "valid", "validation", "devel"),
-    task_lib.TEST: ("test",),
-}
-_CONLL_NAMES = {
-    task_lib.TRAIN: "eng.train",
-    task_lib.DEV: "eng.testa",
-    task_lib.TEST: "eng.testb",
-}
-_ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
 
 
 def build_task(
@@ -44,7 +28,7 @@ def build_task(
     Raises:
       UserError: If a file is missing or invalid, or the model is not a tagger.
     """
-    files = _files(config)
+    files = inputs.find_files(config)
     reading = _reading(config, stored_task or {})
     form = {
         name: getattr(config, name)
@@ -96,36 +80,3 @@ def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
         reading[name] = next((x for x in candidates if x is not None), None)
     require_tagger_columns(reading["word_column"], reading["tag_column"])
     return reading
-
-
-def _files(config: TaggerConfig) -> dict[str, str]:
-    """Returns the files of the requested splits, by split."""
-    return {
-        kind: getattr(config, f"{kind}_file")
-        or find_file(config.data_dir, kind)
-        for kind in config.requested_splits()
-    }
-
-
-def find_file(folder: str, kind: str) -> str:
-    """Returns the one file of a split in a folder.
-
-    Raises:
-      UserError: If there is none, or several.
-    """
-    names = [_CONLL_NAMES[kind]]
-    names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
-    paths = [
-        os.path.join(folder, name + packed)
-        for name in names
-        for packed in ("", ".gz")
-    ]
-    existing = [path for path in paths if tf.io.gfile.exists(path)]
-    if len(existing) != 1:
-        raise UserError(
-            f"--data_dir must have one file of the {kind} set, for instance "
-            f"{names[0]}, {names[1]} or {names[2]}, or name it with "
-            f"--{kind}_file. Received: "
-            f"{', '.join(existing) or 'none of them'} in {folder}."
-        )
-    return existing[0]

@@ -1,0 +1,165 @@
+"""Checks of the paths in flags, with the standard library alone.
+
+A script refuses a wrong path before TensorFlow is imported. Remote paths, such
+as gs://, are checked later, by TensorFlow.
+"""
+
+import dataclasses
+import glob
+import os
+import re
+from typing import Any
+
+from bert_tf.errors import UserError
+
+# The kinds of inputs that a flag may name; see `config.option`.
+FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
+
+RECIPES = os.path.join(os.path.dirname(__file__), "recipes")
+# Parts of names without which a directory holds no model of any format.
+_MODEL_PARTS = re.compile(
+    r"\.(json|index|meta|safetensors|bin|h5|keras)$|\.ckpt|\.data-|"
+    "^checkpoint$|^model$"
+)
+_NAMES_SHOWN = 8
+
+
+def is_remote(path: str) -> bool:
+    """Returns True for a path of another file system, such as gs://."""
+    return "://" in path
+
+
+def check_inputs(config: Any) -> None:
+    """Checks the input paths among a script's flags, in their order.
+
+    The flags are a dataclass whose fields are made with `config.option`, which
+    names the kind of a path (`reads`). It may have the methods `unread_inputs`,
+    which returns the names of flags that this call of the script does not read,
+    and `input_hints`, which returns what to do about a missing input, by name.
+
+    Raises:
+      UserError: If a file, folder or model is missing.
+    """
+    unread = getattr(config, "unread_inputs", frozenset)()
+    hints = getattr(config, "input_hints", dict)()
+    for field in dataclasses.fields(config):
+        check = _CHECKS.get(field.metadata.get("reads"))
+        value = getattr(config, field.name)
+        if not check or not value or field.name in unread:
+            continue
+        try:
+            check(value, f"--{field.metadata['name'] or field.name}")
+        except UserError as error:
+            if field.name in hints:
+                raise with_hint(error, hints[field.name]) from error
+            raise
+
+
+def with_hint(error: UserError, hint: str) -> UserError:
+    """Returns an error whose message ends with what to do."""
+    return UserError(f"{str(error).rstrip('.')}; {hint}")
+
+
+def require_file(path: str, flag: str) -> None:
+    """Raises `UserError` if a local path is no existing file."""
+    if not is_remote(path) and (
+        not os.path.exists(path) or os.path.isdir(path)
+    ):
+        raise no_file(path, flag)
+
+
+def no_file(path: str, flag: str) -> UserError:
+    """Returns the error for a missing file."""
+    hint = ""
+    if os.path.isdir(path):
+        hint = " It is a directory."
+    elif not os.path.isabs(path):
+        hint = f" The current directory is {os.getcwd()}."
+    return UserError(f"{flag}: no such file: {path!r}.{hint}")
+
+
+def no_match(pattern: str, flag: str) -> UserError:
+    """Returns the error for a glob that matches no file."""
+    return UserError(
+        f"{flag} matches no file. Received: {pattern!r} (in {os.getcwd()})."
+    )
+
+
+def describe(path: str) -> str:
+    """Returns what there is at a local path that holds no model."""
+    if not os.path.exists(path):
+        return "where there is nothing"
+    if not os.path.isdir(path):
+        return "a file that is no checkpoint"
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return "a directory that cannot be read"
+    more = ", ..." if len(names) > _NAMES_SHOWN else ""
+    shown = ", ".join(names[:_NAMES_SHOWN]) + more
+    return f"a directory that holds {shown or 'nothing'}"
+
+
+def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
+    """Returns the error for a path without a model of any format."""
+    return UserError(
+        f"{f'{flag}: e' if flag else 'E'}xpected a model directory, a "
+        "checkpoint of the original with bert_config.json beside it, a Hugging "
+        "Face directory, a KerasHub preset or a Model Garden checkpoint. "
+        f"Received: {path!r}, {contents}."
+    )
+
+
+def resolve_config(path: str) -> str:
+    """Returns the path of a configuration file.
+
+    A path that begins with `configs/` and does not exist is looked up in
+    `bert_tf/recipes`, so that the flag files there find it from any folder.
+    """
+    recipe = os.path.join(RECIPES, path)
+    is_recipe = path.startswith("configs/") and os.path.exists(recipe)
+    return recipe if is_recipe and not os.path.exists(path) else path
+
+
+def _check_file(path: str, flag: str) -> None:
+    require_file(resolve_config(path), flag)
+
+
+def _check_files(patterns: str, flag: str) -> None:
+    for pattern in map(str.strip, patterns.split(",")):
+        # TensorFlow's globs have other rules for these characters.
+        if is_remote(pattern) or set(pattern) & set("[\\{"):
+            continue
+        matches = glob.iglob(pattern, include_hidden=True) if pattern else ()
+        if all(os.path.isdir(path) for path in matches):
+            raise no_match(pattern, flag)
+
+
+def _check_folder(path: str, flag: str) -> None:
+    if not is_remote(path) and not os.path.isdir(path):
+        raise UserError(
+            f"{flag}: no such directory: {path!r}. The current directory is "
+            f"{os.getcwd()}."
+        )
+
+
+def _check_model(path: str, flag: str) -> None:
+    """Refuses a path that is certainly no model; the reader checks the rest."""
+    if is_remote(path):
+        return
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            may_be_model = any(_MODEL_PARTS.search(x.name) for x in entries)
+    else:  # A file, or a prefix, of which there are <path>.index and others.
+        others = glob.iglob(f"{glob.escape(path)}.*")
+        may_be_model = os.path.exists(path) or any(others)
+    if not may_be_model:
+        raise no_model(path, describe(path), flag)
+
+
+_CHECKS = {
+    FILE: _check_file,
+    FILES: _check_files,
+    FOLDER: _check_folder,
+    MODEL: _check_model,
+}
