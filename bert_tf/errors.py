@@ -22,10 +22,21 @@ class NotFiniteError(UserError):
     """
 
 
-class Preempted(BaseException):
-    """The run received SIGTERM, saved its state and stops.
+# The exit status after Ctrl-C, as shells report it: 128 + SIGINT.
+INTERRUPTED = 130
 
-    Its message describes that. Scripts log it and exit with status 0. Like
+
+class Preempted(BaseException):
+    """The run received SIGTERM or Ctrl-C, saved its state and stops.
+
+    Its message describes that. Scripts log it and exit with `status`. Like
     `KeyboardInterrupt` it is not an `Exception`, so that no handler on the way
     catches it.
+
+    Attributes:
+      status: The exit status: 0, or 130 after Ctrl-C.
     """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status

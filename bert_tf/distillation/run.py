@@ -35,8 +35,8 @@ from bert_tf.io import files
 from bert_tf.tasks import registry
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
-from bert_tf.training import trainer as trainers
-from bert_tf.training.trainer import Preemption
+from bert_tf.training import preemption as preemptions
+from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
 # Prefix of the teacher's metrics.
@@ -53,7 +53,7 @@ def run(config: DistillConfig) -> dict[str, Metrics]:
     Raises:
       UserError: For errors that the user can fix.
     """
-    with trainers.prepare(config) as (devices, preemption):
+    with preemptions.prepare(config) as (devices, preemption):
         return _run_on(devices, preemption, config)
 
 

@@ -149,7 +149,7 @@ def prepare(flags: DeviceConfig) -> Devices:
 
 @contextlib.contextmanager
 def _connecting() -> Iterator[None]:
-    """Ends the process on SIGTERM, or if the workers do not connect in time.
+    """Ends the process on signals, or if the workers do not connect in time.
 
     Python code cannot do so: TensorFlow blocks all Python threads meanwhile.
     """
@@ -159,7 +159,11 @@ def _connecting() -> Iterator[None]:
         _SECONDS_TO_CONNECT,
     )
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL) if is_main else None
+    before = {
+        number: signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGINT)
+        if is_main
+    }
     with open(os.devnull, "w", encoding="utf-8") as null:
         faulthandler.dump_traceback_later(
             _SECONDS_TO_CONNECT, exit=True, file=null
@@ -168,8 +172,8 @@ def _connecting() -> Iterator[None]:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
-            if is_main:
-                signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _prefix_log(cluster: Cluster) -> None:

@@ -88,7 +88,7 @@ def together(
         except BaseException as error:
             cause = explain(error, cluster)
             if isinstance(cause or error, Preempted):
-                kind, status = "stop", 0
+                kind, status = "stop", (cause or error).status
             else:
                 kind, status = "failure", 1
             _report(kind, str(cause or _own_failure(error, cluster)))

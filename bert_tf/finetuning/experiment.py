@@ -25,7 +25,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
-from bert_tf.training.trainer import Preemption
+from bert_tf.training.preemption import Preemption
 
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"

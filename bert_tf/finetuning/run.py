@@ -37,8 +37,8 @@ from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
 from bert_tf.training import output as training_output
-from bert_tf.training import trainer as trainers
-from bert_tf.training.trainer import Preemption
+from bert_tf.training import preemption as preemptions
+from bert_tf.training.preemption import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
@@ -56,7 +56,7 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
       Preempted: If the process was asked to stop; checkpoints are kept.
       UserError: For errors that the user can fix.
     """
-    with trainers.prepare(config) as (devices, preemption):
+    with preemptions.prepare(config) as (devices, preemption):
         return run_on(devices, preemption, config, build_task)
 
 

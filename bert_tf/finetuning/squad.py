@@ -26,8 +26,8 @@ from bert_tf.tasks.squad.predictions import SquadPrediction
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Data
-from bert_tf.training import trainer as trainers
-from bert_tf.training.trainer import Preemption
+from bert_tf.training import preemption as preemptions
+from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 # TriviaQA in SQuAD's format, and the description of its source.
@@ -69,7 +69,7 @@ def run(config: SquadConfig) -> dict[str, Metrics]:
     if config.ensemble_nbest_files:
         return _combine(config, build_task(config, None))
     # Once for both trainings: workers can connect only once.
-    with trainers.prepare(config) as (devices, preemption):
+    with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption)
         return finetuning.run_on(devices, preemption, config, build_task)

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import shlex
+import signal
 import sys
 import textwrap
 import types
@@ -23,6 +24,7 @@ from bert_tf import keras_backend
 from bert_tf import paths
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
+from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 
@@ -40,6 +42,10 @@ _HELP_END = (
     "--flagfile=FILE reads flags from a file, one a line. --helpfull also "
     "prints absl's flags."
 )
+
+# Part of absl's message about a required flag, and the end of ours.
+_IS_MISSING = "must have a value other than None"
+_SEE_HELP = "; --help lists the flags."
 
 
 def _value_type(annotation: Any) -> type:
@@ -184,8 +190,9 @@ def run(main: Callable[[Any], None]) -> None:
     The type of `main`'s parameter defines the flags, and the docstring of its
     module is the description in `--help`.
 
-    A `UserError` ends the process with its message on standard error and exit
-    status 1; `Preempted` with its message in the log and status 0.
+    A `UserError` or a wrong flag ends the process with its message on standard
+    error and exit status 1; `Preempted` with its message in the log and its
+    status; Ctrl-C with one word and status 130.
     """
     (config_cls,) = (
         annotation
@@ -196,19 +203,29 @@ def run(main: Callable[[Any], None]) -> None:
     description = sys.modules[main.__module__].__doc__ or ""
     # --helpshort shows the docstring of the started file, which is only a door.
     sys.modules["__main__"].__doc__ = description
-    # TensorFlow's log of the hardware would hide the script's own messages.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def parse_flags(argv: list[str]) -> list[str]:
         # absl defines its own help flags just before this call.
         help_flag = _HelpFlag(help_text(config_cls, description))
         flags.DEFINE_flag(help_flag)
         flags.FLAGS["?"] = help_flag
-        return app.parse_flags_with_usage(argv)
+        try:
+            rest = flags.FLAGS(argv)
+        except flags.Error as error:
+            sys.exit(f"ERROR: {_flag_error(error, config_cls)}")
+        if len(rest) > 1:
+            sys.exit(
+                f"ERROR: Every flag begins with --. Received: {rest[1]!r}; "
+                "write --flag=value, with quotes around spaces."
+            )
+        return rest
+
+    interrupt = _Interrupt()
 
     def absl_main(argv: list[str]) -> None:
-        if len(argv) > 1:
-            raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+        del argv
+        # TensorFlow's log of the hardware would hide the script's own messages.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         logging.set_verbosity(logging.INFO)
         try:
             # Before `main` imports TensorFlow, which imports Keras.
@@ -221,5 +238,53 @@ def run(main: Callable[[Any], None]) -> None:
             sys.exit(f"ERROR: {error}")
         except Preempted as stop:
             logging.info("%s", stop)
+            sys.exit(stop.status)
+        except (Exception, KeyboardInterrupt):
+            # Imports turn Ctrl-C into errors of their own.
+            if not interrupt.received:
+                raise
+            sys.stderr.write("Interrupted.\n")
+            sys.exit(INTERRUPTED)
 
-    app.run(absl_main, flags_parser=parse_flags)
+    with interrupt:
+        app.run(absl_main, flags_parser=parse_flags)
+
+
+class _Interrupt:
+    """Makes the second Ctrl-C end the process at once.
+
+    Attributes:
+      received: Whether there was a first one, which raises
+        `KeyboardInterrupt`.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGINT, self._handle)
+
+    def __exit__(self, *error) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def _handle(self, number: int, frame) -> None:
+        del frame
+        self.received = True
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+
+def _flag_error(error: flags.Error, config_cls: type) -> str:
+    """Returns one sentence about a wrong or missing flag."""
+    text = str(error).splitlines()[0]
+    if _IS_MISSING not in text:
+        text = re.sub(r"^(flag|ERROR::) ", "", text).replace(" ?", "?")
+        return text if text.endswith("?") else text.rstrip(".") + _SEE_HELP
+    missing = [
+        f"--{_flag_name(field)}"
+        for field in dataclasses.fields(config_cls)
+        if field.default is dataclasses.MISSING
+        and flags.FLAGS[_flag_name(field)].value is None
+    ]
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{' and '.join(missing)} {verb} required{_SEE_HELP}"

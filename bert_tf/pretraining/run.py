@@ -28,12 +28,12 @@ from bert_tf.pretraining.data import PretrainingData
 from bert_tf.pretraining.reader import TrainingReader
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
+from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
 from bert_tf.training import state as training_state
-from bert_tf.training import trainer as trainers
 from bert_tf.training.checkpoints import Checkpoint
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
-from bert_tf.training.trainer import Preemption
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.trainer import TrainerConfig
 
@@ -48,7 +48,7 @@ def train_and_evaluate(config: PretrainConfig) -> None:
       UserError: For errors that the user can fix.
     """
     keras_backend.require_tensorflow()
-    with trainers.prepare(config) as (devices, preemption):
+    with preemptions.prepare(config) as (devices, preemption):
         trainer = _PretrainingTrainer(config, devices, preemption)
         trainer.restore_or_initialize()
         trainer.train_and_evaluate()

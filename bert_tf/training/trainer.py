@@ -1,15 +1,11 @@
 """Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
 
 import abc
-import contextlib
 import dataclasses
 import io
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +14,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
-from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
-from bert_tf.flags.devices import DeviceConfig
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.modeling import bert as bert_model
@@ -34,6 +27,7 @@ from bert_tf.training.checkpoints import AsyncCheckpoints
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.checkpoints import CheckpointStore
 from bert_tf.training.checkpoints import State
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
 
 
@@ -54,68 +48,6 @@ class TrainerConfig:
     examples_per_step: int
     tokens_per_example: float
     description: str = "pretraining"
-
-
-class Preemption:
-    """A context that handles SIGTERM.
-
-    The first SIGTERM raises `Preempted` wherever the process is, as Control-C
-    does; files are written atomically, so they stay whole. Within `deferred`
-    the signal only sets `requested`. A second SIGTERM ends the process at once.
-
-    Python handles signals in the main thread only; in another thread the
-    context does nothing.
-
-    Attributes:
-      requested: Whether SIGTERM was received.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._is_deferred = False
-        self._before = None
-
-    def __enter__(self) -> "Preemption":
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._handle)
-        return self
-
-    def __exit__(self, *error) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Delays `Preempted` until the block ends; it may check `requested`."""
-        self._is_deferred = True
-        try:
-            yield
-        finally:
-            self._is_deferred = False
-        if self.requested:
-            raise _stopped()
-
-    def _handle(self, number, frame) -> None:
-        del number, frame
-        # No logging here: the signal may interrupt the logging of a line.
-        self.requested = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if not self._is_deferred:
-            raise _stopped()
-
-
-@contextlib.contextmanager
-def prepare(config: DeviceConfig) -> Iterator[tuple[Devices, Preemption]]:
-    """Prepares the devices of a run, and handles SIGTERM in the block."""
-    with Preemption() as preemption:
-        # Workers must connect before TensorFlow computes anything.
-        devices = device_setup.prepare(config)
-        with devices.together():
-            yield devices, preemption
-
-
-def _stopped() -> Preempted:
-    return Preempted("Stopped on SIGTERM; rerun the same command to resume.")
 
 
 class Pacer:
@@ -292,8 +224,8 @@ class Trainer(abc.ABC):
           stop_at: Step to stop at; by default the last one.
 
         Raises:
-          Preempted: On SIGTERM, after a checkpoint of the current step was
-            written.
+          Preempted: On SIGTERM or Ctrl-C, after a checkpoint of the current
+            step was written.
           NotFiniteError: If a loss or gradient is not finite.
         """
         end = self.last_step if stop_at is None else stop_at
@@ -352,14 +284,11 @@ class Trainer(abc.ABC):
         self._close_log()
         if not written:
             raise UserError(
-                f"Stopped at step {step} on SIGTERM, but its checkpoint could "
-                "not be written; rerun the same command to resume from the "
-                "checkpoint before it."
+                f"Stopped at step {step} on {self._preemption.cause}, but its "
+                "checkpoint could not be written; rerun the same command to "
+                "resume from the checkpoint before it."
             )
-        raise Preempted(
-            f"Stopped at step {step} on SIGTERM; its checkpoint is written. "
-            "Rerun the same command to resume."
-        )
+        raise self._preemption.stopped(step)
 
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
         """Writes other TensorBoard summaries at the current step."""

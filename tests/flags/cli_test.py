@@ -23,10 +23,20 @@ from bert_tf.flags import cli
 _SCRIPT = textwrap.dedent('''
     """Does one thing."""
     import dataclasses
+    import signal
 
     from bert_tf.flags import cli
     from bert_tf.config import option
-    from bert_tf.errors import UserError
+    from bert_tf.errors import Preempted, UserError
+
+    def interrupt(is_changed):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)
+            if is_changed:
+                raise ImportError("no module") from error
+            raise
 
     @dataclasses.dataclass(frozen=True)
     class Config:
@@ -42,6 +52,10 @@ _SCRIPT = textwrap.dedent('''
             raise UserError(f"--depth is {config.depth}; dig less.")
         if config.depth > 8:
             raise RuntimeError("a bug")
+        if config.depth == 6:
+            raise Preempted("Stopped.", 130)
+        if config.depth in (4, 5):
+            interrupt(config.depth == 5)
         print("depth", config.depth, flush=True)
 
     if __name__ == "__main__":
@@ -162,16 +176,39 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("Traceback", result.stderr)
 
     @parameterized.parameters(
-        ("", "depth"),
-        ("--depth=1 --widht=1", "Did you mean: width"),
-        ("--depth=many", "depth"),
-        ("--depth=1 stray", "stray"),
+        ("", "--depth is required; --help lists the flags."),
+        (
+            "--depth=1 --widht=1",
+            "Unknown command line flag 'widht'. Did you mean: width?",
+        ),
+        (
+            "--depth=many",
+            "--depth=many: invalid literal for int() with base 10: 'many'; "
+            "--help lists the flags.",
+        ),
+        (
+            "--depth=1 stray",
+            "Every flag begins with --. Received: 'stray'; write "
+            "--flag=value, with quotes around spaces.",
+        ),
     )
-    def test_wrong_flags_stop_without_traceback(self, args, message):
+    def test_wrong_flags_are_one_sentence(self, args, message):
         result = self._run(*args.split())
         self.assertEqual(result.returncode, 1)
-        self.assertIn(message, result.stdout + result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
+        self.assertEqual(result.stdout + result.stderr, f"ERROR: {message}\n")
+
+    @parameterized.parameters(4, 5)
+    def test_ctrl_c_is_one_word_and_status_130(self, depth):
+        result = self._run(f"--depth={depth}")
+        self.assertEqual(result.returncode, 130)
+        self.assertEqual(result.stderr, "Interrupted.\n")
+        # The second one would end the process at once.
+        self.assertEqual(result.stdout, "True\n")
+
+    def test_a_stopped_run_has_the_status_of_its_cause(self):
+        result = self._run("--depth=6")
+        self.assertEqual(result.returncode, 130)
+        self.assertEndsWith(result.stderr, "Stopped.\n")
 
     @parameterized.parameters("--help", "-h", "-?")
     def test_help_succeeds_without_required_flags(self, flag):

@@ -7,14 +7,15 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.pretraining import evaluate as pretraining_evaluation
 from bert_tf.training import checkpoints
+from bert_tf.training.preemption import Preemption
 from bert_tf.training.step import TrainingStep
-from bert_tf.training.trainer import Preemption
 from tests.support import killed_process
 from tests.support import pretrain_case
 from tests.support import tiny_pretraining
@@ -24,15 +25,20 @@ def _send_sigterm(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class PreemptionTest(tf.test.TestCase):
-    def test_stops_at_once(self):
-        before = signal.getsignal(signal.SIGTERM)
-        with self.assertRaisesRegex(Preempted, "rerun the same command"):
+class PreemptionTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (signal.SIGTERM, "SIGTERM", 0), (signal.SIGINT, "Ctrl-C", 130)
+    )
+    def test_stops_at_once(self, number, name, status):
+        before = signal.getsignal(number)
+        message = f"Stopped on {name}; rerun the same command"
+        with self.assertRaisesRegex(Preempted, message) as raised:
             with Preemption() as preemption:
-                _send_sigterm()
+                os.kill(os.getpid(), number)
                 self.fail("The block continued.")
         self.assertTrue(preemption.requested)
-        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+        self.assertEqual(raised.exception.status, status)
+        self.assertEqual(signal.getsignal(number), before)
 
     def test_stops_at_the_end_of_a_deferred_block(self):
         done = []
@@ -49,9 +55,8 @@ class PreemptionTest(tf.test.TestCase):
         with self.assertRaises(Preempted), Preemption() as preemption:
             with preemption.deferred():
                 _send_sigterm()
-                self.assertEqual(
-                    signal.getsignal(signal.SIGTERM), signal.SIG_DFL
-                )
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    self.assertEqual(signal.getsignal(number), signal.SIG_DFL)
 
     def test_does_nothing_in_another_thread(self):
         requested = []
@@ -66,7 +71,9 @@ class PreemptionTest(tf.test.TestCase):
         self.assertEqual(requested, [False])
 
 
-class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
+class PreemptedPretrainingTest(
+    pretrain_case.PretrainCase, tf.test.TestCase, parameterized.TestCase
+):
     def _pretrain_with_sigterm(self, call, **flags):
         """Pretrains; SIGTERM comes while a call into the graph runs."""
         calls = []
@@ -119,8 +126,13 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn("All 6 steps are done already", "\n".join(log))
         self.assertTrue(os.path.exists(self.path("out", "model")))
 
+    @parameterized.parameters(
+        (signal.SIGTERM, "SIGTERM", 0), (signal.SIGINT, "Ctrl-C", 130)
+    )
     @pytest.mark.thorough
-    def test_the_process_exits_with_0(self):
+    def test_the_process_has_the_status_of_the_signal(
+        self, number, name, status
+    ):
         flags = tiny_pretraining.write_flags(
             self.folder, num_train_steps=100_000, iterations_per_loop=1
         )
@@ -128,14 +140,10 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase, tf.test.TestCase):
         process = killed_process.start(
             tiny_pretraining.command_line(script, **flags)
         )
-        log = killed_process.end_after(
-            process, flags["output_dir"], 5, signal.SIGTERM
-        )
-        self.assertEqual(process.returncode, 0, log)
+        log = killed_process.end_after(process, flags["output_dir"], 5, number)
+        self.assertEqual(process.returncode, status, log)
         step = self.metrics()[-1]["step"]
-        self.assertIn(
-            f"Stopped at step {step} on SIGTERM", log.splitlines()[-1]
-        )
+        self.assertIn(f"Stopped at step {step} on {name}", log.splitlines()[-1])
         store = checkpoints.CheckpointStore(flags["output_dir"])
         self.assertEqual(store.restore_latest().step, step)
 

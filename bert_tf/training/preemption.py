@@ -1,0 +1,94 @@
+"""Stops a run on SIGTERM or Ctrl-C, once its state is saved."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+from bert_tf.distribute import devices as device_setup
+from bert_tf.distribute.devices import Devices
+from bert_tf.errors import INTERRUPTED
+from bert_tf.errors import Preempted
+from bert_tf.flags.devices import DeviceConfig
+
+_CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+
+
+class Preemption:
+    """A context that handles SIGTERM and Ctrl-C (SIGINT).
+
+    The first signal raises `Preempted` wherever the process is; files are
+    written atomically, so they stay whole. Within `deferred` the signal only
+    sets `requested`. A second signal ends the process at once.
+
+    Python handles signals in the main thread only; in another thread the
+    context does nothing.
+
+    Attributes:
+      requested: Whether a signal was received.
+      cause: The name of that signal; "SIGTERM" if another worker received it.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.cause = _CAUSES[signal.SIGTERM]
+        self._is_deferred = False
+        self._before = {}
+
+    def __enter__(self) -> "Preemption":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._handle)
+                for number in _CAUSES
+            }
+        return self
+
+    def __exit__(self, *error) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delays `Preempted` until the block ends; it may check `requested`."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self.requested:
+            raise self.stopped()
+
+    def stopped(self, step: int | None = None) -> Preempted:
+        """Returns the exception that ends the run.
+
+        Args:
+          step: The step whose checkpoint is written, if one was requested.
+        """
+        where = "" if step is None else f" at step {step}"
+        saved = "" if step is None else ", with a checkpoint"
+        is_ctrl_c = self.cause == _CAUSES[signal.SIGINT]
+        return Preempted(
+            f"Stopped{where} on {self.cause}{saved}; rerun the same command "
+            "to resume.",
+            INTERRUPTED if is_ctrl_c else 0,
+        )
+
+    def _handle(self, number: int, frame) -> None:
+        del frame
+        # No logging here: the signal may interrupt the logging of a line.
+        self.requested = True
+        self.cause = _CAUSES[signal.Signals(number)]
+        for each in _CAUSES:
+            signal.signal(each, signal.SIG_DFL)
+        if not self._is_deferred:
+            raise self.stopped()
+
+
+@contextlib.contextmanager
+def prepare(config: DeviceConfig) -> Iterator[tuple[Devices, Preemption]]:
+    """Prepares the devices of a run, and handles signals in the block."""
+    with Preemption() as preemption:
+        # Workers must connect before TensorFlow computes anything.
+        devices = device_setup.prepare(config)
+        with devices.together():
+            yield devices, preemption
