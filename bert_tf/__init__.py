@@ -6,7 +6,10 @@ Scripts import this package too, and must answer `--help` at once.
 import importlib
 from typing import Any
 
+from bert_tf import errors
 from bert_tf import keras_backend
+
+__version__ = "0.1.0"  # pyproject.toml reads it.
 
 _HOMES = {
     "BertConfig": "bert_tf.config",
@@ -30,7 +33,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     # Before the import of Keras, whose own message would be less clear.
     keras_backend.require_tensorflow()
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    with errors.extras():
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,22 @@
 """Exceptions that end a script early: user errors and preemption."""
 
+import contextlib
+from collections.abc import Iterator
+
+# The extra of the wheel that installs a package. A test compares these with
+# pyproject.toml.
+EXTRAS = {
+    "ai_edge_litert": "tflite",
+    "apache_beam": "beam",
+    "flatbuffers": "tflite",
+    "httptools": "serve",
+    "keras_hub": "interop",
+    "orjson": "serve",
+    "prometheus_client": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+}
+
 
 class UserError(ValueError):
     """A user's mistake: a bad input, flag, file or combination of them.
@@ -40,3 +57,26 @@ class Preempted(BaseException):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextlib.contextmanager
+def extras() -> Iterator[None]:
+    """Names the extra to install when the code inside misses a package.
+
+    Raises:
+      UserError: If the code inside imports a package of an extra of the wheel
+        that is not installed.
+
+    >>> with extras():
+    ...     import starlette
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise UserError(
+            f"This needs the package {package}, which is not installed: "
+            f'pip install "bert_tf[{EXTRAS[package]}]"'
+        ) from error

@@ -2,18 +2,22 @@
 
 import ast
 import contextlib
+import itertools
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
 from absl.testing import parameterized
+from packaging import requirements
 
+from bert_tf import errors
 from bert_tf.flags import cli
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
@@ -26,6 +30,11 @@ _SCRIPTS = sorted(
     for path in (_ROOT / "run").glob("*.py")
     if path.stem != "__init__"
 )
+_DISTRIBUTIONS = {
+    "absl": "absl-py",
+    "sklearn": "scikit-learn",
+    "tensorflow_serving": "tensorflow-serving-api",
+}
 _FLAG_FILES = sorted(path.name for path in _ROOT.glob("*.flags"))
 
 
@@ -47,6 +56,18 @@ def _files(*suffixes):
 def _pins(name):
     lines = (_ROOT / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def _requirements_of_the_wheel():
+    """Returns the requirements of the wheel, and those of each extra."""
+    text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    read = requirements.Requirement
+    extras = project["optional-dependencies"].items()
+    return (
+        [read(line) for line in project["dependencies"]],
+        {name: [read(line) for line in lines] for name, lines in extras},
+    )
 
 
 class TestFilesTest(tf.test.TestCase):
@@ -300,14 +321,47 @@ class RequirementsTest(tf.test.TestCase):
             self.assertRegex(lock, rf"(?m)^{re.escape(line)} \\\n +--hash=")
         self.assertNotRegex(lock, r"://|--(extra-)?index-url|--find-links")
 
+    def test_wheel_takes_the_pins(self):
+        pins = dict(pin.split("==") for pin in _pins("requirements.in"))
+        pins |= dict(
+            pin.split("==")
+            for pin in _pins("requirements-beam.txt")
+            if pin.startswith("apache-beam")
+        )
+        base, extras = _requirements_of_the_wheel()
+        for requirement in [*base, *itertools.chain(*extras.values())]:
+            if requirement.name in pins:
+                self.assertIn(pins[requirement.name], requirement.specifier)
+            self.assertNotIn("==", str(requirement.specifier))
+        both = [x for x in base if re.match("tensorflow(-text)?$", x.name)]
+        self.assertLen(both, 2)
+        for requirement in both:
+            self.assertIn(">=2.20", str(requirement))
+            self.assertIn("<2.21", str(requirement))
+
+    def test_imports_are_in_the_wheel_or_an_extra(self):
+        base, extras = _requirements_of_the_wheel()
+        names = {x.name for x in base}
+        self.assertEqual(
+            set(extras), {"all", "beam", "gpu", "interop", "serve", "tflite"}
+        )
+        for package, extra in errors.EXTRAS.items():
+            name = package.replace("_", "-")
+            self.assertNotIn(name, names)
+            self.assertIn(name, [x.name for x in extras[extra]])
+        names |= {x.replace("_", "-") for x in errors.EXTRAS}
+        # TensorFlow brings these, in versions that fit it.
+        names |= {"google", "grpc", "tensorboard", "bert-tf"}
+        # Imported only to read a pytorch_model.bin.
+        names.add("torch")
+        for path in _files(".py"):
+            if path.parts[0] == "bert_tf":
+                for module in _imported(path) - sys.stdlib_module_names:
+                    name = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
+                    self.assertIn(name, names, str(path))
+
     def test_imports_of_the_library_are_required(self):
         required = {pin.split("==")[0] for pin in _pins("requirements.in")}
-        distributions = {
-            "absl": "absl-py",
-            "official": "tf-models-official",
-            "sklearn": "scikit-learn",
-            "tensorflow_serving": "tensorflow-serving-api",
-        }
         # TensorFlow brings these, in versions that fit it.
         required |= {"google", "grpc", "tensorboard"}
         # Imported only to read a pytorch_model.bin.
@@ -319,7 +373,7 @@ class RequirementsTest(tf.test.TestCase):
             if path.parts[0] not in ("bert_tf", "export", "run"):
                 continue
             for module in _imported(path) - sys.stdlib_module_names:
-                name = distributions.get(module, module.replace("_", "-"))
+                name = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
                 self.assertIn(name, required | ours, str(path))
 
 

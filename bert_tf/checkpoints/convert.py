@@ -26,6 +26,7 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
+from bert_tf.flags import cli
 from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.io import files
 
@@ -243,7 +244,8 @@ def _card(
         for field in dataclasses.fields(config)
     }
     kind = stored.task["kind"]
-    usage = 'python run/fill_mask.py --model_dir=. --text="A [MASK] is here."'
+    program = cli.program("run/fill_mask.py")
+    usage = f'{program} --model_dir=. --text="A [MASK] is here."'
     if kind not in ("pretraining", "masked_lm"):
         usage = 'import bert_tf\nmodel = bert_tf.load_model(".")'
     return model_directory.build_card(

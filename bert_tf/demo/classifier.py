@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import shlex
 import socket
 import subprocess
@@ -52,11 +51,11 @@ SENTENCES = (
 
 EXPORT_SCRIPT = "export/savedmodel.py"
 SERVE_SCRIPT = "run/serve.py"
+_PROGRAM = ("-m", "bert_tf")
 # Name of the exported model and of its folder.
 _NAME = "library"
 _FIRST_VERSION = "1"
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Seconds to load a small model, or to stop, on a busy machine.
 _TIMEOUT = 300
 _POLL_SECONDS = 0.2
@@ -283,7 +282,7 @@ def describe_served(
 def _command(script: str, config: Any) -> list[str]:
     """Returns the command line that is printed, as a list."""
     _, _, *flags = shlex.split(cli.command_line(script, config))
-    return [sys.executable, str(_ROOT / script), *flags]
+    return [sys.executable, *_PROGRAM, cli.command(script), *flags]
 
 
 @contextlib.contextmanager

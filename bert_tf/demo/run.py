@@ -335,7 +335,8 @@ def _show(
         _print(f"  {text}\n      {candidates}")
     text = json.dumps(SENTENCES[0])
     _print("\nTry your own:")
-    _print(f"  python run/fill_mask.py --model_dir={paths.model} --text={text}")
+    program = cli.program("run/fill_mask.py")
+    _print(f"  {program} --model_dir={paths.model} --text={text}")
 
 
 def judge(after: dict[str, float], guess: dict[str, float]) -> None:

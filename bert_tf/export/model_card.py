@@ -20,6 +20,7 @@ from bert_tf.export import graph_file
 from bert_tf.export import operators
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.verify.run import Report
+from bert_tf.flags import cli
 from bert_tf.io import files
 
 MARKDOWN_FILE = os.path.join(artifacts.EXTRAS, "MODEL_CARD.md")
@@ -227,7 +228,7 @@ def usage_text(
 def embedded_line(output_dir: str, artifact: Artifact) -> str:
     """Returns the command that serves an export without TensorFlow Serving."""
     words = [
-        "python run/serve.py",
+        cli.program("run/serve.py"),
         f"--model_base_path={shlex.quote(output_dir)}",
         f"--port={GRPC_PORT}",
         f"--rest_api_port={REST_PORT}",

@@ -30,6 +30,7 @@ from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.trial import Trial
+from bert_tf.flags import cli
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
@@ -313,7 +314,7 @@ def _write_model(
             },
         }
         | dict(experiment.objective_source.card),
-        "python run/predict.py --model_dir=. --input_file=... "
+        f"{cli.program('run/predict.py')} --model_dir=. --input_file=... "
         "--output_file=...",
     )
     training_output.write_model_directory(

@@ -20,6 +20,8 @@ from absl import app
 from absl import flags
 from absl import logging
 
+import bert_tf
+from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf import paths
 from bert_tf.config import GROUPS
@@ -27,6 +29,7 @@ from bert_tf.config import IGNORED
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
+from bert_tf.flags import flag_files
 
 flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
 
@@ -36,11 +39,12 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
+PROGRAM = "bert-tf"
 _VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 _HELP_WIDTH = 80
 _HELP_END = (
-    "--flagfile=FILE reads flags from a file, one a line. --helpfull also "
-    "prints absl's flags."
+    "--flagfile=FILE reads flags from a file, one a line. --version prints the "
+    "version. --helpfull also prints absl's flags."
 )
 
 # Part of absl's message about a required flag, and the end of ours.
@@ -84,13 +88,38 @@ def define_flags(
     )
 
 
+def command(script: str) -> str:
+    """Returns a script's name as a subcommand of `bert-tf`.
+
+    >>> command("run/fill_mask.py"), command("export/tflite.py")
+    ('fill-mask', 'export-tflite')
+    """
+    folder, _, name = script.removesuffix(".py").rpartition("/")
+    if folder == "export":
+        name = "verify_export" if name == "verify" else f"export_{name}"
+    return name.replace("_", "-")
+
+
+def program(script: str) -> str:
+    """Returns the words that start a script, for messages.
+
+    They are `python run/predict.py` in a clone, and `bert-tf predict` where
+    there is none, or where the user started this process so.
+    """
+    clone = os.path.dirname(os.path.dirname(bert_tf.__file__))
+    started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
+    if started_by_name or not os.path.exists(os.path.join(clone, script)):
+        return f"{PROGRAM} {command(script)}"
+    return f"python {script}"
+
+
 def command_line(script: str, config: Any) -> str:
     """Returns the shell command that runs `script` with the flags of `config`.
 
     Flags at their default are omitted; a value that a shell would split or
     expand is quoted.
     """
-    words = ["python", script]
+    words = [program(script)]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         name = _flag_name(field)
@@ -164,16 +193,18 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
     )
 
 
-class _HelpFlag(flags.BooleanFlag):
-    """`--help`: prints a text and exits with status 0."""
+class _TextFlag(flags.BooleanFlag):
+    """`--help` or `--version`: prints a text and exits with status 0."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, name: str, short_name: str | None, title: str, text: str
+    ) -> None:
         self._text = text
         super().__init__(
-            "help",
+            name,
             False,
-            "Print the flags by subject.",
-            short_name="h",
+            title,
+            short_name=short_name,
             allow_hide_cpp=True,
             allow_override=True,
         )
@@ -206,11 +237,18 @@ def run(main: Callable[[Any], None]) -> None:
 
     def parse_flags(argv: list[str]) -> list[str]:
         # absl defines its own help flags just before this call.
-        help_flag = _HelpFlag(help_text(config_cls, description))
+        text = help_text(config_cls, description)
+        title = "Print the flags by subject."
+        help_flag = _TextFlag("help", "h", title, text)
         flags.DEFINE_flag(help_flag)
         flags.FLAGS["?"] = help_flag
+        version = f"bert_tf {bert_tf.__version__}\n"
+        title = "Print the version."
+        flags.DEFINE_flag(_TextFlag("version", None, title, version))
         try:
-            rest = flags.FLAGS(argv)
+            rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
+        except UserError as error:
+            sys.exit(f"ERROR: {error}")
         except flags.Error as error:
             sys.exit(f"ERROR: {_flag_error(error, config_cls)}")
         if len(rest) > 1:
@@ -232,7 +270,8 @@ def run(main: Callable[[Any], None]) -> None:
             keras_backend.require_tensorflow()
             config = read_config()
             paths.check_inputs(config)
-            main(config)
+            with errors.extras():
+                main(config)
         except UserError as error:
             sys.stdout.flush()
             sys.exit(f"ERROR: {error}")

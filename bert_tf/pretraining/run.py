@@ -17,6 +17,7 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records.repair import Budget
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
+from bert_tf.flags import cli
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
@@ -265,7 +266,7 @@ class _PretrainingTrainer(Trainer):
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },
-            "python run/fill_mask.py --model_dir=. "
+            f"{cli.program('run/fill_mask.py')} --model_dir=. "
             '--text="The [MASK] is here."',
         )
 

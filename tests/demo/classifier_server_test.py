@@ -47,12 +47,12 @@ class DemoServingTest(tf.test.TestCase):
         self.log = os.path.join(self.folder, "server.log")
 
     def _put_script(self, program):
-        """Puts a program where run/serve.py would stand."""
-        root = pathlib.Path(self.folder)
-        path = root / demo_classifier.SERVE_SCRIPT
-        path.parent.mkdir()
+        """Puts a program in the place of `python -m bert_tf`."""
+        path = pathlib.Path(self.folder) / "program.py"
         path.write_text(program)
-        self.enter_context(mock.patch.object(demo_classifier, "_ROOT", root))
+        self.enter_context(
+            mock.patch.object(demo_classifier, "_PROGRAM", (str(path),))
+        )
 
     def _ask(self, program):
         self._put_script(program)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import typing
+from unittest import mock
 
 import tensorflow as tf
 from absl import flags
@@ -143,6 +144,21 @@ class DefineFlagsTest(tf.test.TestCase, parameterized.TestCase):
             file.write("# A comment.\n--text=a\n--number=4\n--strip\n")
         config = _parse(f"--flagfile={path}", "--number=5")
         self.assertEqual(config, _Config(text="a", number=5, strip=True))
+
+
+class CommandLineTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("run/pretrain.py", "run/serve.py", "python run/serve.py"),
+        ("bert-tf pretrain", "run/fill_mask.py", "bert-tf fill-mask"),
+        ("bert-tf serve", "export/savedmodel.py", "bert-tf export-savedmodel"),
+        ("bert-tf serve", "export/verify.py", "bert-tf verify-export"),
+        # Without a door in a clone: the wheel, or a later command.
+        ("ipykernel", "run/moved_away.py", "bert-tf moved-away"),
+    )
+    def test_is_the_program_that_the_user_has(self, started, script, expected):
+        with mock.patch.object(sys, "argv", [started]):
+            line = cli.command_line(script, _Config("a b", deep=True))
+        self.assertEqual(line, f"{expected} --text='a b' --deep")
 
 
 class RunTest(tf.test.TestCase, parameterized.TestCase):

@@ -1,22 +1,27 @@
 """SQuAD's official metrics, and the best "no answer" threshold.
 
-The evaluators are from tf-models-official; they do not load TensorFlow.
+They equal those of the official evaluators, evaluate-v1.1.py and
+evaluate-v2.0.py, bit for bit.
 """
 
+import collections
 import dataclasses
+import re
+import string
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from official.nlp.tools import squad_evaluate_v1_1
-from official.nlp.tools import squad_evaluate_v2_0
+from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.squad.predictions import SquadPrediction
 
 _PERCENT = 100.0
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +69,54 @@ def evaluate(
         _check(question, version_2_with_negative)
         if version_2_with_negative:
             _require_prediction(question, answers)
-    if not version_2_with_negative:
-        scores = squad_evaluate_v1_1.evaluate(dataset, answers)
-        return {
-            "exact_match": _PERCENT * scores["exact_match"],
-            "f1": _PERCENT * scores["final_f1"],
-        }
-    scores = squad_evaluate_v2_0.evaluate(dataset, answers)
-    # The other scores are about a threshold, which is not used here.
-    names = [
-        prefix + name
-        for prefix in ("", "HasAns_", "NoAns_")
-        for name in ("exact", "f1", "total")
-    ]
-    return {name: scores[name] for name in names if name in scores}
+    if version_2_with_negative:
+        return _evaluate_v2_0(dataset, answers)
+    return _evaluate_v1_1(dataset, answers)
+
+
+def _evaluate_v1_1(
+    dataset: Sequence[dict[str, Any]], answers: Mapping[str, str]
+) -> dict[str, float]:
+    exact = f1 = total = 0
+    for question in _questions(dataset):
+        total += 1
+        if question["id"] not in answers:
+            logging.error(
+                "Question %s is not answered and scores 0.", question["id"]
+            )
+            continue
+        predicted = _tokens(answers[question["id"]])
+        references = [_tokens(x["text"]) for x in question["answers"]]
+        exact += predicted in references
+        f1 += max(_f1(predicted, tokens) for tokens in references)
+    return {
+        "exact_match": _PERCENT * (exact / total),
+        "f1": _PERCENT * (f1 / total),
+    }
+
+
+def _evaluate_v2_0(
+    dataset: Sequence[dict[str, Any]], answers: Mapping[str, str]
+) -> dict[str, float]:
+    questions = {x["id"]: x for x in _questions(dataset)}
+    scores = {
+        name: _score(question, answers[name])
+        for name, question in questions.items()
+    }
+    answerable = [x["id"] for x in _questions(dataset) if x["answers"]]
+    others = [x["id"] for x in _questions(dataset) if not x["answers"]]
+    groups = (("", list(scores)), ("HasAns_", answerable), ("NoAns_", others))
+    result = {}
+    for prefix, names in groups:
+        if names:
+            exact, f1 = (
+                _PERCENT * sum(column) / len(names)
+                for column in zip(*(scores[x] for x in names), strict=True)
+            )
+            result[f"{prefix}exact"] = exact
+            result[f"{prefix}f1"] = f1
+            result[f"{prefix}total"] = len(names)
+    return result
 
 
 def find_best_thresholds(
@@ -103,7 +142,11 @@ def find_best_thresholds(
         answered.append(_score(question, best.text if best else ""))
         unanswered.append(_score(question, ""))
     best_exact, best_f1 = (
-        _find_best(np.array(null_odds), np.array(if_answered), np.array(if_not))
+        _find_best(
+            np.array(null_odds),
+            _PERCENT * np.array(if_answered),
+            _PERCENT * np.array(if_not),
+        )
         for if_answered, if_not in zip(
             zip(*answered, strict=True),
             zip(*unanswered, strict=True),
@@ -137,11 +180,31 @@ def _find_best(
 
 
 def _score(question: dict[str, Any], answer: str) -> tuple[float, float]:
-    """Returns exact match and F1 of one answer, in percent."""
-    scores = squad_evaluate_v2_0.evaluate(
-        [{"paragraphs": [{"qas": [question]}]}], {question["id"]: answer}
-    )
-    return scores["exact"], scores["f1"]
+    """Returns exact match and F1 of one answer to a question of 2.0."""
+    predicted = _tokens(answer)
+    references = [_tokens(x["text"]) for x in question["answers"]]
+    # A reference without words is none, and no answer is then the right one.
+    references = [tokens for tokens in references if tokens] or [[]]
+    if not predicted:
+        f1 = int([] in references)
+    else:
+        f1 = max(_f1(predicted, tokens) for tokens in references)
+    return int(predicted in references), f1
+
+
+def _tokens(text: str) -> list[str]:
+    """Returns the words that count: no case, punctuation or articles."""
+    text = text.lower().translate(_NO_PUNCTUATION)
+    return _ARTICLES.sub(" ", text).split()
+
+
+def _f1(predicted: Sequence[str], reference: Sequence[str]) -> float:
+    both = collections.Counter(predicted) & collections.Counter(reference)
+    if not both:
+        return 0
+    precision = 1.0 * both.total() / len(predicted)
+    recall = 1.0 * both.total() / len(reference)
+    return (2 * precision * recall) / (precision + recall)
 
 
 def _questions(dataset: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

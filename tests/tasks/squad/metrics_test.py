@@ -3,12 +3,14 @@
 import gzip
 import json
 import pathlib
+import random
 import subprocess
 import sys
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from official.nlp.tools import squad_evaluate_v1_1
 from official.nlp.tools import squad_evaluate_v2_0
 
 from bert_tf.errors import UserError
@@ -67,6 +69,41 @@ class SquadMetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(list(scores), list(expected))
         for key, value in expected.items():
             self.assertAlmostEqual(scores[key], value, 9)
+
+    def test_scores_equal_those_of_the_official_evaluators(self):
+        rng = random.Random(4)
+        words = ["", "The", "a-fox", "fox.", "Red", "red", "an", "!", "é", "ox"]
+        for _ in range(200):
+            texts = [
+                [" ".join(rng.choices(words, k=rng.randint(0, 5)))]
+                * rng.randint(0, 2)
+                + [" ".join(rng.choices(words, k=rng.randint(0, 5)))]
+                for _ in range(5)
+            ]
+            answers = {
+                name: rng.choice([" ".join(rng.choices(words, k=4)), *x])
+                for name, x in zip("abcde", texts, strict=True)
+            }
+            dataset = _dataset(**dict(zip("abcde", texts, strict=True)))
+            expected = squad_evaluate_v1_1.evaluate(dataset, answers)
+            self.assertEqual(
+                squad_metrics.evaluate(dataset, answers),
+                {
+                    "exact_match": 100 * expected["exact_match"],
+                    "f1": 100 * expected["final_f1"],
+                },
+            )
+            unanswerable = _dataset(f=[], g=[])
+            answers |= {"f": rng.choice(words), "g": ""}
+            expected = squad_evaluate_v2_0.evaluate(
+                dataset + unanswerable, answers
+            )
+            scores = squad_metrics.evaluate(
+                dataset + unanswerable, answers, version_2_with_negative=True
+            )
+            self.assertLen(scores, 9)
+            for name, score in scores.items():
+                self.assertEqual(score, expected[name], name)
 
     def test_best_threshold(self):
         dataset = _dataset(a=["red fox"], b=[], c=["blue"], d=[], e=["green"])

@@ -1,0 +1,115 @@
+"""The program `bert-tf`, or `python -m bert_tf`: scripts as subcommands."""
+
+import ast
+import difflib
+import importlib
+import pathlib
+import pkgutil
+import sys
+import textwrap
+
+import bert_tf
+from bert_tf import commands
+from bert_tf.flags import cli
+
+_WIDTH = 80
+# In the order of a user's work; a module that is not named here comes last.
+_ORDER = (
+    "demo",
+    "models",
+    "finetune_classifier",
+    "finetune_squad",
+    "finetune_multiple_choice",
+    "finetune_tagger",
+    "distill",
+    "predict",
+    "export_savedmodel",
+    "serve",
+    "export_tflite",
+    "verify_export",
+    "learn_vocabulary",
+    "tokenize_file",
+    "create_pretraining_data",
+    "pretrain",
+    "data_service",
+    "fill_mask",
+    "extract_features",
+    "convert_checkpoint",
+    "extend_vocabulary",
+    "glue_submission",
+)
+_END = f"""
+`{cli.PROGRAM} COMMAND -h` lists the flags of a command. With a clone of the
+repository, `python run/COMMAND.py` with underscores is the same program.
+--version prints the version.
+"""
+
+
+def names() -> list[str]:
+    """Returns the commands, in the order of a user's work.
+
+    >>> names()[:2]
+    ['demo', 'finetune-classifier']
+    """
+    modules = {x.name for x in pkgutil.iter_modules(commands.__path__)}
+    ranks = {name: rank for rank, name in enumerate(_ORDER)}
+    ordered = sorted(modules, key=lambda x: (ranks.get(x, len(ranks)), x))
+    return [name.replace("_", "-") for name in ordered]
+
+
+def help_text() -> str:
+    """Returns the text of `bert-tf --help`: a line for each command."""
+    (folder,) = commands.__path__
+    width = max(map(len, names()))
+    lines = []
+    for name in names():
+        # Parsed, not imported: `bert-tf` answers at once.
+        path = pathlib.Path(folder, f"{name.replace('-', '_')}.py")
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        title = docstring.partition("\n")[0]
+        lines.append(
+            textwrap.fill(
+                title,
+                _WIDTH,
+                initial_indent=f"  {name:<{width}}  ",
+                subsequent_indent=" " * (width + 4),
+            )
+        )
+    usage = f"Usage: {cli.PROGRAM} COMMAND [--FLAG=VALUE ...]\n\n"
+    return usage + "\n".join(lines) + "\n" + _END
+
+
+def main() -> None:
+    """Runs the command that the first word of the command line names."""
+    if sys.argv[1:2] == ["help"]:
+        sys.argv[1:] = [*sys.argv[2:3], "--help"]
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in ("-h", "-?", "-help", "--help"):
+        sys.stdout.write(help_text())
+    elif name in ("-version", "--version"):
+        sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
+    elif name.replace("_", "-") in names():
+        module = name.replace("-", "_")
+        sys.argv = [f"{cli.PROGRAM} {name}", *rest]
+        cli.run(importlib.import_module(f"bert_tf.commands.{module}").main)
+    else:
+        sys.exit(f"ERROR: {_unknown(name)}")
+
+
+def _unknown(name: str) -> str:
+    if name.startswith("-"):
+        return (
+            "Expected a command before the flags, as in "
+            f"`{cli.PROGRAM} predict --help`. Received: {name}. "
+            f"`{cli.PROGRAM} -h` lists the commands."
+        )
+    close = difflib.get_close_matches(name.replace("_", "-"), names(), n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    return (
+        f"{name} is no command of {cli.PROGRAM}.{hint} `{cli.PROGRAM} -h` "
+        "lists the commands."
+    )
+
+
+if __name__ == "__main__":
+    main()
