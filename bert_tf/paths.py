@@ -100,6 +100,17 @@ def describe(path: str) -> str:
     return f"a directory that holds {shown or 'nothing'}"
 
 
+def may_be_model(path: str) -> bool:
+    """Returns False for a local path that certainly holds no model.
+
+    It may be a directory, a file, or the prefix of a checkpoint's files.
+    """
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            return any(_MODEL_PARTS.search(entry.name) for entry in entries)
+    return os.path.exists(path) or any(glob.iglob(f"{glob.escape(path)}.*"))
+
+
 def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
     """Returns the error for a path without a model of any format."""
     return UserError(
@@ -107,6 +118,13 @@ def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
         "checkpoint of the original with bert_config.json beside it, a Hugging "
         "Face directory, a KerasHub preset or a Model Garden checkpoint. "
         f"Received: {path!r}, {contents}."
+    )
+
+
+def cache_dir() -> str:
+    """Returns the folder of files that can be made or fetched again."""
+    return os.environ.get("BERT_TF_CACHE") or os.path.join(
+        os.path.expanduser("~"), ".cache", "bert_tf"
     )
 
 
@@ -144,16 +162,7 @@ def _check_folder(path: str, flag: str) -> None:
 
 
 def _check_model(path: str, flag: str) -> None:
-    """Refuses a path that is certainly no model; the reader checks the rest."""
-    if is_remote(path):
-        return
-    if os.path.isdir(path):
-        with os.scandir(path) as entries:
-            may_be_model = any(_MODEL_PARTS.search(x.name) for x in entries)
-    else:  # A file, or a prefix, of which there are <path>.index and others.
-        others = glob.iglob(f"{glob.escape(path)}.*")
-        may_be_model = os.path.exists(path) or any(others)
-    if not may_be_model:
+    if not is_remote(path) and not may_be_model(path):
         raise no_model(path, describe(path), flag)
 
 

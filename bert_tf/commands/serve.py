@@ -4,7 +4,8 @@ r"""Serves models over the REST and gRPC interfaces of TensorFlow Serving.
   curl -d '{"instances": ["raw text"]}' \
       http://localhost:8501/v1/models/mrpc:predict
 
-New versions are loaded without interrupting requests. http://localhost:8501/
+--model_base_path may also be a model, such as output/mrpc/model: it is exported
+to a cache first. New versions are loaded without interrupting requests. http://localhost:8501/
 is a page to try a model by hand, and Prometheus reads /metrics.
 """
 
@@ -12,6 +13,9 @@ from bert_tf.flags.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:
+    from bert_tf.export import served_model
+
+    config = served_model.prepare(config)
     from bert_tf.serving import server
 
     server.run(config)

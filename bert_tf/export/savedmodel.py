@@ -68,7 +68,19 @@ class Export:
 
 
 def run(config: SavedModelConfig) -> None:
-    """Runs export/savedmodel.py.
+    """Runs export/savedmodel.py: writes a version, and prints how to use it.
+
+    Raises:
+      UserError: If flags or model are invalid, or verification fails.
+    """
+    export, versions = write(config)
+    for path, artifact in versions.items():
+        logging.info("Wrote %s.", path)
+        assets_extra.publish(path, artifact, export.stored)
+
+
+def write(config: SavedModelConfig) -> tuple[Export, dict[str, Artifact]]:
+    """Writes a verified version; returns the model, and the version's folders.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -102,12 +114,12 @@ def run(config: SavedModelConfig) -> None:
             assets_extra.complete(
                 temporary, artifact, export.stored, exact_litert
             )
-    for output_dir, ids_only in targets.items():
-        path = os.path.join(output_dir, str(version))
-        logging.info("Wrote %s.", path)
-        assets_extra.publish(
-            path, export.artifact(version, ids_only), export.stored
+    return export, {
+        os.path.join(output_dir, str(version)): export.artifact(
+            version, ids_only
         )
+        for output_dir, ids_only in targets.items()
+    }
 
 
 def prepare(config: SavedModelConfig) -> Export:

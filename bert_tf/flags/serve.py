@@ -16,10 +16,15 @@ class ServeConfig:
     """
 
     model_base_path: str | None = options.model(
-        None, "Directory that holds the model's versions: 1, 2, ..."
+        None,
+        "Directory that holds the model's versions: 1, 2, ...; or a model of "
+        "any format, which is exported to BERT_TF_CACHE (default: "
+        "~/.cache/bert_tf) first.",
     )
     model_name: str | None = options.model(
-        None, "Name of the model in requests (default: the directory's name)."
+        None,
+        "Name of the model in requests (default: the directory's name; for "
+        "<name>/model its parent's).",
     )
     model_config_file: str | None = options.model(
         None,

@@ -1,0 +1,141 @@
+"""Exports the model of run/serve.py --model_base_path to a cache, once."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterator
+
+from absl import logging
+
+from bert_tf import paths
+from bert_tf.errors import UserError
+from bert_tf.flags.export import SavedModelConfig
+from bert_tf.flags.serve import ServeConfig
+
+# Entries of a folder whose first version is still being written.
+_NO_VERSION_YET = re.compile(
+    r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
+)
+_PACKAGES = ("bert_tf", "tensorflow")
+# The folder that training writes its model to.
+_MODEL_FOLDER = "model"
+
+
+def prepare(config: ServeConfig) -> ServeConfig:
+    """Returns flags whose --model_base_path is a folder of versions.
+
+    A model is exported to the cache, unless an earlier call did. A folder
+    without versions stays as it is while it is empty or missing: servers wait
+    for the first one.
+
+    Raises:
+      UserError: If the path holds neither versions nor a model, or the model
+        cannot be exported.
+    """
+    path = config.model_base_path
+    if path is None or paths.is_remote(path) or not _is_other(path):
+        return config
+    if not paths.may_be_model(path):
+        raise UserError(
+            "--model_base_path must be a folder with versions, which "
+            "export/savedmodel.py writes, or a model, such as the folder model "
+            f"that training writes. Received: {path!r}, {paths.describe(path)}."
+        )
+    name = config.model_name or _name(path)
+    return dataclasses.replace(
+        config, model_base_path=_export(path, name, config), model_name=name
+    )
+
+
+def _is_other(path: str) -> bool:
+    """Returns True unless a folder has versions, is a version, or is empty."""
+    if not os.path.isdir(path):
+        return paths.may_be_model(path)
+    with os.scandir(path) as entries:
+        names = {entry.name for entry in entries if entry.is_dir()}
+    if any(name.isdecimal() for name in names):
+        return False
+    names = {x for x in os.listdir(path) if not _NO_VERSION_YET.fullmatch(x)}
+    return bool(names) and "saved_model.pb" not in names
+
+
+def _name(path: str) -> str:
+    """Returns the name of a model on servers, by its folder."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if name == _MODEL_FOLDER:
+        name = os.path.basename(folder)
+    return re.sub(r"[:/]", "_", name)
+
+
+def _export(path: str, name: str, config: ServeConfig) -> str:
+    """Returns the folder in the cache with the only version of a model."""
+    has_litert = config.engine == "litert"
+    key = _key(path, name, config.engine)
+    folder = os.path.join(paths.cache_dir(), "served", key)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with _lock(f"{folder}.lock", path):
+        if os.path.isdir(os.path.join(folder, "1")):
+            logging.info("Serving the export of %s in %s.", path, folder)
+            return folder
+        logging.info(
+            "Exporting %s to %s, once; export/savedmodel.py exports it to a "
+            "folder of yours.",
+            path,
+            folder,
+        )
+        # Imported here, as it takes seconds and is not needed the second time.
+        from bert_tf.export import savedmodel
+
+        savedmodel.write(
+            SavedModelConfig(
+                model_dir=path,
+                output_dir=folder,
+                version=1,
+                model_name=name,
+                litert=has_litert,
+            )
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def _lock(path: str, model: str) -> Iterator[None]:
+    """Waits until no other process exports the same model."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.info("Waiting for another process that exports %s.", model)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _key(path: str, name: str, engine: str) -> str:
+    """Returns a hash of the model's files and of what its export depends on."""
+    if os.path.isdir(path):
+        names = [
+            os.path.join(folder, file)
+            for folder, _, inner in os.walk(path)
+            for file in inner
+        ]
+    else:  # The prefix of a checkpoint; configuration and vocabulary beside it.
+        folder, prefix = os.path.split(path)
+        names = [
+            os.path.join(folder, file)
+            for file in os.listdir(folder or ".")
+            if file.startswith(prefix) or file.endswith((".json", ".txt"))
+        ]
+    digest = hashlib.sha256(f"{name}\0{engine}\0".encode())
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            digest.update(importlib.metadata.version(package).encode())
+    start = os.path.dirname(path) if not os.path.isdir(path) else path
+    for file in sorted(filter(os.path.isfile, names)):
+        digest.update(os.path.relpath(file, start or ".").encode())
+        with open(file, "rb") as contents:
+            digest.update(hashlib.file_digest(contents, "sha256").digest())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,84 @@
+"""Tests for bert_tf.export.served_model."""
+
+import os
+import shutil
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.export import served_model
+from bert_tf.flags.serve import ServeConfig
+from tests.support import tiny_exports
+
+
+class ServedModelTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.cache = os.path.join(self.folder, "cache")
+        self.enter_context(
+            mock.patch.dict(os.environ, {"BERT_TF_CACHE": self.cache})
+        )
+
+    def _prepare(self, path, **flags):
+        return served_model.prepare(ServeConfig(model_base_path=path, **flags))
+
+    def _make(self, *names):
+        for name in names:
+            path = os.path.join(self.folder, "base", name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            open(path, "w").close()
+        return os.path.join(self.folder, "base")
+
+    @pytest.mark.slow
+    def test_exports_a_model_once_for_each_content(self):
+        run = os.path.join(self.folder, "topics")
+        model = tiny_exports.write(run, tiny_exports.classification())
+        with tiny_exports.graph_alone():
+            first = self._prepare(model)
+            with self.assertLogs(level="INFO") as logs:
+                self.assertEqual(self._prepare(model), first)
+        self.assertIn("Serving the export of", logs.output[0])
+        self.assertEqual(first.model_name, "topics")
+        self.assertEqual(os.listdir(first.model_base_path), ["1"])
+        self.assertStartsWith(first.model_base_path, self.cache)
+        version = os.path.join(first.model_base_path, "1", "saved_model.pb")
+        self.assertTrue(os.path.exists(version))
+        # The name, the engine and each file of the model count.
+        keys = {os.path.basename(first.model_base_path)}
+        keys.add(served_model._key(model, "topics", "litert"))
+        keys.add(served_model._key(model, "other", "savedmodel"))
+        with open(os.path.join(model, "README.md"), "a") as file:
+            file.write("More.")
+        keys.add(served_model._key(model, "topics", "savedmodel"))
+        self.assertLen(keys, 4)
+        copied = shutil.copytree(model, os.path.join(self.folder, "copy"))
+        self.assertIn(served_model._key(copied, "topics", "savedmodel"), keys)
+
+    @parameterized.parameters(
+        (),
+        ("1/saved_model.pb", "config.json"),
+        ("2.tmp-7-0a/saved_model.pb", "models.config", ".lock"),
+        ("saved_model.pb", "assets.extra/model_card.json"),
+    )
+    def test_leaves_folders_to_the_server(self, *names):
+        config = ServeConfig(model_base_path=self._make(*names))
+        self.assertIs(served_model.prepare(config), config)
+
+    @parameterized.parameters(("a.txt",), ("export/1/saved_model.pb",))
+    def test_refuses_other_folders(self, *names):
+        with self.assertRaisesRegex(
+            UserError, "must be a folder with versions.*Received: .*base', a d"
+        ):
+            self._prepare(self._make(*names))
+
+    def test_the_name_is_the_flag_or_the_folder(self):
+        self.assertEqual(served_model._name("/a/b/model/"), "b")
+        self.assertEqual(served_model._name("/a/small:1"), "small_1")
+
+
+if __name__ == "__main__":
+    tf.test.main()
