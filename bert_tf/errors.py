@@ -1,6 +1,7 @@
 """Exceptions that end a script early: user errors and preemption."""
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 
 # The extra of the wheel that installs a package. A test compares these with
@@ -76,7 +77,24 @@ def extras() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        raise UserError(
-            f"This needs the package {package}, which is not installed: "
-            f'pip install "bert_tf[{EXTRAS[package]}]"'
-        ) from error
+        raise _missing(package) from error
+
+
+def require(extra: str) -> None:
+    """Checks that the packages of an extra are installed; imports none.
+
+    Raises:
+      UserError: If one is not.
+
+    >>> require("serve")
+    """
+    for package in EXTRAS:
+        if EXTRAS[package] == extra and not importlib.util.find_spec(package):
+            raise _missing(package)
+
+
+def _missing(package: str) -> UserError:
+    return UserError(
+        f"This needs the package {package}, which is not installed: "
+        f'pip install "bert_tf[{EXTRAS[package]}]"'
+    )

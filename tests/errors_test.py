@@ -1,5 +1,6 @@
 """Tests for bert_tf.errors."""
 
+import importlib.util
 import sys
 from unittest import mock
 
@@ -21,6 +22,21 @@ class ExtrasTest(tf.test.TestCase):
             errors.extras(),
         ):
             from starlette import routing  # noqa: F401
+
+    def test_extra_is_required_without_importing_it(self):
+        find_spec = importlib.util.find_spec
+        errors.require("serve")
+        with (
+            mock.patch.object(
+                importlib.util,
+                "find_spec",
+                lambda name: None if name == "uvicorn" else find_spec(name),
+            ),
+            self.assertRaisesRegex(
+                errors.UserError, "package uvicorn, .*serve"
+            ),
+        ):
+            errors.require("serve")
 
     def test_other_missing_modules_are_not_explained(self):
         with self.assertRaises(ModuleNotFoundError), errors.extras():

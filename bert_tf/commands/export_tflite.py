@@ -7,10 +7,12 @@ The file takes ids and has only TensorFlow Lite's own operators; with
 --input=text it takes strings and has TF-Text's operators, too.
 """
 
+from bert_tf import errors
 from bert_tf.flags.export import TfliteConfig
 
 
 def main(config: TfliteConfig) -> None:
+    errors.require("tflite")
     from bert_tf.export.tflite import run as tflite_export
 
     tflite_export.run(config)

@@ -9,10 +9,12 @@ to a cache first. New versions are loaded without interrupting requests. http://
 is a page to try a model by hand, and Prometheus reads /metrics.
 """
 
+from bert_tf import errors
 from bert_tf.flags.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:
+    errors.require("serve")
     from bert_tf.export import served_model
 
     config = served_model.prepare(config)

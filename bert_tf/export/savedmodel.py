@@ -7,6 +7,7 @@ import os
 import keras
 from absl import logging
 
+from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -86,6 +87,8 @@ def write(config: SavedModelConfig) -> tuple[Export, dict[str, Artifact]]:
       UserError: If flags or model are invalid, or verification fails.
     """
     keras_backend.require_tensorflow()
+    if config.quantization_of_litert:
+        errors.require("tflite")
     targets = {config.output_dir: False}
     if config.ids_only:
         targets[config.output_dir.rstrip("/") + _IDS_SUFFIX] = True

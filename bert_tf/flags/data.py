@@ -52,7 +52,7 @@ class BeamConfig:
             "installed; make an environment for it with `python -m venv "
             ".venv-beam && .venv-beam/bin/pip install -r requirements-beam.txt`"
             " and run this script with .venv-beam/bin/python, or drop "
-            "--runner.",
+            '--runner. Without a clone: `pip install "bert_tf[beam]"`.',
         )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 from bert_tf.config import HIDDEN_ACTS
+from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
 
@@ -226,10 +227,11 @@ class PretrainConfig(TrainingDeviceConfig):
         vocab_file = self.vocab_file or "vocab.txt"
         records = self.input_file.split(",")[0].replace("*", "train")
         return {
-            "input_file": "create the records with `python "
-            "run/learn_vocabulary.py --input_file=YOUR_TEXT "
-            f"--output_file={vocab_file}` and `python "
-            "run/create_pretraining_data.py --input_file=YOUR_TEXT "
+            "input_file": "create the records with "
+            f"`{cli.program('run/learn_vocabulary.py')} --input_file=YOUR_TEXT "
+            f"--output_file={vocab_file}` and "
+            f"`{cli.program('run/create_pretraining_data.py')} "
+            "--input_file=YOUR_TEXT "
             f"--output_file={records} --vocab_file={vocab_file} "
             f"--max_seq_length={self.max_seq_length} "
             f"--max_predictions_per_seq={self.max_predictions_per_seq}`."

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Mapping
 
 import numpy as np
-from ai_edge_litert import interpreter as interpreters
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 
 _MAGIC = b"TFL3"  # From its fourth byte on.
@@ -41,6 +41,8 @@ class LiteModel:
                 "A .tflite file must have TFL3 from its fifth byte on. "
                 f"Received: {content[4:8]!r}."
             )
+        with errors.extras():
+            from ai_edge_litert import interpreter as interpreters
         if text_operators:
             # Imported here, as it loads all of TF-Text.
             from tensorflow_text.core.pybinds import tflite_registrar

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf import errors
 from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_weights
 from bert_tf.checkpoints import stored_model
@@ -87,6 +88,7 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
     Raises:
       UserError: If KerasHub has no such model.
     """
+    errors.require("interop")
     _check_model(stored, allow_activation_change)
     weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
     return _build_backbone(stored.config, weights)
@@ -103,6 +105,7 @@ def write_model(
       allow_activation_change: Whether a model with the exact GELU may be
         written, with the tanh form.
     """
+    errors.require("interop")
     _check_model(stored, allow_activation_change)
     sentences = _describe(stored)
     if stored.vocabulary is not None:
