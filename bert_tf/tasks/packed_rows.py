@@ -19,6 +19,7 @@ from bert_tf.features import SEGMENT_IDS
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
+from bert_tf.text.vocabulary import Vocabulary
 
 # The tokenizer is fast for many texts at once; this bounds memory.
 _TEXTS_PER_CALL = 2048
@@ -117,9 +118,9 @@ def pack_texts(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    rows = _Rows(tokenizer, max_seq_length)
-    for tokens_a, tokens_b in _tokenize(texts_a, texts_b, tokenizer):
-        rows.add(tokens_a, tokens_b)
+    rows = _Rows(tokenizer.vocabulary, max_seq_length)
+    for tokens in _tokenize(texts_a, texts_b, tokenizer):
+        rows.add(tokens)
     return rows.join()
 
 
@@ -144,51 +145,51 @@ def pack_windows(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    rows = _Rows(tokenizer, max_seq_length)
+    rows = _Rows(tokenizer.vocabulary, max_seq_length)
     counts = [np.zeros([1], np.int64)]
-    for tokens_a, tokens_b in _tokenize(texts_a, texts_b, tokenizer):
-        windows = text_windows.cut(
-            tokens_a, tokens_b, max_seq_length, doc_stride
-        )
+    for tokens in _tokenize(texts_a, texts_b, tokenizer):
+        windows = text_windows.cut(tokens, max_seq_length, doc_stride)
         counts.append(np.bincount(windows.texts, minlength=len(windows.lost)))
-        for start in range(0, len(windows.texts), _TEXTS_PER_CALL):
-            rows.add(
-                _part(windows.tokens_a, start),
-                None if tokens_b is None else _part(windows.tokens_b, start),
-            )
+        rows.add(tokens, windows.segments)
         rows.num_truncated += int(np.sum(windows.lost > 0))
     return rows.join(), np.cumsum(np.concatenate(counts))
 
 
-def _part(tokens: tf.RaggedTensor, start: int) -> tf.RaggedTensor:
-    """Returns some of the rows; faster than a slice of a ragged tensor."""
-    splits = tokens.row_splits[start : start + _TEXTS_PER_CALL + 1]
-    return tf.RaggedTensor.from_row_splits(
-        tokens.flat_values[splits[0] : splits[-1]],
-        splits - splits[0],
-        validate=False,
-    )
+def pack_tokens(
+    tokens: Sequence[tf.RaggedTensor],
+    vocabulary: Vocabulary,
+    max_seq_length: int,
+) -> PackedTexts:
+    """Packs one or two segments per row, ragged <int32>[N, None] each.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a token.
+    """
+    rows = _Rows(vocabulary, max_seq_length)
+    rows.add(tokens)
+    return rows.join()
 
 
 def _tokenize(
     texts_a: Sequence[str],
     texts_b: Sequence[str | None] | None,
     tokenizer: BertTokenizer,
-) -> Iterator[tuple[tf.RaggedTensor, tf.RaggedTensor | None]]:
+) -> Iterator[list[tf.RaggedTensor]]:
     """Yields the tokens of texts, some thousand texts at a time."""
     for start in range(0, len(texts_a), _TEXTS_PER_CALL):
         end = start + _TEXTS_PER_CALL
-        tokens_b = texts_b and tokenizer.tokenize(
-            [text or "" for text in texts_b[start:end]]
-        )
-        yield tokenizer.tokenize(texts_a[start:end]), tokens_b
+        tokens = [tokenizer.tokenize(texts_a[start:end])]
+        if texts_b:
+            seconds = [text or "" for text in texts_b[start:end]]
+            tokens.append(tokenizer.tokenize(seconds))
+        yield tokens
 
 
 class _Rows:
     """Collects rows that are packed part by part."""
 
-    def __init__(self, tokenizer: BertTokenizer, max_seq_length: int) -> None:
-        self._vocabulary = tokenizer.vocabulary
+    def __init__(self, vocabulary: Vocabulary, max_seq_length: int) -> None:
+        self._vocabulary = vocabulary
         self._max_seq_length = max_seq_length
         self._ids = [np.zeros([0], np.int32)]
         self._lengths = [np.zeros([1], np.int64)]
@@ -196,22 +197,34 @@ class _Rows:
         self.num_truncated = 0
 
     def add(
-        self, tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
+        self,
+        tokens: Sequence[tf.RaggedTensor],
+        segments: packing.Segments | None = None,
     ) -> None:
-        """Packs more rows."""
-        packed = packing.pack(
-            tokens_a, tokens_b, self._max_seq_length, self._vocabulary
-        )
-        packed = {name: value.numpy() for name, value in packed.items()}
-        mask = packed[INPUT_MASK.name]
-        lengths = mask.sum(-1, dtype=np.int64)
-        second_lengths = packed[SEGMENT_IDS.name].sum(-1, dtype=np.int32)
-        self._ids.append(packed[INPUT_IDS.name][mask == 1])
-        self._lengths.append(lengths)
-        self._first_lengths.append(lengths.astype(np.int32) - second_lengths)
-        self.num_truncated += int(
-            np.sum(_full_lengths(tokens_a, tokens_b) > self._max_seq_length)
-        )
+        """Packs more rows.
+
+        Args:
+          tokens: One or two ragged <int32>[n, None], the segments of texts.
+          segments: The parts of `tokens` in each row, as of windows; by default
+            each text has a row with all of its tokens.
+        """
+        if segments is None:
+            segments, _ = packing.find_segments(tokens)
+        vocabulary = self._vocabulary
+        special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
+        values = [one.flat_values.numpy() for one in tokens]
+        ids = np.concatenate([*values, np.array(special, np.int32)])
+        for start in range(0, len(segments[0][0]), _TEXTS_PER_CALL):
+            part = slice(start, start + _TEXTS_PER_CALL)
+            layout = packing.lay_out_ragged(
+                [(first[part], length[part]) for first, length in segments],
+                len(ids) - len(special),
+                self._max_seq_length,
+            )
+            self._ids.append(ids[layout.index])
+            self._lengths.append(layout.lengths)
+            self._first_lengths.append(layout.first_lengths)
+            self.num_truncated += int(np.sum(layout.is_truncated))
 
     def join(self) -> PackedTexts:
         """Returns all rows."""
@@ -222,15 +235,3 @@ class _Rows:
             pad_id=self._vocabulary.pad_id,
             num_truncated=self.num_truncated,
         )
-
-
-def _full_lengths(
-    tokens_a: tf.RaggedTensor, tokens_b: tf.RaggedTensor | None
-) -> np.ndarray:
-    """Returns the lengths of rows before truncation."""
-    lengths = tokens_a.row_lengths().numpy() + 2
-    if tokens_b is None:
-        return lengths
-    second = tokens_b.row_lengths().numpy()
-    # An empty second text has no [SEP].
-    return lengths + second + (second > 0)

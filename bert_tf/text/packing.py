@@ -1,7 +1,10 @@
 """Packs token ids into model input: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
-Built without intermediate ragged tensors: that takes a tenth of the operators,
-so an exported graph with several signatures stays small.
+Exported models and `pack` make padded rows; the library featurizes to rows
+without padding, which are padded once for each batch.
+
+Padded rows are built without intermediate ragged tensors: that takes a tenth of
+the operators, so an exported graph with several signatures stays small.
 
 Shapes:
   P: number of tokens in all segments of a batch.
@@ -12,7 +15,9 @@ Shapes:
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
@@ -20,6 +25,10 @@ from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.text.vocabulary import Vocabulary
+
+# One or two segments of each row: pairs of <int32>[R], where the segment starts
+# among all tokens, and how many tokens it has.
+Segments = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +67,23 @@ class Layout:
             INPUT_MASK.name: tf.cast(self.is_in_row, tf.int32),
             SEGMENT_IDS.name: tf.cast(self.is_second, tf.int32),
         }
+
+
+class RaggedLayout(NamedTuple):
+    """Maps each position of packed rows without padding to a token.
+
+    Attributes:
+      index: <int32>[sum of lengths], the number of the token among all P
+        tokens; the numbers P + 1 and P + 2 stand for [CLS] and [SEP].
+      lengths: <int32>[R], tokens of each row.
+      first_lengths: <int32>[R], tokens of [CLS] A [SEP].
+      is_truncated: <bool>[R], whether a row lacks tokens.
+    """
+
+    index: tf.Tensor
+    lengths: tf.Tensor
+    first_lengths: tf.Tensor
+    is_truncated: tf.Tensor
 
 
 def pack(
@@ -103,14 +129,26 @@ def pack_to_bucket(
       UserError: If the last bucket leaves no room for a token.
     """
     tokens = [tokens_a] if tokens_b is None else [tokens_a, tokens_b]
+    segments, num_tokens = find_segments(tokens)
+    layout = lay_out(segments, num_tokens, buckets)
+    ids = tf.concat([one.flat_values for one in tokens], 0)
+    return layout.inputs(ids, vocabulary)
+
+
+def find_segments(
+    tokens: Sequence[tf.RaggedTensor],
+) -> tuple[Segments, tf.Tensor]:
+    """Returns one segment for each of `tokens`, and P, <int32>[].
+
+    `tokens` are ragged <int32>[R, None] each; all tokens are those of the
+    first one, then those of the second one.
+    """
     segments, before = [], 0
     for one in tokens:
         starts = before + tf.cast(one.row_starts(), tf.int32)
         segments.append((starts, tf.cast(one.row_lengths(), tf.int32)))
         before += tf.size(one.flat_values)
-    layout = lay_out(segments, before, buckets)
-    ids = tf.concat([one.flat_values for one in tokens], 0)
-    return layout.inputs(ids, vocabulary)
+    return segments, before
 
 
 def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
@@ -137,7 +175,7 @@ def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
 
 
 def lay_out(
-    segments: Sequence[tuple[tf.Tensor, tf.Tensor]],
+    segments: Segments,
     num_tokens: tf.Tensor,
     buckets: Sequence[int],
     truncate: Callable[..., list[tf.Tensor]] = truncate,
@@ -145,8 +183,7 @@ def lay_out(
     """Computes the positions of all tokens in the packed rows.
 
     Args:
-      segments: One or two pairs of <int32>[R]: where the segment of each row
-        starts among all tokens, and how many tokens it has.
+      segments: One or two segments of each row.
       num_tokens: <int32>[], P.
       buckets: Allowed row lengths, ascending.
       truncate: Computes how many tokens are kept; see `truncate` above.
@@ -154,38 +191,99 @@ def lay_out(
     Raises:
       UserError: If the last bucket leaves no room for a token.
     """
-    least = 1 + 2 * len(segments)
-    if buckets[-1] < least:
-        raise UserError(
-            f"--max_seq_length must be at least {least}. Received: "
-            f"{buckets[-1]}."
-        )
-    lengths = [length for _, length in segments]
-    # A row whose segment B is empty is a single segment, with one [SEP].
-    is_pair = lengths[1] > 0 if len(segments) > 1 else False
-    room = buckets[-1] - 2 - tf.cast(is_pair, tf.int32)
-    kept = truncate(lengths, room)
-    total = buckets[-1] - room + sum(kept)
+    kept, total = _truncate_rows(segments, buckets[-1], truncate)
     # The maximum of an empty batch is the smallest int32, which selects the
     # first bucket.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
+    index = _find_tokens(segments, kept, num_tokens, position, _column)
+    is_in_row = position < _column(total)
+    return Layout(
+        # Without a segment B its [SEP] lies beyond the end of the row.
+        tf.where(is_in_row, index, num_tokens),
+        is_in_row,
+        is_in_row & (position > _column(kept[0]) + 1),
+    )
+
+
+def lay_out_ragged(
+    segments: Segments, num_tokens: tf.Tensor | int, max_seq_length: int
+) -> RaggedLayout:
+    """Computes the positions of all tokens in packed rows without padding.
+
+    It needs eager tensors.
+
+    Args:
+      segments: One or two segments of each row.
+      num_tokens: <int32>[], P.
+      max_seq_length: The maximum length of a row.
+
+    Raises:
+      UserError: If `max_seq_length` leaves no room for a token.
+    """
+    kept, total = _truncate_rows(segments, max_seq_length, truncate)
+
+    def repeat(values):
+        # tf.repeat and tf.gather take 30 times as long.
+        is_one = isinstance(values, int)
+        return values if is_one else np.repeat(values.numpy(), total.numpy())
+
+    position = tf.ragged.range(total).flat_values
+    index = _find_tokens(segments, kept, num_tokens, position, repeat)
+    is_truncated = sum(kept) < sum(length for _, length in segments)
+    return RaggedLayout(index, total, kept[0] + 2, is_truncated)
+
+
+def _truncate_rows(
+    segments: Segments,
+    max_seq_length: int,
+    truncate: Callable[..., list[tf.Tensor]],
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns how many tokens of each segment are kept, and row lengths.
+
+    All are <int32>[R]; row lengths include special tokens.
+    """
+    least = 1 + 2 * len(segments)
+    if max_seq_length < least:
+        raise UserError(
+            f"--max_seq_length must be at least {least}. Received: "
+            f"{max_seq_length}."
+        )
+    lengths = [length for _, length in segments]
+    # A row whose segment B is empty is a single segment, with one [SEP].
+    is_pair = lengths[1] > 0 if len(segments) > 1 else False
+    room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
+    kept = truncate(lengths, room)
+    return kept, max_seq_length - room + sum(kept)
+
+
+def _find_tokens(
+    segments: Segments,
+    kept: Sequence[tf.Tensor],
+    num_tokens: tf.Tensor | int,
+    position: tf.Tensor,
+    spread: Callable[[tf.Tensor | int], tf.Tensor],
+) -> tf.Tensor:
+    """Returns the index of the token at each position; see `Layout.index`.
+
+    Args:
+      segments: One or two segments of each row.
+      kept: <int32>[R] for each segment, how many of its tokens are kept.
+      num_tokens: <int32>[], P.
+      position: <int32>, positions in rows, of any shape.
+      spread: Broadcasts a number for each row, <int32>[R], or a single one to
+        the shape of `position`.
+    """
     pad, cls, sep = num_tokens, num_tokens + 1, num_tokens + 2
     index = tf.where(position == 0, cls, pad)
     first_token = 1
     for (start, _), count in zip(segments, kept, strict=True):
-        place = position - _column(first_token)  # Position in the segment.
-        is_token = (place >= 0) & (place < _column(count))
-        index = tf.where(is_token, _column(start) + place, index)
-        index = tf.where(place == _column(count), sep, index)
+        place = position - spread(first_token)  # Position in the segment.
+        is_token = (place >= 0) & (place < spread(count))
+        index = tf.where(is_token, spread(start) + place, index)
+        index = tf.where(place == spread(count), sep, index)
         first_token += count + 1
-    is_in_row = position < _column(total)
-    return Layout(
-        # Without a segment B its [SEP] lies beyond the end of the row.
-        tf.where(is_in_row, index, pad),
-        is_in_row,
-        is_in_row & (position > _column(kept[0]) + 1),
-    )
+    return index
 
 
 def _column(values: tf.Tensor | int) -> tf.Tensor:

@@ -7,30 +7,30 @@ Shapes:
   W: number of windows, at least one of each text.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf.text import packing
+
 
 class Windows(NamedTuple):
-    """The tokens of each window.
+    """The windows of texts.
 
     Attributes:
-      tokens_a: Ragged <int32>[W, None], segment A.
-      tokens_b: Segment B, or None.
+      segments: The tokens of each window; R is W.
       texts: <int64>[W], ascending, the text of each window.
-      lost: <int64>[N], the number of tokens that are in no window.
+      lost: <int32>[N], the number of tokens that are in no window.
     """
 
-    tokens_a: tf.RaggedTensor
-    tokens_b: tf.RaggedTensor | None
+    segments: packing.Segments
     texts: tf.Tensor
     lost: tf.Tensor
 
 
 def cut(
-    tokens_a: tf.RaggedTensor,
-    tokens_b: tf.RaggedTensor | None,
+    tokens: Sequence[tf.RaggedTensor],
     max_seq_length: int,
     doc_stride: int,
 ) -> Windows:
@@ -42,50 +42,39 @@ def cut(
     `packing.truncate`.
 
     Args:
-      tokens_a: Ragged <int32>[N, None].
-      tokens_b: Ragged <int32>[N, None], or None.
+      tokens: One or two ragged <int32>[N, None], as for
+        `packing.find_segments`.
       max_seq_length: The most tokens of a window, special tokens included.
       doc_stride: Distance between the starts of windows. If that would skip
         tokens, the next window starts right after the last token.
     """
-    length_a = tokens_a.row_lengths()
-    length_b = (
-        tf.zeros_like(length_a) if tokens_b is None else tokens_b.row_lengths()
-    )
-    # [CLS] A [SEP], and with a B, another [SEP]. `packing.pack` rejects lengths
+    whole_texts, _ = packing.find_segments(tokens)
+    length_a = whole_texts[0][1]
+    length_b = whole_texts[1][1] if len(tokens) > 1 else tf.zeros_like(length_a)
+    # [CLS] A [SEP], and with a B, another [SEP]. `packing` rejects lengths
     # that are too small.
-    room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int64)
+    room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int32)
     room = tf.maximum(room, 1)
-    kept_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
-    kept_b = tf.minimum(length_b, room - kept_a)
+    kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
     # For the segment that is cut, the length of its part in a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
-    stride = tf.maximum(tf.minimum(shown, doc_stride), 1)
+    # A stride of more than a row is the same as one of a row.
+    stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
     first = tf.gather(tf.cumsum(counts, exclusive=True), texts)
-    offsets = (tf.range(tf.size(texts, tf.int64)) - first) * tf.gather(
-        stride, texts
-    )
-
-    def segment(tokens, is_cut, lengths, kept):
-        start = tf.where(tf.gather(is_cut, texts), offsets, 0)
+    offsets = (tf.range(tf.size(texts)) - first) * tf.gather(stride, texts)
+    segments = []
+    for (starts, lengths), kept, is_cut in zip(
+        whole_texts, (kept_a, kept_b), (~cuts_b, cuts_b), strict=False
+    ):
+        skipped = tf.where(tf.gather(is_cut, texts), offsets, 0)
         shown_here = tf.minimum(
-            tf.gather(kept, texts), tf.gather(lengths, texts) - start
+            tf.gather(kept, texts), tf.gather(lengths, texts) - skipped
         )
-        begin = tf.gather(tokens.row_starts(), texts) + start
-        places = tf.ragged.range(begin, begin + shown_here)
-        return places.with_flat_values(
-            tf.gather(tokens.flat_values, places.flat_values)
-        )
-
+        segments.append((tf.gather(starts, texts) + skipped, shown_here))
     return Windows(
-        segment(tokens_a, ~cuts_b, length_a, kept_a),
-        None
-        if tokens_b is None
-        else segment(tokens_b, cuts_b, length_b, kept_b),
-        texts,
-        tf.where(cuts_b, length_a - kept_a, length_b - kept_b),
+        segments, texts, tf.where(cuts_b, length_a - kept_a, length_b - kept_b)
     )

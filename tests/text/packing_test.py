@@ -140,6 +140,31 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(UserError, "must be at least [35]"):
                 packing.pack_to_bucket(tokens, tokens_b, buckets, vocabulary)
 
+    @parameterized.product(longest=[1, 8, 30], with_pairs=[False, True])
+    def test_rows_without_padding_equal_pack(self, longest, with_pairs):
+        rng = np.random.default_rng(longest)
+        tokens = [_random_rows(rng, 60, longest), _random_rows(rng, 60, 20)]
+        tokens = tokens[: 1 + with_pairs]
+        packed = packing.pack(
+            tokens[0], tokens[1] if with_pairs else None, 17, _VOCABULARY
+        )
+        segments, num_tokens = packing.find_segments(tokens)
+        layout = packing.lay_out_ragged(segments, num_tokens, 17)
+        ids = np.concatenate([*(x.flat_values for x in tokens), [5, 3, 1]])
+        mask = packed["input_mask"].numpy()
+        self.assertAllEqual(layout.lengths, mask.sum(-1))
+        self.assertAllEqual(
+            layout.first_lengths, (mask - packed["segment_ids"]).numpy().sum(-1)
+        )
+        self.assertAllEqual(
+            ids[layout.index], packed["input_ids"].numpy()[mask == 1]
+        )
+        long = packing.pack(
+            *tokens, *[None] * (not with_pairs), 99, _VOCABULARY
+        )
+        full_lengths = long["input_mask"].numpy().sum(-1)
+        self.assertAllEqual(layout.is_truncated, full_lengths > 17)
+
 
 if __name__ == "__main__":
     tf.test.main()

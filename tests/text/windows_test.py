@@ -50,12 +50,11 @@ class CutTest(tf.test.TestCase, parameterized.TestCase):
             texts_b = [[]] * 60
         # Exported models call it in the graph.
         cut = text_windows.cut if stride > 1 else tf.function(text_windows.cut)
-        windows = cut(
-            tf.ragged.constant(texts_a, tf.int32),
-            tf.ragged.constant(texts_b, tf.int32) if has_pairs else None,
-            max_length,
-            stride,
-        )
+        tokens = [
+            tf.ragged.constant(texts, tf.int32)
+            for texts in (texts_a, texts_b)[: 1 + has_pairs]
+        ]
+        windows = cut(tokens, max_length, stride)
         expected = [
             _expect(a, b, max_length, stride)
             for a, b in zip(texts_a, texts_b, strict=True)
@@ -66,11 +65,16 @@ class CutTest(tf.test.TestCase, parameterized.TestCase):
             windows.texts, np.repeat(np.arange(len(counts)), counts)
         )
         flat = [row for rows in expected for row in rows]
-        self.assertEqual(windows.tokens_a.to_list(), [a for a, _ in flat])
-        if has_pairs:
-            self.assertEqual(windows.tokens_b.to_list(), [b for _, b in flat])
-        else:
-            self.assertIsNone(windows.tokens_b)
+        self.assertLen(windows.segments, len(tokens))
+        ids = np.concatenate([one.flat_values for one in tokens])
+        for number, (starts, lengths) in enumerate(windows.segments):
+            self.assertEqual(
+                [
+                    ids[start : start + length].tolist()
+                    for start, length in zip(starts, lengths, strict=True)
+                ],
+                [row[number] for row in flat],
+            )
         lost = 0
         for rows, a, b in zip(expected, texts_a, texts_b, strict=True):
             shorter, part = (a, 0) if len(b) >= len(a) else (b, 1)
@@ -82,9 +86,9 @@ class CutTest(tf.test.TestCase, parameterized.TestCase):
         none = tf.RaggedTensor.from_row_lengths(
             tf.zeros([0], tf.int32), tf.zeros([0], tf.int64)
         )
-        windows = text_windows.cut(none, none, 8, 2)
+        windows = text_windows.cut([none, none], 8, 2)
         self.assertAllEqual(windows.texts, np.zeros([0]))
-        self.assertEqual(windows.tokens_b.nrows(), 0)
+        self.assertEqual(windows.segments[1][0].shape, [0])
 
 
 if __name__ == "__main__":

@@ -72,19 +72,11 @@ class Classification(head.ServingHead):
         if self.doc_stride is None:
             return Rows(self.pack_texts(*texts))
         tokens = [self.tokenizer.tokenize(text) for text in texts]
-        windows = text_windows.cut(
-            tokens[0],
-            tokens[1] if len(tokens) > 1 else None,
-            self.max_seq_length,
-            self.doc_stride,
-        )
-        packed = packing.pack_to_bucket(
-            windows.tokens_a,
-            windows.tokens_b,
-            self.buckets,
-            self.tokenizer.vocabulary,
-        )
-        return Rows(packed, {"texts": windows.texts})
+        windows = text_windows.cut(tokens, self.max_seq_length, self.doc_stride)
+        ids = tf.concat([one.flat_values for one in tokens], 0)
+        layout = packing.lay_out(windows.segments, tf.size(ids), self.buckets)
+        inputs = layout.inputs(ids, self.tokenizer.vocabulary)
+        return Rows(inputs, {"texts": windows.texts})
 
     def answer(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
