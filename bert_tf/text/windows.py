@@ -63,9 +63,14 @@ def cut(
     # A stride of more than a row is the same as one of a row.
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
-    texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
-    first = tf.gather(tf.cumsum(counts, exclusive=True), texts)
-    offsets = (tf.range(tf.size(texts)) - first) * tf.gather(stride, texts)
+    firsts = tf.cumsum(counts, exclusive=True)
+    # Counts the texts that have begun; tf.repeat takes as long as all the rest.
+    begun = tf.math.unsorted_segment_sum(
+        tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
+    )
+    texts = tf.cumsum(begun) - 1
+    numbers = tf.range(tf.size(texts)) - tf.gather(firsts, texts)
+    offsets = numbers * tf.gather(stride, texts)
     segments = []
     for (starts, lengths), kept, is_cut in zip(
         whole_texts, (kept_a, kept_b), (~cuts_b, cuts_b), strict=False
@@ -76,5 +81,7 @@ def cut(
         )
         segments.append((tf.gather(starts, texts) + skipped, shown_here))
     return Windows(
-        segments, texts, tf.where(cuts_b, length_a - kept_a, length_b - kept_b)
+        segments,
+        tf.cast(texts, tf.int64),
+        tf.where(cuts_b, length_a - kept_a, length_b - kept_b),
     )
