@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import faulthandler
+import logging as python_logging
 import os
 import signal
 import threading
@@ -179,18 +180,23 @@ def _connecting() -> Iterator[None]:
 def _prefix_log(cluster: Cluster) -> None:
     """Starts each line of the log with the index of this worker."""
     handler = logging.get_absl_handler().python_handler
-    handler.setFormatter(_PrefixFormatter(f"[worker {cluster.index}] "))
+    handler.setFormatter(
+        _PrefixFormatter(f"[worker {cluster.index}] ", handler.formatter)
+    )
 
 
-class _PrefixFormatter(logging.PythonFormatter):
-    """Puts a prefix before absl's log lines."""
+class _PrefixFormatter(python_logging.Formatter):
+    """Puts a prefix before the lines of another formatter."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(
+        self, prefix: str, formatter: python_logging.Formatter
+    ) -> None:
         super().__init__()
         self._prefix = prefix
+        self._formatter = formatter
 
-    def format(self, record) -> str:
-        return self._prefix + super().format(record)
+    def format(self, record: python_logging.LogRecord) -> str:
+        return self._prefix + self._formatter.format(record)
 
 
 def build_strategy(

@@ -108,7 +108,11 @@ class Evaluator:
         )
         doing = "predicting" if split.startswith(TEST) else "evaluating"
         with progress.bar(
-            len(features), doing, "row", hidden=not self._is_chief
+            len(features),
+            doing,
+            "row",
+            hidden=not self._is_chief,
+            leave=False,
         ) as bar:
             computed = self._computer.compute(features, lengths, bar.update)
 

@@ -34,6 +34,7 @@ from bert_tf.flags import cli
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
+from bert_tf.io import train_log
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
@@ -91,6 +92,8 @@ def check_setup(config: FinetuneConfig, devices: Devices) -> None:
 def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
     """Runs all trials, or evaluates the stored model without --do_train."""
     config = experiment.config
+    if experiment.devices.coordinator.is_chief:
+        train_log.open_in(config.output_dir)
     if not config.do_train:
         return _evaluate_stored_model(experiment)
     trial_configs = config.trials()

@@ -247,6 +247,14 @@ class Trial(Trainer):
 
     def train(self) -> None:
         """Trains to the end; then the model has the selected weights."""
+        try:
+            self._train()
+        finally:
+            self.close_bar()
+        if self._flags.selects_evaluation:
+            self._restore_best()
+
+    def _train(self) -> None:
         self.store.clean()
         iterator = None
         evaluator = None
@@ -268,8 +276,6 @@ class Trial(Trainer):
             stop = self._selection.next_stop(self.step)
             self.run_steps(iterator, self._input.read, stop)
         self.checkpoints.wait()
-        if self._flags.selects_evaluation:
-            self._restore_best()
 
     def release(self) -> None:
         """Frees the memory of weights and slots, which ends the trial.
@@ -311,6 +317,7 @@ class Trial(Trainer):
         evaluated = evaluator.evaluate(split, task, select_threshold=True)
         # All workers compare the same numbers.
         metrics = self.coordinator.from_chief(evaluated.metrics)
+        self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
         values = {"step": self.step} | metrics
         if self._selection.is_best(values):
             metadata = {"evaluation": values}

@@ -24,6 +24,7 @@ import bert_tf
 from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf import paths
+from bert_tf import terminal
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
 from bert_tf.errors import INTERRUPTED
@@ -264,7 +265,10 @@ def run(main: Callable[[Any], None]) -> None:
         del argv
         # TensorFlow's log of the hardware would hide the script's own messages.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        logging.set_verbosity(logging.INFO)
+        verbosity = flags.FLAGS["verbosity"]
+        terminal.show_log(
+            logging.INFO if verbosity.using_default_value else verbosity.value
+        )
         try:
             # Before `main` imports TensorFlow, which imports Keras.
             keras_backend.require_tensorflow()

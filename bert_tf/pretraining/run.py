@@ -20,6 +20,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
+from bert_tf.io import train_log
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import data as pretraining_input
 from bert_tf.pretraining import evaluate as pretraining_evaluation
@@ -52,6 +53,8 @@ def train_and_evaluate(config: PretrainConfig) -> None:
     with preemptions.prepare(config) as (devices, preemption):
         trainer = _PretrainingTrainer(config, devices, preemption)
         trainer.restore_or_initialize()
+        if devices.coordinator.is_chief:
+            train_log.open_in(config.output_dir)
         trainer.train_and_evaluate()
 
 

@@ -1,4 +1,4 @@
-"""Writes training metrics to JSON lines, TensorBoard and the progress bar."""
+"""Writes training metrics to JSON lines and TensorBoard; describes them."""
 
 import json
 import math
@@ -90,8 +90,16 @@ def read(path: str) -> list[dict[str, Any]]:
     return rows
 
 
+def summarize(values: Mapping[str, float]) -> str:
+    """Formats the metrics for the progress bar, where 25 columns are free."""
+    text = f"loss {values['loss']:.3f}"
+    if "masked_lm_accuracy" in values:
+        text += f", masked LM {values['masked_lm_accuracy']:.0%}"
+    return text
+
+
 def describe(values: Mapping[str, float]) -> str:
-    """Formats the metrics as a short line for the progress bar."""
+    """Formats the metrics as a line of the log."""
     parts = []
     if "loss" in values:
         parts.append(f"loss {values['loss']:.3f}")

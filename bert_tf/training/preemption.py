@@ -10,6 +10,7 @@ from bert_tf.distribute.devices import Devices
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.flags.devices import DeviceConfig
+from bert_tf.io import train_log
 
 _CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
@@ -86,8 +87,8 @@ class Preemption:
 
 @contextlib.contextmanager
 def prepare(config: DeviceConfig) -> Iterator[tuple[Devices, Preemption]]:
-    """Prepares the devices of a run, and handles signals in the block."""
-    with Preemption() as preemption:
+    """Prepares devices, handles signals and records the log in the block."""
+    with Preemption() as preemption, train_log.recording():
         # Workers must connect before TensorFlow computes anything.
         devices = device_setup.prepare(config)
         with devices.together():

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import io
 import os
+import sys
 import time
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import terminal
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
@@ -123,6 +125,10 @@ class Trainer(abc.ABC):
         self._log: training_metrics.MetricsLog | None = None
         self._logged_step = 0
         self._compiles = True
+        self._bar: progress.Bar | None = None
+        # The time of the next line about a step; 0 before the first call.
+        self._line_due = 0.0
+        self._dev_score = ""
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
@@ -233,9 +239,14 @@ class Trainer(abc.ABC):
         try:
             with self._preemption.deferred():
                 self._run_until(end, iterator, read_batch)
+        except BaseException:
+            self.close_bar()
+            raise
         finally:
             with self.coordinator.finishing():
                 self.checkpoints.wait()
+        if self.step == self.last_step:
+            self.close_bar()
         self._close_log()
 
     def _run_until(
@@ -244,36 +255,75 @@ class Trainer(abc.ABC):
         """Calls the graph until the step `end` is done."""
         config, step = self._config, self.step
         pacer = Pacer(end, (config.metrics_every, config.save_every))
-        with progress.bar(
-            config.last_step,
-            config.description,
+        self._open_bar()
+        while True:
+            # All workers must call the graph with the same number of steps.
+            count, stop = self.coordinator.next_call(
+                pacer.next_call(step), self._preemption.requested
+            )
+            if stop:
+                self._stop(step)
+            if not count:
+                return
+            pacer.start()
+            is_finite, metrics = self.training_step.run(iterator, count)
+            seconds = pacer.stop(count)
+            if not is_finite:
+                self._give_up(metrics, read_batch)
+            step += count
+            self._seconds += seconds
+            self._steps += count
+            self._show(step, metrics)
+            if step == 1 or step % config.metrics_every == 0:
+                self._write_metrics(step, metrics)
+            if step % config.save_every == 0 or step == config.last_step:
+                self.checkpoints.save(step)
+
+    def _open_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.restart_clock()
+            return
+        self._bar = progress.bar(
+            self._config.last_step,
+            self._config.description,
             "step",
-            initial=step,
-            hidden=not self.coordinator.is_chief,
-        ) as bar:
-            while True:
-                # All workers must call the graph with the same number of steps.
-                count, stop = self.coordinator.next_call(
-                    pacer.next_call(step), self._preemption.requested
-                )
-                if stop:
-                    self._stop(step)
-                if not count:
-                    return
-                pacer.start()
-                is_finite, metrics = self.training_step.run(iterator, count)
-                seconds = pacer.stop(count)
-                if not is_finite:
-                    self._give_up(metrics, read_batch)
-                step += count
-                self._seconds += seconds
-                self._steps += count
-                bar.set_postfix_str(training_metrics.describe(metrics), False)
-                bar.update(count)
-                if step == 1 or step % config.metrics_every == 0:
-                    self._write_metrics(step, metrics)
-                if step % config.save_every == 0 or step == config.last_step:
-                    self.checkpoints.save(step)
+            initial=self.step,
+            hidden=not (self.coordinator.is_chief and sys.stderr.isatty()),
+        )
+        self._line_due = 0.0
+
+    def close_bar(self) -> None:
+        """Ends the progress bar, which stays open during evaluations."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+    def _show(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Moves the bar; logs the step, in intervals."""
+        notes = training_metrics.summarize(metrics), self._dev_score
+        self._bar.set_postfix_str(", ".join(filter(None, notes)), False)
+        self._bar.move_to(step, counts=bool(self._line_due))
+        last_step, now = self._config.last_step, time.monotonic()
+        is_end = step in (1, last_step)
+        if not self.coordinator.is_chief or not (
+            is_end
+            or step % self._config.metrics_every == 0
+            or now >= self._line_due
+        ):
+            return
+        self._line_due = now + terminal.SECONDS_BETWEEN_LINES
+        speed = self._steps / self._seconds
+        examples = speed * self._config.examples_per_step
+        logging.info(
+            "Step %d of %d: %s, %.0f tokens/s, %s left%s.",
+            step,
+            last_step,
+            training_metrics.describe(metrics),
+            examples * self._config.tokens_per_example,
+            progress.duration((last_step - step) / speed),
+            " (compilation included)" if self._compiles else "",
+            extra={terminal.SHOWN: "always" if is_end else "sometimes"},
+        )
 
     def _stop(self, step: int) -> None:
         """Writes a checkpoint and ends the run."""
@@ -300,26 +350,15 @@ class Trainer(abc.ABC):
         self._close_log()
 
     def _write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes a metrics line and logs the throughput."""
+        """Writes a metrics line, with the throughput."""
         if not self.coordinator.is_chief:
             return
-        steps_per_second = self._steps / self._seconds
+        examples = self._steps / self._seconds * self._config.examples_per_step
         self._seconds, self._steps = 0.0, 0
-        examples = steps_per_second * self._config.examples_per_step
-        tokens = examples * self._config.tokens_per_example
-        remaining = self._config.last_step - step
-        logging.info(
-            "Step %d of %d: %.0f tokens/s, %s left%s.",
-            step,
-            self._config.last_step,
-            tokens,
-            progress.duration(remaining / steps_per_second),
-            " (compilation included)" if self._compiles else "",
-        )
         self._compiles = False
         values = dict(metrics) | {
             "examples_per_second": examples,
-            "tokens_per_second": tokens,
+            "tokens_per_second": examples * self._config.tokens_per_example,
         }
         if self._log is None:
             self._open_log()  # The disk may have space again.

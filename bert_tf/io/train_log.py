@@ -1,0 +1,100 @@
+"""Writes the log of a run to `train.log` in its output directory."""
+
+import contextlib
+import logging as python_logging
+import os
+import sys
+from collections.abc import Iterator
+from logging import handlers as logging_handlers
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import terminal
+from bert_tf.errors import Preempted
+from bert_tf.errors import UserError
+
+FILE = "train.log"
+
+# Lines that are kept until the output directory is known to be the run's own.
+_CAPACITY = 10_000
+
+
+class _Recorder(logging_handlers.MemoryHandler):
+    """Keeps records until `open_in`, then appends them to a file."""
+
+    def __init__(self) -> None:
+        super().__init__(_CAPACITY, flushLevel=python_logging.CRITICAL + 1)
+
+    def open_in(self, output_dir: str) -> None:
+        self.close_file()
+        tf.io.gfile.makedirs(output_dir)
+        path = os.path.join(output_dir, FILE)
+        self.setTarget(_Appender(tf.io.gfile.GFile(path, "a")))
+        self.flush()
+        self.capacity = 1
+
+    def close_file(self) -> None:
+        if self.target is not None:
+            self.flush()
+            self.target.stream.close()
+            self.setTarget(None)
+
+
+class _Appender(python_logging.StreamHandler):
+    """Appends lines to a file, and ends on a full disk."""
+
+    def __init__(self, stream) -> None:
+        super().__init__(stream)
+        self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
+
+    def handleError(self, record: python_logging.LogRecord) -> None:  # noqa: N802
+        del record
+        self.setLevel(python_logging.CRITICAL + 1)
+        logging.error("%s ends here: %s", FILE, sys.exc_info()[1])
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Records the log in the block, for the file that `open_in` names.
+
+    A run that is refused before leaves no file.
+    """
+    # Without it, warnings are shown only as long as there is no handler at all.
+    logging.use_absl_handler()
+    recorder = _Recorder()
+    python_logging.getLogger().addHandler(recorder)
+    try:
+        yield
+    except (Preempted, UserError) as error:
+        recorder.emit(_record(str(error)))
+        raise
+    except BaseException as error:
+        recorder.emit(_record(f"Ended by {type(error).__name__}", error))
+        raise
+    finally:
+        python_logging.getLogger().removeHandler(recorder)
+        recorder.close_file()
+
+
+def open_in(output_dir: str) -> None:
+    """Appends the log of `recording`, from its start, to `train.log`.
+
+    Only the worker that writes the run's files calls it.
+    """
+    for handler in python_logging.getLogger().handlers:
+        if isinstance(handler, _Recorder):
+            handler.open_in(output_dir)
+
+
+def _record(
+    message: str, error: BaseException | None = None
+) -> python_logging.LogRecord:
+    """Returns the last record of a run that ends early."""
+    return python_logging.makeLogRecord(
+        {
+            "msg": message,
+            "levelno": python_logging.INFO,
+            "exc_info": error and (type(error), error, error.__traceback__),
+        }
+    )

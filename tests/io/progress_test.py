@@ -1,0 +1,71 @@
+"""Tests for bert_tf.io.progress: bars on terminals and in files."""
+
+from unittest import mock
+
+import tensorflow as tf
+import tqdm
+from absl.testing import parameterized
+
+from bert_tf.io import progress
+from tests.terminal_test import Stream
+
+
+class BarTest(tf.test.TestCase, parameterized.TestCase):
+    def _bar(self, stream, *args, **kwargs):
+        """Returns a bar whose clock is `self.now`."""
+        self.now = 100.0
+        for patch in (
+            mock.patch("sys.stderr", stream),
+            mock.patch.object(tqdm.std, "time", lambda: self.now),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+        return progress.bar(*args, **kwargs)
+
+    def test_a_terminal_shows_whole_numbers_rate_and_remaining_time(self):
+        stream = Stream(True)
+        bar = self._bar(stream, 1560, "training", "step")
+        self.now += 20.0  # Compilation.
+        bar.move_to(1, counts=False)
+        self.assertIn("1/1560 |", stream.getvalue())
+        self.assertIn("? steps/s, ? left", stream.getvalue())
+        self.now += 10.0
+        bar.set_postfix_str("loss 0.5", False)
+        bar.move_to(1351)
+        last = stream.getvalue().split("\r")[-1]
+        self.assertStartsWith(last, "training 1351/1560 |")
+        self.assertEndsWith(last, "| 135 steps/s, 00:01 left, loss 0.5")
+
+    def test_a_file_gets_a_line_every_ten_seconds(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row")
+        for seconds, rows in ((1, 1), (8, 2), (4, 3), (1, 1), (19, 80)):
+            self.now += seconds
+            bar.update(rows)
+        self.assertEqual(
+            stream.getvalue(),
+            "predicting: 6 of 200, 2.2 s/row, 07:00 left\n"
+            "predicting: 87 of 200, 2.9 rows/s, 00:38 left\n",
+        )
+
+    def test_a_file_gets_no_line_of_what_is_short(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row")
+        self.now += 9.0
+        bar.update(200)
+        bar.close()
+        self.assertEqual(stream.getvalue(), "")
+
+    @parameterized.parameters(
+        (200, "row", "200 rows/s"),
+        (2.25, "batch", "2.2 batches/s"),
+        (0.25, "step", "4.0 s/step"),
+        (2.5e6, "B", "2.50MB/s"),
+        (0, "B", "? B/s"),
+    )
+    def test_rates_are_in_words(self, rate, unit, expected):
+        self.assertEqual(progress._speed(rate, unit), expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()

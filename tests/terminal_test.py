@@ -1,0 +1,103 @@
+"""Tests for bert_tf.terminal: the log lines of scripts."""
+
+import io
+import logging as python_logging
+import re
+from unittest import mock
+
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+from bert_tf import terminal
+from bert_tf.io import progress
+
+
+class Stream(io.StringIO):
+    """Standard error, as a terminal or as a file."""
+
+    def __init__(self, is_terminal):
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self):
+        return self._is_terminal
+
+
+class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        handler = logging.get_absl_handler()
+        python_handler = handler.python_handler
+        before = (
+            logging.get_verbosity(),
+            handler.level,
+            python_handler.formatter,
+            python_handler.stream,
+            python_handler.filters[:],
+            handler in python_logging.getLogger().handlers,
+        )
+
+        def restore():
+            logging.set_verbosity(before[0])
+            handler.setLevel(before[1])
+            handler.setFormatter(before[2])
+            python_handler.stream = before[3]
+            python_handler.filters[:] = before[4]
+            if not before[5]:
+                python_logging.getLogger().removeHandler(handler)
+
+        self.addCleanup(restore)
+
+    def _log(self, verbosity, is_terminal=False):
+        """Shows a few lines; returns what standard error got."""
+        with mock.patch("sys.stderr", Stream(is_terminal)) as stream:
+            terminal.show_log(verbosity)
+            for shown in ("sometimes", "sometimes", "always"):
+                logging.info("Step: %s", shown, extra={terminal.SHOWN: shown})
+            logging.debug("Details.")
+            logging.info("Read %d rows.", 3)
+            logging.warning("No labels.")
+        text = stream.getvalue()
+        times = re.findall(r"(?m)^\d\d:\d\d:\d\d ", text)
+        self.assertLen(times, text.count("\n"))
+        return re.sub(r"(?m)^[\d:]+ ", "", text).splitlines()
+
+    @parameterized.parameters(
+        (1, ["DEBUG: Details.", "Read 3 rows.", "WARNING: No labels."]),
+        (0, ["Read 3 rows.", "WARNING: No labels."]),
+        (-1, ["WARNING: No labels."]),
+        (-2, []),
+    )
+    def test_shows_the_lines_of_a_verbosity(self, verbosity, expected):
+        self.assertEqual(self._log(verbosity, is_terminal=True), expected)
+
+    def test_files_get_lines_of_steps_at_intervals(self):
+        self.assertEqual(
+            self._log(0)[:3],
+            ["Step: sometimes", "Step: always", "Read 3 rows."],
+        )
+
+    def test_lines_appear_above_a_bar(self):
+        with mock.patch("sys.stderr", Stream(True)) as stream:
+            terminal.show_log(0)
+            with progress.bar(46, "training", "step") as bar:
+                bar.update(35)
+                logging.info("Saved.")
+        parts = stream.getvalue().split("\r")
+        (line,) = [part for part in parts if "Saved" in part]
+        self.assertRegex(line, r"^\d\d:\d\d:\d\d Saved\.\n$")
+        self.assertIn("training 35/46 |", parts[-1])
+
+    def test_errors_keep_their_traceback(self):
+        with mock.patch("sys.stderr", Stream(False)) as stream:
+            terminal.show_log(0)
+            try:
+                raise KeyError("x")
+            except KeyError:
+                logging.exception("It failed.")
+        self.assertIn(" ERROR: It failed.\nTraceback", stream.getvalue())
+
+
+if __name__ == "__main__":
+    tf.test.main()
