@@ -62,6 +62,11 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, f"bert_tf {bert_tf.__version__}\n")
 
+    def test_version_of_an_export_is_a_number(self):
+        result = self._run("export-savedmodel", "--version=3", "--model_dir=no")
+        self.assertIn("--output_dir", result.stderr)
+        self.assertNotIn("--version", result.stderr + result.stdout)
+
     @parameterized.parameters(
         ("predit", "ERROR: predit is no command .* Did you mean predict\\?"),
         ("savedmodel", "ERROR: savedmodel is no .* mean export-savedmodel\\?"),

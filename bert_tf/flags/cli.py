@@ -44,8 +44,8 @@ PROGRAM = "bert-tf"
 _VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 _HELP_WIDTH = 80
 _HELP_END = (
-    "--flagfile=FILE reads flags from a file, one a line. --version prints the "
-    "version. --helpfull also prints absl's flags."
+    "--flagfile=FILE reads flags from a file, one a line. --helpfull also "
+    "prints absl's flags."
 )
 
 # Part of absl's message about a required flag, and the end of ours.
@@ -243,9 +243,10 @@ def run(main: Callable[[Any], None]) -> None:
         help_flag = _TextFlag("help", "h", title, text)
         flags.DEFINE_flag(help_flag)
         flags.FLAGS["?"] = help_flag
-        version = f"bert_tf {bert_tf.__version__}\n"
-        title = "Print the version."
-        flags.DEFINE_flag(_TextFlag("version", None, title, version))
+        if "version" not in flags.FLAGS:  # Some scripts have versions.
+            version = f"bert_tf {bert_tf.__version__}\n"
+            title = "Print the version."
+            flags.DEFINE_flag(_TextFlag("version", None, title, version))
         try:
             rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
         except UserError as error:
