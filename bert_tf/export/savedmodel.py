@@ -9,13 +9,13 @@ from absl import logging
 
 from bert_tf import errors
 from bert_tf import keras_backend
+from bert_tf import quiet
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import assets_extra
-from bert_tf.export import quiet
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads import registry
 from bert_tf.export.heads.head import ServingHead

@@ -24,6 +24,7 @@ import bert_tf
 from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf import paths
+from bert_tf import quiet
 from bert_tf import terminal
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
@@ -264,12 +265,15 @@ def run(main: Callable[[Any], None]) -> None:
 
     def absl_main(argv: list[str]) -> None:
         del argv
-        # TensorFlow's log of the hardware would hide the script's own messages.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         verbosity = flags.FLAGS["verbosity"]
-        terminal.show_log(
-            logging.INFO if verbosity.using_default_value else verbosity.value
-        )
+        level = verbosity.value
+        if verbosity.using_default_value:
+            level = logging.INFO
+        if level <= logging.INFO:
+            # TensorFlow's messages would hide the script's own.
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+            quiet.drop_noise()
+        terminal.show_log(level)
         try:
             # Before `main` imports TensorFlow, which imports Keras.
             keras_backend.require_tensorflow()

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf import quiet
 from bert_tf.errors import UserError
-from bert_tf.export import quiet
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
 from bert_tf.export.verify import by_head

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf import quiet
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import graph_file
 from bert_tf.export import operators
-from bert_tf.export import quiet
 from bert_tf.export import warmup
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.verify import by_head
