@@ -21,8 +21,11 @@ _HOMES = {
     "BertModel": "bert_tf.modeling.bert",
     "BertTokenizer": "bert_tf.text.tokenizer",
     "build_optimizer": "bert_tf.training.optimizer",
+    "export_savedmodel": "bert_tf.api.export",
+    "export_tflite": "bert_tf.api.export",
     "load_model": "bert_tf.api.load",
     "load_tokenizer": "bert_tf.api.load",
+    "save_model": "bert_tf.api.save",
 }
 
 __all__ = list(_HOMES)
@@ -40,4 +43,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted([*_HOMES, "__version__"])

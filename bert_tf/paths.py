@@ -116,7 +116,8 @@ def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
     return UserError(
         f"{f'{flag}: e' if flag else 'E'}xpected a model directory, a "
         "checkpoint of the original with bert_config.json beside it, a Hugging "
-        "Face directory, a KerasHub preset or a Model Garden checkpoint. "
+        "Face directory, a KerasHub preset, a Model Garden checkpoint or a "
+        ".keras file of bert_tf. "
         f"Received: {path!r}, {contents}."
     )
 

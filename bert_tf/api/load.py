@@ -6,9 +6,14 @@ from typing import Any
 
 import keras
 
+from bert_tf.api import export  # noqa: F401 (sets what `model.export` calls)
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import keras_model
 from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
+
+# Registers the optimizer, for `.keras` files of compiled models.
+from bert_tf.training import optimizer  # noqa: F401
 
 
 def load_model(
@@ -29,7 +34,8 @@ def load_model(
     Args:
       path: A model directory, a Hugging Face directory, a KerasHub preset, or
         a checkpoint of the original or of the Model Garden: its directory or
-        its prefix, with its configuration in the same directory.
+        its prefix, with its configuration in the same directory; or a `.keras`
+        file. Without other arguments such a model keeps how it was compiled.
       kind: The kind of model to build: "encoder", "pretraining",
         "classification", "question_answering", "tagging" or
         "multiple_choice"; by default the stored kind.
@@ -62,6 +68,13 @@ def load_model(
       >>> load_model("output/sst-2/model").predict(["A fine film."])
       [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
     """
+    changes = (kind, labels, num_labels, max_seq_length)
+    is_as_stored = not any(changes) and not new_parts and not kwargs
+    if is_as_stored and keras_model.recognizes(path):
+        model = keras.saving.load_model(path)
+        if model.preprocessor is None:  # A file of an earlier version.
+            load.restore_text(model)
+        return model
     return load.build_model(
         formats.read(path),
         kind,

@@ -7,7 +7,8 @@ Each format's module has
                                       and values on access
   write_model(directory, stored)      fills an existing, empty directory, or
                                       refuses the model before it writes; ->
-                                      sentences for the log
+                                      sentences for the log; not for `.keras`
+                                      files, which Keras writes
 
 and raises `UserError` for every mistake of a user.
 """
@@ -27,6 +28,7 @@ from bert_tf.flags.convert import FORMATS
 _MODULES = {
     "bert_tf": "bert_tf.checkpoints.model_directory",
     "huggingface": "bert_tf.checkpoints.huggingface.model",
+    "keras": "bert_tf.checkpoints.keras_model",
     "keras_hub": "bert_tf.checkpoints.keras_hub.model",
     "model_garden": "bert_tf.checkpoints.model_garden.model",
     "tf1": "bert_tf.checkpoints.tf1.model",
@@ -43,7 +45,8 @@ def detect(path: str) -> str:
     """Returns the name of the format of the model at `path`.
 
     Args:
-      path: A directory or, for checkpoints of TensorFlow, a prefix.
+      path: A directory, a `.keras` file or, for checkpoints of TensorFlow, a
+        prefix.
 
     Raises:
       UserError: If no format or more than one format fits.
@@ -68,7 +71,8 @@ def read(
     """Reads the model at `path`; its weights are read on access.
 
     Args:
-      path: A directory or, for checkpoints of TensorFlow, a prefix.
+      path: A directory, a `.keras` file or, for checkpoints of TensorFlow, a
+        prefix.
       source_format: One of `flags.convert.FORMATS`; by default detected.
       allow_missing: Names of weights that may be missing or unused.
 
@@ -93,7 +97,8 @@ def read(
 
 
 def _recognized(path: str) -> list[str]:
-    return [name for name in FORMATS if module_of(name).recognizes(path)]
+    names = (*FORMATS, "keras")
+    return [name for name in names if module_of(name).recognizes(path)]
 
 
 def _contents(path: str) -> str:

@@ -113,16 +113,12 @@ def write_model(
     matching.match(stored.config, stored.weights, "bert_tf", stored.path)
     stored_model.check(stored)
     contents = {
-        CONFIG_FILE: stored.config.to_json().encode(),
-        TASK_FILE: _to_json(stored.task),
-        README_FILE: (readme or _default_readme(stored)).encode(),
-    }
-    if stored.vocabulary is not None:
-        contents[VOCAB_FILE] = stored.vocabulary.to_text().encode()
-        contents[TOKENIZER_FILE] = _to_json(stored.tokenizer_settings)
-    for name, data in contents.items():
+        CONFIG_FILE: stored.config.to_json(),
+        README_FILE: readme or _default_readme(stored),
+    } | text_files(stored)
+    for name, text in contents.items():
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
-            file.write(data)
+            file.write(text.encode())
     write_safetensors(os.path.join(directory, WEIGHTS_FILE), stored.weights, {})
     names = [*contents, WEIGHTS_FILE]
     if len(stored.optimizer_state):
@@ -145,6 +141,27 @@ def write_model(
         },
     )
     return []
+
+
+def text_files(stored: StoredModel) -> dict[str, str]:
+    """Returns file name to contents of vocabulary, tokenizer and task."""
+    contents = {TASK_FILE: _to_json(stored.task)}
+    if stored.vocabulary is not None:
+        contents[VOCAB_FILE] = stored.vocabulary.to_text()
+        contents[TOKENIZER_FILE] = _to_json(stored.tokenizer_settings)
+    return contents
+
+
+def parse_vocabulary(
+    contents: Mapping[str, str], source: str
+) -> tuple[Vocabulary | None, dict[str, Any] | None]:
+    """Returns vocabulary and tokenizer settings of `text_files`, or None."""
+    if VOCAB_FILE not in contents:
+        return None, None
+    # Only \n ends a line: a vocabulary may contain other line separators.
+    lines = contents[VOCAB_FILE].removesuffix("\n").split("\n")
+    settings = json.loads(contents[TOKENIZER_FILE])
+    return Vocabulary(lines, source=source), settings
 
 
 def recognizes(path: str) -> bool:
@@ -313,10 +330,8 @@ def _default_readme(stored: StoredModel) -> str:
     )
 
 
-def _to_json(values: Mapping[str, Any]) -> bytes:
-    return (
-        json.dumps(dict(values), indent=2, ensure_ascii=False) + "\n"
-    ).encode()
+def _to_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), indent=2, ensure_ascii=False) + "\n"
 
 
 def build_card(

@@ -44,6 +44,7 @@ class StoredModel:
       report: The tensors that were loaded, missing or unused.
       lower_case_is_derived: Whether `derive_lower_case` determined the case, as
         the format or the files do not.
+      origin: What reports name as the source in place of a temporary `path`.
     """
 
     path: str
@@ -57,6 +58,7 @@ class StoredModel:
     )
     report: Report = Report(())
     lower_case_is_derived: bool = False
+    origin: str | None = None
 
     @property
     def num_labels(self) -> int | None:

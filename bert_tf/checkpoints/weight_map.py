@@ -332,7 +332,7 @@ def rows(config: BertConfig) -> list[Row]:
 
 def name_in(row: Row, weights_format: str) -> str | None:
     """Returns a row's name in a format; None if the format lacks it."""
-    if weights_format in ("bert_tf", "tf1"):
+    if weights_format in ("bert_tf", "keras", "tf1"):
         return row.name
     return getattr(row, weights_format)
 
@@ -352,7 +352,7 @@ def to_format(
     value: np.ndarray, layout: str, weights_format: str, num_heads: int
 ) -> np.ndarray:
     """Rearranges a weight from our layout to a format's; maybe a view."""
-    if weights_format in ("bert_tf", "tf1") or layout == "same":
+    if weights_format in ("bert_tf", "keras", "tf1") or layout == "same":
         return value
     if weights_format == "huggingface":
         kernels = ("dense", "per_head_out", "per_head_in")

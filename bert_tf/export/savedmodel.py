@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from typing import Any
 
 import keras
 from absl import logging
@@ -63,25 +64,40 @@ class Export:
             max_seq_length=self.head.max_seq_length,
             buckets=self.head.buckets,
             settings=self.head.settings(),
-            command=cli.command_line(_SCRIPT, self.config),
+            command=command_line(_SCRIPT, self.config, self.stored),
             litert=None if ids_only else self.config.quantization_of_litert,
         )
 
 
-def run(config: SavedModelConfig) -> None:
+def command_line(script: str, config: Any, stored: StoredModel) -> str:
+    """Returns the command that repeats an export."""
+    if stored.origin is not None:
+        config = dataclasses.replace(config, model_dir="MODEL_DIR")
+    return cli.command_line(script, config)
+
+
+def run(config: SavedModelConfig, origin: str | None = None) -> None:
     """Runs export/savedmodel.py: writes a version, and prints how to use it.
+
+    Args:
+      config: The flags.
+      origin: What reports name as the source if --model_dir is temporary.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
     """
-    export, versions = write(config)
+    export, versions = write(config, origin)
     for path, artifact in versions.items():
         logging.info("Wrote %s.", path)
         assets_extra.publish(path, artifact, export.stored)
 
 
-def write(config: SavedModelConfig) -> tuple[Export, dict[str, Artifact]]:
+def write(
+    config: SavedModelConfig, origin: str | None = None
+) -> tuple[Export, dict[str, Artifact]]:
     """Writes a verified version; returns the model, and the version's folders.
+
+    Args: As for `run`.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -96,7 +112,7 @@ def write(config: SavedModelConfig) -> tuple[Export, dict[str, Artifact]]:
         artifacts.check_output_dir(output_dir)
         files.require_writable_folder(output_dir, "--output_dir")
     version = artifacts.choose_version(config.version, list(targets))
-    export = prepare(config)
+    export = prepare(config, origin)
     # No version directory appears before all of them are complete.
     with contextlib.ExitStack() as stack:
         for output_dir, ids_only in targets.items():
@@ -125,13 +141,16 @@ def write(config: SavedModelConfig) -> tuple[Export, dict[str, Artifact]]:
     }
 
 
-def prepare(config: SavedModelConfig) -> Export:
+def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     """Loads the model and resolves the head, the precision and the buckets.
+
+    Args: As for `run`.
 
     Raises:
       UserError: If the flags do not fit the model.
     """
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
+    stored = dataclasses.replace(stored, origin=origin)
     name = registry.choose(config.head, stored)
     _check_flags(config, name)
     head = registry.ENTRIES[name].head.build(_source(config, stored))

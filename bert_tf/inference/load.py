@@ -8,13 +8,16 @@ from typing import Any
 import keras
 from absl import logging
 
+from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
 from bert_tf.inference.preprocessor import Preprocessor
+from bert_tf.modeling import saving
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.task_models import BertForClassification
@@ -85,20 +88,18 @@ def build_model(
             stored.path,
             ", ".join(sorted(missing)),
         )
-    model.preprocessor = _preprocessor(
-        model, stored, chosen, "head" not in new_parts, max_seq_length
-    )
+    _attach_text(model, stored, chosen, "head" not in new_parts, max_seq_length)
     return model
 
 
-def _preprocessor(
+def _attach_text(
     model: keras.Model,
     stored: StoredModel,
     kind: str,
     is_stored_head: bool,
-    max_seq_length: int | None,
-) -> Preprocessor:
-    """Returns the text side of the model."""
+    max_seq_length: int | None = None,
+) -> None:
+    """Gives a model its text side: the preprocessor and the files of it."""
     values: dict[str, Any] = {}
     if is_stored_head and stored.task["kind"] == kind:
         values = dict(stored.task)
@@ -107,13 +108,23 @@ def _preprocessor(
     nothing = Tensors.from_arrays({})
     # The model holds the weights now.
     rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
-    return Preprocessor(
+    model.text_files = model_directory.text_files(rest)
+    model.preprocessor = Preprocessor(
         values,
         rest.build_tokenizer,
         model.bert_config,
         getattr(model, "num_labels", None),
         max_seq_length,
     )
+
+
+def restore_text(model: keras.Model) -> None:
+    """Gives a model that Keras has loaded its text side back."""
+    stored = keras_model.from_model(model, f"the .keras file of {model.name}")
+    _attach_text(model, stored, stored.task["kind"], is_stored_head=True)
+
+
+saving.hooks.restore = restore_text
 
 
 def _check(kind, labels, num_labels, new_parts) -> None:

@@ -18,6 +18,7 @@ from bert_tf.modeling import embeddings
 from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
+from bert_tf.modeling import saving
 
 _FLAGS = (
     "return_all_layers",
@@ -60,16 +61,8 @@ def standardize_inputs(inputs):
     return input_ids, input_mask, tf.cast(segment_ids, tf.int32)
 
 
-class _ConfiguredModel(layers.Configured, keras.Model):
-    """A Keras model with a `BertConfig`, whose constructor makes all weights.
-
-    Attributes:
-      preprocessor: The text side of the model, set by the loader that has the
-        tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
-        model that its constructor made.
-    """
-
-    preprocessor = None
+class _ConfiguredModel(saving.SavedWithText, layers.Configured, keras.Model):
+    """A model with a `BertConfig`, whose constructor makes all weights."""
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
         super().__init__(autocast=False, **kwargs)

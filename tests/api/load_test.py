@@ -1,6 +1,7 @@
 """Tests for bert_tf.api.load, bert_tf.inference.load and the public names."""
 
 import dataclasses
+import importlib.metadata
 import os
 import shutil
 
@@ -374,13 +375,22 @@ class PublicApiTest(tf.test.TestCase):
             "BertModel",
             "BertTokenizer",
             "build_optimizer",
+            "export_savedmodel",
+            "export_tflite",
             "load_model",
             "load_tokenizer",
+            "save_model",
         }
         self.assertEqual(set(bert_tf.__all__), expected)
-        self.assertLessEqual(expected, set(dir(bert_tf)))
         for name in expected:
             self.assertEqual(getattr(bert_tf, name).__name__, name)
+        # Also after the modules behind the names were imported.
+        self.assertEqual(set(dir(bert_tf)), expected | {"__version__"})
+
+    def test_version_is_the_package_version(self):
+        self.assertEqual(
+            bert_tf.__version__, importlib.metadata.version("bert_tf")
+        )
 
     def test_other_names_raise_attribute_error(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'Bert'"):

@@ -100,14 +100,14 @@ def export(model_dir, output_dir, signatures=None, **flags):
         output_dir=output_dir,
         **{"buckets": BUCKETS} | flags,
     )
-    with graph_alone(), _only(signatures):
+    with graph_alone(), only(signatures):
         savedmodel.run(config)
     versions = [int(name) for name in os.listdir(output_dir)]
     return os.path.join(output_dir, str(max(versions)))
 
 
 @contextlib.contextmanager
-def _only(names):
+def only(names):
     """Restricts exports to some signatures."""
     if names is None:
         yield

@@ -10,7 +10,6 @@ from bert_tf.export import assets_extra
 from bert_tf.export import savedmodel
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.head import ServingHead
-from bert_tf.flags import cli
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
 
@@ -56,8 +55,8 @@ class Build:
         changes = {"quantization": self.quantization}
         if self.quantization != "full_int8":
             changes["representative_file"] = None
-        return cli.command_line(
-            _SCRIPT, dataclasses.replace(self.config, **changes)
+        return savedmodel.command_line(
+            _SCRIPT, dataclasses.replace(self.config, **changes), self.stored
         )
 
     def artifact(self) -> Artifact:
@@ -75,8 +74,10 @@ class Build:
         )
 
 
-def prepare(config: TfliteConfig) -> Build:
+def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
     """Loads the model and resolves the head and its settings.
+
+    Args: As for `savedmodel.run`.
 
     Raises:
       UserError: If the flags do not fit the model, or TensorFlow Lite cannot
@@ -88,7 +89,8 @@ def prepare(config: TfliteConfig) -> Build:
             output_dir=config.output_file,
             model_name="model",  # Unused.
             **shared,
-        )
+        ),
+        origin,
     )
     _require_form(config, export.model)
     return Build(

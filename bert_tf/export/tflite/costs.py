@@ -8,11 +8,12 @@ Shapes:
   T: tokens per row.
 """
 
-import concurrent.futures
 import dataclasses
-import multiprocessing
+import json
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -30,6 +31,12 @@ _CALLS_PER_ROUND = 4
 # For files with any number of choices, that of SWAG.
 _CHOICES = 4
 _STATUS_FILE = "/proc/self/status"
+_PROGRAM = """
+import json, sys
+*arguments, sys.path[:] = json.loads(sys.argv[1])
+from bert_tf.export.tflite import costs
+print(json.dumps(costs.measure_here(*arguments)))
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,20 +139,27 @@ def measure_peak_memory(
     Returns:
       Bytes; None if the system, unlike Linux, does not report them.
     """
-    # A forked process would start with the memory of this one.
-    context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.NamedTemporaryFile(suffix=".tflite") as file,
-        concurrent.futures.ProcessPoolExecutor(1, context) as pool,
-    ):
+    with tempfile.NamedTemporaryFile(suffix=".tflite") as file:
         file.write(content)
         file.flush()
-        return pool.submit(
-            _run_alone, file.name, length, text_operators
-        ).result()
+        # A forked process would start with the memory of this one, and one of
+        # `multiprocessing` would run the user's program again.
+        arguments = [file.name, length, text_operators, sys.path]
+        result = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, json.dumps(arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return json.loads(result.stdout.splitlines()[-1])
 
 
-def _run_alone(path: str, length: int, text_operators: bool) -> int | None:
+def measure_here(path: str, length: int, text_operators: bool) -> int | None:
+    """Measures the peak memory of a file in this process, which has no other.
+
+    Returns:
+      Bytes, or None, as `measure_peak_memory` does.
+    """
     before = _memory("VmRSS")
     with open(path, "rb") as file:
         model = LiteModel(file.read(), 1, text_operators)

@@ -48,7 +48,7 @@ class Built:
         return {
             "command": build.command,
             "model": {
-                "path": build.stored.path,
+                "path": build.stored.origin or build.stored.path,
                 "config": build.stored.config.to_dict(),
             },
             "head": build.name,
@@ -70,15 +70,17 @@ class Built:
         }
 
 
-def run(config: TfliteConfig) -> None:
+def run(config: TfliteConfig, origin: str | None = None) -> None:
     """Runs export/tflite.py.
+
+    Args: As for `savedmodel.run`.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
-    build = builds.prepare(config)
+    build = builds.prepare(config, origin)
     gate = Gate(build)
     if config.quantization == ALL:
         text = _run_all(build, gate)

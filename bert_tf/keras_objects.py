@@ -1,0 +1,27 @@
+"""Registers bert_tf's models, layers and optimizers with Keras.
+
+`import bert_tf.keras_objects` before `keras.models.load_model("x.keras")`: its
+result then reads texts as the result of `bert_tf.load_model` does.
+"""
+
+from bert_tf import keras_backend
+
+# Before the import of Keras, whose own message would be less clear.
+keras_backend.require_tensorflow()
+
+from bert_tf.api import load  # noqa: E402, F401 (for its effects)
+from bert_tf.modeling.bert import BertForPretraining  # noqa: E402
+from bert_tf.modeling.bert import BertModel  # noqa: E402
+from bert_tf.modeling.task_models import BertForClassification  # noqa: E402
+from bert_tf.modeling.task_models import BertForMultipleChoice  # noqa: E402
+from bert_tf.modeling.task_models import BertForQuestionAnswering  # noqa: E402
+from bert_tf.modeling.task_models import BertForTagging  # noqa: E402
+
+__all__ = [
+    "BertForClassification",
+    "BertForMultipleChoice",
+    "BertForPretraining",
+    "BertForQuestionAnswering",
+    "BertForTagging",
+    "BertModel",
+]

@@ -1,0 +1,329 @@
+"""Tests for bert_tf.api.save, modeling.saving and checkpoints.keras_model."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from unittest import mock
+
+import keras
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import keras_model
+from bert_tf.checkpoints.huggingface import model as huggingface
+from bert_tf.errors import UserError
+from bert_tf.flags.predict import PredictConfig
+from bert_tf.inference import predict
+from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import saving
+from tests.support import tiny_exports
+from tests.support import tiny_model
+
+_TEXTS = list(tiny_exports.TEXTS[:3])
+_LOAD = """
+import json, sys
+import bert_tf.keras_objects
+import keras
+
+model = keras.models.load_model(sys.argv[1])
+print(json.dumps(model.predict(json.loads(sys.argv[2]), verbose=0)))
+"""
+
+
+def _train(model):
+    """Changes every weight, each by another amount."""
+    for number, weight in enumerate(model.trainable_variables):
+        weight.assign(weight * (1.05 + number / 100))
+
+
+def _values(model):
+    named = bert_model.named_variables(model)
+    return {name: x.numpy() for name, x in named.items()}
+
+
+class _SaveCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.output = os.path.join(self.folder, "new", "saved")
+
+    def _load(self, source=None, *args, **kwargs):
+        source = source or tiny_exports.classification()
+        path = tiny_exports.write(self.folder, source)
+        return bert_tf.load_model(path, *args, **kwargs)
+
+    def _path(self, name):
+        return os.path.join(self.folder, name)
+
+    def _assert_equal(self, weights, expected):
+        self.assertAllClose(weights, expected, rtol=0, atol=0)
+
+
+class SaveModelTest(_SaveCase):
+    def _assert_same(self, loaded, model):
+        self.assertIs(type(loaded), type(model))
+        self._assert_equal(_values(loaded), _values(model))
+
+    @parameterized.parameters(
+        (tiny_exports.classification(pair=True),),
+        (tiny_exports.classification("regression"),),
+        (tiny_exports.classification("multi_label"),),
+        (tiny_exports.squad(),),
+        (tiny_exports.tagging(),),
+        (tiny_exports.multiple_choice(),),
+        ("pretraining",),
+        ("encoder",),
+    )
+    def test_every_kind_comes_back(self, source):
+        model = self._load(source)
+        _train(model)
+        bert_tf.save_model(model, self.output)
+        loaded = bert_tf.load_model(self.output)
+        self._assert_same(loaded, model)
+        before = formats.read(os.path.join(self.folder, "model"))
+        after = formats.read(self.output)
+        self.assertEqual(after.config, before.config)
+        self.assertEqual(after.vocabulary.tokens, before.vocabulary.tokens)
+        self.assertEqual(after.tokenizer_settings, before.tokenizer_settings)
+        kept = {k: v for k, v in after.task.items() if v is not None}
+        self.assertEqual(kept, before.task)
+
+    @pytest.mark.slow
+    def test_scripts_predict_as_the_notebook_did(self):
+        model = self._load(labels=["sad", "glad"], new_parts=["head"])
+        _train(model)
+        expected = model.predict(_TEXTS, verbose=0)
+        bert_tf.save_model(model, self.output)
+        rows = self._path("rows.csv")
+        with open(rows, "w", encoding="utf-8") as file:
+            file.write("text\n" + "".join(f'"{text}"\n' for text in _TEXTS))
+        answers = self._path("answers.jsonl")
+        predict.run(
+            PredictConfig(
+                model_dir=self.output, input_file=rows, output_file=answers
+            )
+        )
+        with open(answers, encoding="utf-8") as file:
+            received = [json.loads(line) for line in file]
+        self.assertLen(received, len(expected))
+        for one, other in zip(received, expected, strict=True):
+            self.assertEqual(one["label"], other["label"])
+            self.assertAllClose(one["probabilities"], other["probabilities"])
+
+    def test_a_new_head_is_saved_with_its_task(self):
+        model = self._load(
+            "encoder",
+            "classification",
+            labels=["sad", "glad", "b|c"],
+            max_seq_length=7,
+        )
+        bert_tf.save_model(model, self.output)
+        task = formats.read(self.output).task
+        self.assertEqual(task["labels"], ["sad", "glad", "b|c"])
+        self.assertEqual(task["max_seq_length"], 7)
+        self.assertEqual(task["problem_type"], "single_label")
+        loaded = bert_tf.load_model(self.output)
+        self.assertEqual(loaded.labels, ("sad", "glad", "b|c"))
+        self.assertEqual(loaded.preprocessor.max_seq_length, 7)
+
+    def test_values_of_the_training_run_are_dropped(self):
+        task = tiny_exports.classification()
+        path = tiny_model.write_task(
+            self._path("model"), task, global_step=7, results={"dev": {}}
+        )
+        bert_tf.save_model(bert_tf.load_model(path), self.output)
+        kept = formats.read(self.output).task
+        self.assertNoCommonElements(kept, ["global_step", "results"])
+
+    def test_models_of_a_constructor_have_no_vocabulary(self):
+        config = tiny_model.ONE_LAYER
+        four_layers = bert_tf.BertConfig(
+            **config.to_dict() | {"num_hidden_layers": 4}
+        )
+        for kind, model in (
+            (
+                "classification",
+                bert_tf.BertForClassification(config, num_labels=3),
+            ),
+            (
+                "classification",
+                bert_tf.BertForClassification(
+                    config, labels=["x", "y"], head="bilstm", lstm_size=3
+                ),
+            ),
+            (
+                "tagging",
+                bert_tf.BertForTagging(
+                    four_layers,
+                    labels=["O", "B-x"],
+                    approach="feature_based",
+                    layer_combination="concat_last_four_hidden",
+                    lstm_size=2,
+                ),
+            ),
+            (
+                "masked_lm",
+                bert_tf.BertForPretraining(config, heads=["masked_lm"]),
+            ),
+            ("encoder", bert_tf.BertModel(config, dtype="mixed_bfloat16")),
+        ):
+            bert_tf.save_model(model, self.output)
+            stored = formats.read(self.output)
+            self.assertEqual(stored.task["kind"], kind)
+            self.assertIsNone(stored.vocabulary)
+            self._assert_equal(dict(stored.weights), _values(model))
+            bert_tf.load_model(self.output)
+
+    def test_an_earlier_model_is_replaced_unless_refused(self):
+        model = self._load()
+        bert_tf.save_model(model, self.output)
+        _train(model)
+        with self.assertRaisesRegex(UserError, "already, and overwrite=False"):
+            bert_tf.save_model(model, self.output, overwrite=False)
+        bert_tf.save_model(model, self.output)
+        self._assert_same(bert_tf.load_model(self.output), model)
+
+    def test_nothing_else_is_replaced(self):
+        model = self._load()
+        with self.assertRaisesRegex(UserError, "holds something else"):
+            bert_tf.save_model(model, self.folder)
+        bert_tf.save_model(model, self.output)
+        os.mkdir(os.path.join(self.output, "served"))
+        with self.assertRaisesRegex(UserError, "a model and served, which"):
+            bert_tf.save_model(model, self.output)
+        os.rmdir(os.path.join(self.output, "served"))
+        file = os.path.join(self.output, "README.md")
+        with self.assertRaisesRegex(UserError, "holds something else"):
+            bert_tf.save_model(model, file)
+        self.assertEqual(os.listdir(os.path.dirname(self.output)), ["saved"])
+
+    def test_rejects_other_models(self):
+        own = keras.Sequential([keras.layers.Dense(1)])
+        with self.assertRaisesRegex(UserError, "Received: Sequential; for a"):
+            bert_tf.save_model(own, self.output)
+
+    def test_hugging_face_gets_the_names_of_the_labels(self):
+        labels = ["sad", "glad", "ümlaut"]
+        model = self._load("encoder", "classification", labels=labels)
+        bert_tf.save_model(model, self.output)
+        target = self._path("hf")
+        os.mkdir(target)
+        huggingface.write_model(target, formats.read(self.output))
+        with open(f"{target}/config.json", encoding="utf-8") as file:
+            config = json.load(file)
+        self.assertEqual(
+            config["id2label"], dict(zip("012", labels, strict=True))
+        )
+        self.assertEqual(config["label2id"]["ümlaut"], 2)
+
+
+class KerasFileTest(_SaveCase):
+    def _save(self, model):
+        path = self._path("x.keras")
+        model.save(path)
+        return path
+
+    def _without_text(self, path):
+        """Returns a copy as earlier versions wrote it."""
+        older = self._path("older.keras")
+        with zipfile.ZipFile(path) as source, zipfile.ZipFile(older, "w") as to:
+            for name in source.namelist():
+                if not name.startswith("assets/"):
+                    to.writestr(name, source.read(name))
+        return older
+
+    @pytest.mark.slow
+    def test_a_fresh_process_reads_texts(self):
+        model = self._load()
+        _train(model)
+        expected = model.predict(_TEXTS, verbose=0)
+        path = self._save(model)
+        shutil.rmtree(self._path("model"))
+        result = subprocess.run(
+            [sys.executable, "-c", _LOAD, path, json.dumps(_TEXTS)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        self.assertEqual(json.loads(result.stdout.splitlines()[-1]), expected)
+
+    def test_load_model_keeps_text_and_compilation(self):
+        model = self._load(max_seq_length=9)
+        model.compile(keras.optimizers.SGD(0.25), {"logits": "mse"})
+        path = self._save(model)
+        loaded = bert_tf.load_model(path)
+        self._assert_equal(_values(loaded), _values(model))
+        self.assertAllClose(float(loaded.optimizer.learning_rate), 0.25)
+        self.assertEqual(loaded.preprocessor.max_seq_length, 9)
+        self.assertEqual(
+            loaded.preprocessor.task_values["columns"]["text"], "text"
+        )
+        self.assertAllEqual(
+            loaded.preprocessor(_TEXTS)["input_ids"],
+            model.preprocessor(_TEXTS)["input_ids"],
+        )
+        # Once more: a loaded model is saved as a new one is.
+        bert_tf.save_model(loaded, self.output)
+        self.assertEqual(formats.read(self.output).task["max_seq_length"], 9)
+
+    def test_gives_its_encoder_to_another_head(self):
+        model = self._load()
+        path = self._save(model)
+        loaded = bert_tf.load_model(path, "tagging", labels=["O", "B-x"])
+        self.assertIsInstance(loaded, bert_tf.BertForTagging)
+        self._assert_equal(_values(loaded.bert), _values(model.bert))
+        self.assertEqual(
+            bert_tf.load_tokenizer(path).tokenize("dogs")[0].numpy().tolist(),
+            model.preprocessor.tokenizer.tokenize("dogs")[0].numpy().tolist(),
+        )
+
+    def test_files_of_earlier_versions_load_without_text(self):
+        model = self._load()
+        path = self._without_text(self._save(model))
+        for loaded in (bert_tf.load_model(path), keras.models.load_model(path)):
+            self._assert_equal(_values(loaded), _values(model))
+            self.assertEqual(loaded.labels, model.labels)
+            self.assertFalse(loaded.has_vocabulary)
+        with self.assertRaisesRegex(UserError, "keras file of .* has no vocab"):
+            bert_tf.load_model(path).predict(_TEXTS)
+        self.assertIsNone(formats.read(path).vocabulary)
+
+    def test_text_survives_where_nothing_reads_it(self):
+        path = self._save(self._load())
+        with mock.patch.object(saving.hooks, "restore", None):
+            loaded = keras.models.load_model(path)
+        self.assertIsNone(loaded.preprocessor)
+        loaded.save(path)
+        self.assertTrue(bert_tf.load_model(path).preprocessor.has_task)
+
+    def test_keeps_text_inside_another_model(self):
+        model = self._load()
+        inputs = {"input_ids": keras.Input((None,), dtype="int32")}
+        outer = keras.Model(inputs, model(inputs)["logits"])
+        path = self._save(outer)
+        self.assertFalse(keras_model.recognizes(path))
+        inner = keras.models.load_model(path).get_layer(model.name)
+        self.assertEqual(
+            inner.preprocessor.task_values["kind"], "classification"
+        )
+        with self.assertRaisesRegex(UserError, "or a .keras file of bert_tf"):
+            bert_tf.load_model(path)
+
+    def test_damaged_files_are_not_models(self):
+        path = self._path("x.keras")
+        with open(path, "wb") as file:
+            file.write(b"PK\x03\x04")
+        with self.assertRaisesRegex(UserError, "a file that is no checkpoint"):
+            bert_tf.load_model(path)
+
+
+if __name__ == "__main__":
+    tf.test.main()
