@@ -1,5 +1,6 @@
 """Fixtures and hooks for all tests under pytest."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -26,6 +27,17 @@ def pytest_configure(config):
     os.environ.setdefault(
         made_once.VARIABLE, os.path.join(config.test_tmpdir, "made_once")
     )
+
+
+def pytest_collection_finish():
+    """Keeps garbage collections off the half a million imported objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()  # Hypothesis then asks what refers to an object.
 
 
 def pytest_unconfigure(config):
