@@ -66,7 +66,7 @@ class ConvertCheckpointTest(tf.test.TestCase):
         for name, value in self.stored.weights.items():
             np.testing.assert_array_equal(read.weights[name], value, name)
         before = sorted(os.walk(self.folder))
-        # Scripts print such an error as one line: tests/pretraining.
+        # Scripts print such an error as one line: errors_test.py.
         with self.assertRaisesRegex(
             UserError, r"^--output=.*/out already exists; .*\.$"
         ):

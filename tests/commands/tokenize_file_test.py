@@ -17,7 +17,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 class TokenizeFileTest(tf.test.TestCase):
     @pytest.mark.slow
-    def test_writes_tokens_or_prints_the_error(self):
+    def test_writes_tokens(self):
         folder = self.create_tempdir().full_path
         vocab_file = os.path.join(folder, "vocab.txt")
         input_file = os.path.join(folder, "in.txt")
@@ -34,15 +34,6 @@ class TokenizeFileTest(tf.test.TestCase):
         subprocess.run(command, check=True, cwd=folder)
         with open(output_file, encoding="utf-8") as file:
             self.assertEqual(json.load(file)["ids"], [6, 5])
-        files.write_text(vocab_file, "[PAD]\n[UNK]\nhe\n\n")
-        failed = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True
-        )
-        self.assertEqual(failed.returncode, 1)
-        self.assertRegex(
-            failed.stderr.splitlines()[-1],
-            r"ERROR: .*vocab\.txt, line 4: empty",
-        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
 import errno
 import os
-import subprocess
-import sys
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -21,7 +18,6 @@ from bert_tf.text.vocabulary import Vocabulary
 
 _WORDS = "the cat sat on a mat dog ran home and ate fish ##s ##ed . ,".split()
 _TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def _make_text(num_documents: int, seed: int = 1) -> str:
@@ -421,27 +417,6 @@ class BadInputTest(PretrainingDataTestCase):
     def test_too_short_sequences(self):
         with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):
             self._config(max_seq_length=4)
-
-    @pytest.mark.slow
-    def test_script_prints_one_sentence(self):
-        process = subprocess.run(
-            [
-                sys.executable,
-                os.path.join(_ROOT, "run", "create_pretraining_data.py"),
-                f"--input_file={self._path('nothing_*')}",
-                f"--output_file={self._path('x.tfrecord')}",
-                f"--vocab_file={self.vocab_file}",
-            ],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": _ROOT},
-        )
-
-        self.assertEqual(process.returncode, 1)
-        self.assertRegex(
-            process.stderr.splitlines()[-1], "^ERROR: --input_file matches no"
-        )
-        self.assertNotIn("Traceback", process.stderr)
 
 
 if __name__ == "__main__":

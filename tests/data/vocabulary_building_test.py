@@ -196,24 +196,6 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIn("words", vocabulary)
 
-    @pytest.mark.slow
-    def test_script_prints_one_sentence(self):
-        result = subprocess.run(
-            [
-                sys.executable,
-                "run/learn_vocabulary.py",
-                f"--input_file={self.write('a b', 'text.txt')}",
-                f"--output_file={self.output_file}",
-                "--vocab_size=1000",
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, "ERROR: .*1000 is too small.*")
-        self.assertNotIn("Traceback", result.stderr)
-
 
 class CountWordsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(lower=[True, False], strip=[True, False])

@@ -161,36 +161,27 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @pytest.mark.slow
-    def test_script_writes_the_candidates_or_one_sentence(self):
-        def run(text):
-            return subprocess.run(
-                [
-                    sys.executable,
-                    "run/fill_mask.py",
-                    f"--model_dir={self.path}",
-                    f"--text={text}",
-                    "--top_k=2",
-                ],
-                cwd=_ROOT,
-                env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-
-        good = run("the [MASK]")
+    def test_script_writes_the_candidates(self):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "run/fill_mask.py",
+                f"--model_dir={self.path}",
+                "--text=the [MASK]",
+                "--top_k=2",
+            ],
+            cwd=_ROOT,
+            env={"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         (((first, second),),) = self.filler(["the [MASK]"], top_k=2)
-        self.assertEqual(good.returncode, 0, good.stderr)
-        lines = good.stdout.splitlines()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
         self.assertLen(lines, 2)
         self.assertIn(f"{first.probability:.2%}  {first.token}", lines[0])
         self.assertIn(f"{second.probability:.2%}  {second.token}", lines[1])
-        bad = run("the cat")
-        self.assertEqual(bad.returncode, 1)
-        self.assertEqual(bad.stdout, "")
-        self.assertRegex(
-            bad.stderr.splitlines()[-1], "^ERROR: The text must contain"
-        )
 
     def test_run_takes_a_configuration(self):
         with self.assertRaisesRegex(UserError, "Expected a model directory"):

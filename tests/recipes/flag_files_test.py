@@ -72,19 +72,6 @@ class FlagFilesTest(tf.test.TestCase):
                 "--nosplit_sentences",
             )
 
-    @pytest.mark.slow
-    def test_missing_data_error_says_how_to_make_it(self):
-        result = self._run("pretrain", "--flagfile=base.flags")
-
-        self.assertEqual(result.returncode, 1)
-        self.assertNotIn("Traceback", result.stderr)
-        for needed in (
-            "data/pretraining/*.tfrecord",
-            "run/learn_vocabulary.py",
-            "run/create_pretraining_data.py",
-        ):
-            self.assertIn(needed, result.stderr)
-
     @pytest.mark.thorough
     def test_base_trains_one_step(self):
         self._make_data()
