@@ -19,7 +19,6 @@ from bert_tf.features import SEGMENT_IDS
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 
 # The tokenizer is fast for many texts at once; this bounds memory.
 _TEXTS_PER_CALL = 2048
@@ -118,7 +117,7 @@ def pack_texts(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    rows = _Rows(tokenizer.vocabulary, max_seq_length)
+    rows = _Rows(tokenizer, max_seq_length)
     for tokens in _tokenize(texts_a, texts_b, tokenizer):
         rows.add(tokens)
     return rows.join()
@@ -145,7 +144,7 @@ def pack_windows(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    rows = _Rows(tokenizer.vocabulary, max_seq_length)
+    rows = _Rows(tokenizer, max_seq_length)
     counts = [np.zeros([1], np.int64)]
     for tokens in _tokenize(texts_a, texts_b, tokenizer):
         windows = text_windows.cut(tokens, max_seq_length, doc_stride)
@@ -153,21 +152,6 @@ def pack_windows(
         rows.add(tokens, windows.segments)
         rows.num_truncated += int(np.sum(windows.lost > 0))
     return rows.join(), np.cumsum(np.concatenate(counts))
-
-
-def pack_tokens(
-    tokens: Sequence[tf.RaggedTensor],
-    vocabulary: Vocabulary,
-    max_seq_length: int,
-) -> PackedTexts:
-    """Packs one or two segments per row, ragged <int32>[N, None] each.
-
-    Raises:
-      UserError: If `max_seq_length` leaves no room for a token.
-    """
-    rows = _Rows(vocabulary, max_seq_length)
-    rows.add(tokens)
-    return rows.join()
 
 
 def _tokenize(
@@ -188,8 +172,8 @@ def _tokenize(
 class _Rows:
     """Collects rows that are packed part by part."""
 
-    def __init__(self, vocabulary: Vocabulary, max_seq_length: int) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, tokenizer: BertTokenizer, max_seq_length: int) -> None:
+        self._vocabulary = tokenizer.vocabulary
         self._max_seq_length = max_seq_length
         self._ids = [np.zeros([0], np.int32)]
         self._lengths = [np.zeros([1], np.int64)]

@@ -21,7 +21,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.tasks import packed_rows
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
 from bert_tf.tasks.tagging.examples import OUTSIDE
@@ -115,22 +114,17 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    # Behind the windows there is an empty one for each text without tokens.
-    num_windows = np.count_nonzero(windows.tokens.row_lengths())
-    packed = packed_rows.pack_tokens(
-        [windows.tokens[:num_windows]], tokenizer.vocabulary, max_seq_length
-    )
+    input_ids, row_splits = _add_special_tokens(windows.tokens, tokenizer)
     label_ids = None
     is_covered = word_rows != _NONE
     if labels is not None:
-        label_ids = np.full(len(packed.input_ids), _NONE, np.int32)
-        starts = packed.row_splits[word_rows[is_covered]]
-        places = starts + word_positions[is_covered]
+        label_ids = np.full(len(input_ids), _NONE, np.int32)
+        places = row_splits[word_rows[is_covered]] + word_positions[is_covered]
         label_ids[places] = _convert_tags(examples, labels)[is_covered]
     return TaggingFeatures(
-        input_ids=packed.input_ids,
-        row_splits=packed.row_splits,
-        pad_id=packed.pad_id,
+        input_ids=input_ids,
+        row_splits=row_splits,
+        pad_id=tokenizer.vocabulary.pad_id,
         label_ids=label_ids,
         word_rows=word_rows,
         word_positions=word_positions,
@@ -250,6 +244,23 @@ def _units(
     units = np.cumsum(~is_next) - 1
     counts = [len(example.words) for example in examples]
     return np.repeat(units, counts), len(examples)
+
+
+def _add_special_tokens(
+    windows: tf.RaggedTensor, tokenizer: BertTokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [CLS] tokens [SEP] of all windows, and the windows' bounds."""
+    # Behind the windows there is an empty one for each text without tokens.
+    lengths = windows.row_lengths().numpy()
+    lengths = lengths[lengths > 0]
+    splits = np.cumsum([0, *(lengths + 2)])
+    vocabulary = tokenizer.vocabulary
+    ids = np.full(splits[-1], vocabulary.cls_id, np.int32)
+    ids[splits[1:] - 1] = vocabulary.sep_id
+    is_token = np.ones(len(ids), bool)
+    is_token[splits[:-1]] = is_token[splits[1:] - 1] = False
+    ids[is_token] = windows.flat_values.numpy()
+    return ids, splits
 
 
 def _convert_tags(
