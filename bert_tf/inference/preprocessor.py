@@ -1,5 +1,6 @@
 """Raw rows to a model's inputs, and predictions of raw rows to JSON values."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -8,18 +9,32 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
+from bert_tf.inference import default_training
 from bert_tf.inference import raw_rows
+from bert_tf.inference import text_datasets
 from bert_tf.io import progress
 from bert_tf.modeling import inference
+from bert_tf.modeling.keras_methods import NO_LABEL
+from bert_tf.modeling.keras_methods import is_text
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.features import ClassificationFeatures
+from bert_tf.tasks.classification.features import convert_labels
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
+from bert_tf.tasks.squad.features import SquadFeatures
+from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
@@ -106,9 +121,18 @@ class Preprocessor:
                 f"{', '.join(registry.TASKS)}. Received: a model of "
                 f"kind={self.task_values['kind']!r}."
             )
-        return registry.build_task(
+        task = registry.build_task(
             self.task_values, self._num_labels, self._longest
         )
+        if (
+            isinstance(task, SquadTask)
+            and task.max_query_length + 4 > task.max_seq_length
+        ):
+            # The default leaves a short model no room for the paragraph.
+            most = task.max_seq_length // 2
+            self.task_values["max_query_length"] = most
+            task = dataclasses.replace(task, max_query_length=most)
+        return task
 
     @property
     def max_seq_length(self) -> int:
@@ -118,7 +142,13 @@ class Preprocessor:
         stored = self.task_values.get("max_seq_length") or _MAX_SEQ_LENGTH
         return min(stored, self._longest)
 
-    def __call__(self, x: Any) -> dict[str, np.ndarray]:
+    @property
+    def is_multi_label(self) -> bool:
+        """True if an example may have several labels."""
+        task = self.task if self.has_task else None
+        return getattr(task, "problem_type", None) == "multi_label"
+
+    def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
         The length is that of the longest row, rounded up to a multiple of 8
@@ -127,30 +157,74 @@ class Preprocessor:
 
         Args:
           x: Raw rows, as `raw_rows.to_rows` reads them.
+          y: Their labels, as for `fit`, or None.
+          sample_weight: The weight of each row, or None.
 
         Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[N, S]; for
-          multiple choice [N, C, S].
+          The features: `input_ids`, `input_mask` and `segment_ids`, each
+          <int32>[N, S]; for multiple choice [N, C, S]. With labels a tuple of
+          features and labels, and with weights <float32>[N] these, too. The
+          labels are <int32>[N], for several labels <float32>[N, L], for
+          regression <float32>[N], for tagging <int32>[N, S] with -1 where
+          there is no label, and for question answering a dictionary of
+          `start_positions` and `end_positions` <int32>[N].
 
         Raises:
-          UserError: If a row does not fit the task, or the model has no
-            vocabulary.
+          UserError: If a row or label does not fit the task, or the model has
+            no vocabulary.
         """
         rows = raw_rows.to_rows(x)
-        if self.has_task:
-            examples = self.examples(rows)
-            features = self.task.featurize(examples, self.tokenizer)
-        else:
-            features = packed_rows.pack_texts(
+        if not self.has_task:
+            features: Features = packed_rows.pack_texts(
                 *raw_rows.to_texts(rows), self.tokenizer, self.max_seq_length
             )
+        else:
+            if y is not None:
+                y = raw_rows.to_labels(y, len(rows))
+                self.adapt_to_labels(y)
+            examples = self.examples(rows, y)
+            features = self.task.featurize(
+                examples, self.tokenizer, y is not None
+            )
         batch = pad(features, self.max_seq_length)
-        return {name: batch[name] for name in MODEL_INPUTS}
+        inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
+        if y is None:
+            return inputs
+        labels = _labels_of(batch)
+        if sample_weight is None:
+            return inputs, labels
+        weights = np.asarray(raw_rows.to_labels(sample_weight, len(rows)))
+        if isinstance(self.task, SquadTask):
+            # The windows for prediction have the index of their question.
+            features = self.task.featurize(examples, self.tokenizer)
+        weights = weights[_example_of_row(features, len(rows))]
+        return inputs, labels, weights.astype(np.float32)
 
-    def examples(self, rows: Sequence[Any]) -> list[Any]:
+    def adapt_to_labels(self, labels: Sequence[Any]) -> None:
+        """Makes the task one with several labels if these are lists of them.
+
+        Only for a model that has not been trained for a problem type.
+        """
+        values = self.task_values
+        if values["kind"] != "classification" or "problem_type" in values:
+            return
+        has_lists = len(labels) > 0 and isinstance(
+            labels[0], list | tuple | set | frozenset | np.ndarray
+        )
+        if has_lists and self._num_labels != 1:
+            values |= {
+                "problem_type": "multi_label",
+                "metrics": list(METRICS_OF_PROBLEM["multi_label"]),
+            }
+            self.__dict__.pop("task", None)  # Built again when needed.
+            self._prepared = None
+
+    def examples(
+        self, rows: Sequence[Any], labels: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Returns the task's examples; a `UserError` names the row."""
         return [
-            _to_example(self.task, number, row)
+            _to_example(self.task, number, row, labels)
             for number, row in enumerate(rows)
         ]
 
@@ -184,6 +258,95 @@ class Preprocessor:
             return _describe(predictor, examples)
         with progress.bar(len(examples), "predicting", "example") as bar:
             return _describe(predictor, examples, bar.update)
+
+    def training_data(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """Returns the arguments of Keras' `fit` with raw rows converted.
+
+        Data sets of strings are tokenized in the graph, as they are read;
+        everything else before. Numbers stay as they are.
+        """
+        if isinstance(x, tf.data.Dataset):
+            if is_text(x):
+                x = text_datasets.convert(
+                    x,
+                    self.tokenizer,
+                    self.max_seq_length,
+                    self.task if self.has_task else None,
+                    batch_size or _ROWS_AT_ONCE,
+                )
+            return x, y, sample_weight
+        if isinstance(x, list) or (x is not None and is_text(x)):
+            converted = self(x, y, sample_weight)
+            if y is None:
+                return converted, None, sample_weight
+            return *converted, *([None] * (3 - len(converted)))
+        if y is not None and self.has_task and is_text(y):
+            y = self._label_ids(raw_rows.to_labels(y))
+        elif self.has_task and getattr(y, "ndim", 1) == 2:
+            self.adapt_to_labels(y)
+        return x, y, sample_weight
+
+    def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
+        """Returns the labels of packed texts, given their names."""
+        self.adapt_to_labels(names)
+        if not isinstance(self.task, ClassificationTask):
+            raise UserError(
+                "Expected numbers as the labels of packed features, or raw "
+                "rows with their labels. Received: texts."
+            )
+        blank = InputExample("", "")
+        return convert_labels(
+            [self.task.add_label(blank, name) for name in names],
+            self.task.labels,
+            self.task.problem_type,
+        )
+
+    def validation_data(self, data: Any, batch_size: int | None = None) -> Any:
+        """Returns the argument of the same name of Keras' `fit`."""
+        if isinstance(data, tf.data.Dataset):
+            return self.training_data(data, batch_size=batch_size)[0]
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y, weight = self.training_data(x, y, weight)
+        return (x, y) if weight is None else (x, y, weight)
+
+    def class_weight(self, weights: Mapping | None) -> dict | None:
+        """Returns `class_weight` with indices in place of names."""
+        if weights is None:
+            return None
+        labels = getattr(self.task, "labels", None) if self.has_task else None
+        unknown = [
+            name
+            for name in weights
+            if isinstance(name, str) and name not in (labels or ())
+        ]
+        if unknown:
+            raise UserError(
+                "Expected class_weight by label or by index; the labels are "
+                f"{', '.join(labels or ['none'])}. Received: "
+                f"{', '.join(map(repr, unknown))}."
+            )
+        return {
+            labels.index(name) if isinstance(name, str) else name: weight
+            for name, weight in weights.items()
+        }
+
+    def compile_arguments(self, num_steps: int | None) -> dict[str, Any]:
+        """Returns `default_training.compile_arguments` for the task."""
+        return default_training.compile_arguments(self.task, num_steps)
+
+    def count_steps(self, *arguments: Any) -> int | None:
+        """Returns `default_training.count_steps`."""
+        return default_training.count_steps(*arguments)
+
+    def compute_loss(self, *arguments: Any) -> tf.Tensor:
+        """Returns `default_training.compute_loss` for the task."""
+        return default_training.compute_loss(self.task, *arguments)
 
 
 def pad(features: Features, max_seq_length: int) -> dict[str, np.ndarray]:
@@ -222,11 +385,40 @@ class _Prepared:
         return self._predictors[key]
 
 
-def _to_example(task: Task, number: int, row: Any) -> Any:
+def _to_example(
+    task: Task, number: int, row: Any, labels: Sequence[Any] | None
+) -> Any:
     try:
-        return task.example_from_row(row)
+        example = task.example_from_row(row)
+        if labels is None:
+            return example
+        return task.add_label(example, labels[number])
     except UserError as error:
         raise UserError(f"Row {number} of the list: {error}") from error
+
+
+def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
+    """Returns the labels in a batch in the form that Keras gets."""
+    if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
+        return np.where(batch[LABEL_WEIGHTS] > 0, batch[LABEL_IDS], NO_LABEL)
+    return batch[LABEL_IDS] if set(batch) == {LABEL_IDS} else dict(batch)
+
+
+def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
+    """Returns <int64>[N], the index of each row's example."""
+    if isinstance(features, SquadFeatures):
+        return np.array([one.example_index for one in features.windows])
+    if len(features) == num_examples:
+        return np.arange(num_examples)
+    if isinstance(features, ClassificationFeatures):
+        return np.repeat(
+            np.arange(num_examples), np.diff(features.example_splits)
+        )
+    raise UserError(
+        "Expected rows that fit in max_seq_length, as they have a "
+        f"sample_weight. Received: {num_examples} rows, which make "
+        f"{len(features)} windows."
+    )
 
 
 def _describe(

@@ -72,6 +72,32 @@ def to_list(column: Any) -> list[Any]:
     return [_decode(value) for value in column.tolist()]
 
 
+def to_labels(y: Any, count: int | None = None) -> list[Any]:
+    """Returns the labels of `count` rows, one for each.
+
+    Args:
+      y: A list, an array, a tensor or a column; or two in a tuple, texts and
+        numbers, which are the two parts of each label.
+      count: The number of rows; None for any.
+
+    Raises:
+      UserError: If there are fewer or more labels than rows.
+    """
+    columns = [to_list(x) for x in y] if _has_parts(y) else []
+    if columns:
+        labels = _transpose(columns, y)
+    elif hasattr(y, "columns"):
+        labels = to_list(y.to_numpy())
+    else:
+        labels = to_list(y)
+    if count is not None and len(labels) != count:
+        raise UserError(
+            f"Expected a label or weight for each of {count} rows. Received: "
+            f"{len(labels)}."
+        )
+    return labels
+
+
 def to_texts(
     rows: Sequence[Any],
 ) -> tuple[list[str], list[str | None] | None]:
@@ -95,6 +121,18 @@ def to_texts(
         texts.append(parts[0])
         pairs.append(parts[1] if len(parts) == 2 else None)
     return texts, pairs if any(pair is not None for pair in pairs) else None
+
+
+def _has_parts(y: Any) -> bool:
+    """Returns True for texts and numbers, each in a sequence."""
+    if not isinstance(y, tuple) or len(y) != 2:
+        return False
+    if any(isinstance(one, str) or not hasattr(one, "__len__") for one in y):
+        return False
+    texts, numbers = (to_list(one) for one in y)
+    return all(isinstance(text, str) for text in texts) and not any(
+        isinstance(number, str) for number in numbers
+    )
 
 
 def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:

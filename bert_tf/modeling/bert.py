@@ -19,6 +19,7 @@ from bert_tf.modeling import encoder
 from bert_tf.modeling import heads as head_layers
 from bert_tf.modeling import layers
 from bert_tf.modeling import saving
+from bert_tf.modeling.keras_methods import KerasMethods
 
 _FLAGS = (
     "return_all_layers",
@@ -27,19 +28,9 @@ _FLAGS = (
     "has_pooler",
     "remat",
 )
+_RETURN_FLAGS = _FLAGS[:3]
 # The pretraining heads; their outputs are called <head>_logits.
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
-
-
-def is_text(x):
-    """Returns True if there is a text in `x`: rows, columns or tensors."""
-    for leaf in tf.nest.flatten(x):
-        dtype = getattr(leaf, "dtype", None)
-        kind = getattr(dtype, "kind", None)
-        is_string = dtype == tf.string or kind in ("U", "S", "O")
-        if isinstance(leaf, str | bytes) or is_string:
-            return True
-    return hasattr(x, "columns")  # A DataFrame.
 
 
 def standardize_inputs(inputs):
@@ -61,7 +52,9 @@ def standardize_inputs(inputs):
     return input_ids, input_mask, tf.cast(segment_ids, tf.int32)
 
 
-class _ConfiguredModel(saving.SavedWithText, layers.Configured, keras.Model):
+class _ConfiguredModel(
+    saving.SavedWithText, layers.Configured, KerasMethods, keras.Model
+):
     """A model with a `BertConfig`, whose constructor makes all weights."""
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
@@ -69,47 +62,6 @@ class _ConfiguredModel(saving.SavedWithText, layers.Configured, keras.Model):
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
         self.for_inference = for_inference
-
-    def predict(
-        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
-    ):
-        """Predicts raw rows, or any input of `keras.Model.predict`.
-
-        Args:
-          x: For models of `bert_tf.load_model` raw rows: a list of texts,
-            pairs of texts, or dictionaries with the columns of the task; two
-            lists in a tuple, for pairs; or columns of texts: an array, a
-            pandas Series or DataFrame. Or the model's inputs as arrays, or a
-            data set.
-          batch_size: Rows computed at once, by default 32.
-          verbose: Whether to show progress; 0 means no.
-          steps: As for Keras; not for raw rows.
-          callbacks: As for Keras; not for raw rows.
-
-        Returns:
-          For raw rows, the object that run/predict.py writes for each; for
-          other inputs, the model's outputs.
-
-        Raises:
-          UserError: If a row does not fit the task, or the model has no task
-            or no vocabulary.
-        """
-        if not isinstance(x, list) and not is_text(x):
-            return super().predict(x, batch_size, verbose, steps, callbacks)
-        if self.preprocessor is None or not self.preprocessor.has_task:
-            raise UserError(
-                "Only a model that bert_tf.load_model returned, with the head "
-                "of a task, predicts lists of raw rows. Received: a list for "
-                f"{type(self).__name__}; give the model's inputs as a "
-                "dictionary of arrays."
-            )
-        if steps is not None or callbacks is not None:
-            raise UserError(
-                "Raw rows are predicted without steps= and callbacks=."
-            )
-        return self.preprocessor.predict(
-            self, x, batch_size, verbose not in (0, "0")
-        )
 
     def build_from_config(self, config):
         """Does nothing: the constructor has made all variables."""
@@ -252,12 +204,20 @@ class BertWithHead(_ConfiguredModel):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
+      return_encoder_outputs: Whether calls return the outputs of `BertModel`
+        beside those of the head; by default if one of the `return_` flags of
+        `BertModel` is set.
       **kwargs: As for `BertModel`.
     """
 
-    def __init__(self, config, fuse=False, **kwargs):
+    def __init__(
+        self, config, fuse=False, return_encoder_outputs=None, **kwargs
+    ):
+        if return_encoder_outputs is None:
+            return_encoder_outputs = returns_more(kwargs)
         flags = {name: kwargs.pop(name) for name in _FLAGS if name in kwargs}
         super().__init__(config, fuse, **kwargs)
+        self.return_encoder_outputs = return_encoder_outputs
         with keras.name_scope(self.name):
             self.bert = BertModel(
                 self.bert_config,
@@ -266,6 +226,12 @@ class BertWithHead(_ConfiguredModel):
                 dtype=self.dtype_policy,
                 **flags,
             )
+
+    def with_encoder(self, head_outputs, encoder_outputs):
+        """Returns the outputs of a call: the head's, and maybe the rest."""
+        if not self.return_encoder_outputs:
+            return head_outputs
+        return encoder_outputs | head_outputs
 
     def encode(self, inputs, training, dropout_seeds):
         """Returns the outputs of `BertModel`, and the dropout seeds used."""
@@ -286,7 +252,13 @@ class BertWithHead(_ConfiguredModel):
 
     def get_config(self):
         flags = {name: getattr(self.bert, name) for name in _FLAGS}
+        flags["return_encoder_outputs"] = self.return_encoder_outputs
         return super().get_config() | flags
+
+
+def returns_more(arguments):
+    """Returns True if the arguments ask for more outputs of the encoder."""
+    return any(arguments.get(name) for name in _RETURN_FLAGS)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -298,16 +270,18 @@ class BertForPretraining(BertWithHead):
       fuse: Whether to compile the elementwise chains; faster in training.
       heads: One or both of "masked_lm" and "next_sentence". Without the second
         there is no pooler, as nothing else reads it.
-      **kwargs: As for `keras.Model`, and the `return_` flags of `BertModel`.
+      **kwargs: As for `keras.Model`, `return_encoder_outputs`, and the
+        `return_` flags of `BertModel`.
 
     Call arguments: As for `BertModel`; the inputs may also have
       `masked_lm_positions` <int32>[B, P], without which every position is
       scored.
 
     Returns:
-      The outputs of `BertModel`, and `masked_lm_logits` <float32>[B, P, V] and
+      A dictionary of `masked_lm_logits` <float32>[B, P, V] and
       `next_sentence_logits` <float32>[B, 2] (0: the second segment follows
-      the first, 1: it is random).
+      the first, 1: it is random), and with `return_encoder_outputs` the
+      outputs of `BertModel`.
 
     Raises:
       UserError: If there is no head, or an unknown one.
@@ -329,6 +303,7 @@ class BertForPretraining(BertWithHead):
         kwargs["has_pooler"] = "next_sentence" in heads
         super().__init__(config, fuse, name=name, **kwargs)
         self.heads = tuple(heads)
+        self.head_outputs = tuple(f"{head}_logits" for head in heads)
         if "masked_lm" in heads:
             self.masked_lm_head = self.add_layer(
                 head_layers.MaskedLMHead, "predictions"
@@ -350,18 +325,19 @@ class BertForPretraining(BertWithHead):
     def call(self, inputs, training=False, dropout_seeds=None):
         inputs = dict(inputs)
         positions = inputs.pop("masked_lm_positions", None)
-        outputs, _ = self.encode(inputs, training, dropout_seeds)
+        encoded, _ = self.encode(inputs, training, dropout_seeds)
+        outputs = {}
         if "masked_lm" in self.heads:
             outputs["masked_lm_logits"] = self.masked_lm_head(
-                outputs["sequence_output"],
+                encoded["sequence_output"],
                 tf.convert_to_tensor(self.bert.embeddings.word_embeddings),
                 masked_lm_positions=positions,
             )
         if "next_sentence" in self.heads:
             outputs["next_sentence_logits"] = self.next_sentence_head(
-                outputs["pooled_output"]
+                encoded["pooled_output"]
             )
-        return outputs
+        return self.with_encoder(outputs, encoded)
 
     def get_config(self):
         return super().get_config() | {"heads": list(self.heads)}

@@ -25,8 +25,7 @@ from bert_tf.modeling import heads
 
 # Fixed in the original, independent of the config (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
-# Units of a direction (paper, section 5.3), which is how GLUE's "1500D (per
-# direction)" baselines count too.
+# Units of a direction (paper, section 5.3), as GLUE's baselines count them.
 LSTM_SIZE = 768
 
 
@@ -40,18 +39,19 @@ class BertWithOutputHead(bert.BertWithHead):
     rather than tokens reads the last states: the first LSTM's at the last
     token and the second LSTM's at the first token.
 
-    Subclasses set `_NAME`, the model's name, and `_HEAD_SCOPE`, the scopes
-    before `output_weights` in the names of the head's weights.
+    Subclasses set `_NAME` and `_HEAD_SCOPE`, the scopes before `output_weights`
+    in the names of the head's weights.
 
     Args:
       config: A `BertConfig`, or its dictionary.
       name: The model's name.
       head: "linear", or "bilstm" for a BiLSTM under the head.
       lstm_size: Units a direction of BiLSTMs, U; by default 768.
-      **kwargs: As for `keras.Model`, and `fuse` and the `return_` flags of
-        `BertModel`.
+      **kwargs: As for `BertWithHead`; encoder outputs of multiple choice are
+        [B, C, ...].
     """
 
+    head_outputs = ("logits",)
     _NAME: str
     _HEAD_SCOPE: tuple[str, ...]
 
@@ -165,11 +165,10 @@ class _LabelModel(BertWithOutputHead):
         self.num_labels = num_labels
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        outputs, seeds = self.encode(inputs, training, dropout_seeds)
-        outputs["logits"] = self.head(
-            self._head_input(outputs, inputs), dropout_seeds=seeds
-        )
-        return outputs
+        encoded, seeds = self.encode(inputs, training, dropout_seeds)
+        read = self._head_input(encoded, inputs)
+        logits = self.head(read, dropout_seeds=seeds)
+        return self.with_encoder({"logits": logits}, encoded)
 
     def get_config(self):
         return super().get_config() | {
@@ -208,7 +207,7 @@ class BertForClassification(_LabelModel):
     Call arguments: As for `BertModel`.
 
     Returns:
-      The outputs of `BertModel`, and `logits` <float32>[B, L].
+      A dictionary of `logits` <float32>[B, L].
 
     Raises:
       UserError: If there is no label, or two have the same name.
@@ -265,14 +264,14 @@ class BertForTagging(_LabelModel):
     Call arguments: As for `BertModel`.
 
     Returns:
-      The outputs of `BertModel`, and `logits` <float32>[B, S, L]; ignore the
-      logits of padding.
+      A dictionary of `logits` <float32>[B, S, L]; ignore those of padding.
 
     Raises:
       UserError: If there is no label, two have the same name, or an argument
         does not belong to the approach.
     """
 
+    labels_tokens = True
     _NAME = "bert_for_tagging"
     _HEAD_SCOPE = ("cls", "tagging")
 
@@ -290,6 +289,9 @@ class BertForTagging(_LabelModel):
         _check_approach(approach, layer_combination, head)
         is_feature_based = approach == "feature_based"
         if is_feature_based:
+            kwargs.setdefault(
+                "return_encoder_outputs", bert.returns_more(kwargs)
+            )
             kwargs |= {"return_all_layers": True, "return_embeddings": True}
         super().__init__(config, num_labels, labels, head=head, **kwargs)
         self.approach = approach
@@ -331,10 +333,9 @@ class BertForTagging(_LabelModel):
         return self.read_tokens(features, inputs)
 
     def get_config(self):
-        combination = self.combination
         return super().get_config() | {
             "approach": self.approach,
-            "layer_combination": combination and combination.combination,
+            "layer_combination": getattr(self.combination, "combination", None),
         }
 
 
@@ -369,10 +370,10 @@ class BertForQuestionAnswering(BertWithOutputHead):
     Call arguments: As for `BertModel`; the question is the first segment.
 
     Returns:
-      The outputs of `BertModel`, and `start_logits` and `end_logits`
-      <float32>[B, S]; ignore the logits of padding.
+      `start_logits` and `end_logits` <float32>[B, S]; ignore those of padding.
     """
 
+    head_outputs = ("start_logits", "end_logits")
     _NAME = "bert_for_question_answering"
     _HEAD_SCOPE = ("cls", "squad")
 
@@ -381,13 +382,11 @@ class BertForQuestionAnswering(BertWithOutputHead):
         self.add_head(2, 0.0)
 
     def call(self, inputs, training=False, dropout_seeds=None):
-        outputs, _ = self.encode(inputs, training, dropout_seeds)
-        read = self.read_tokens(outputs["sequence_output"], inputs)
-        logits = self.head(read)  # [B, S, 2]
-        outputs["start_logits"], outputs["end_logits"] = tf.unstack(
-            logits, num=2, axis=-1
-        )
-        return outputs
+        encoded, _ = self.encode(inputs, training, dropout_seeds)
+        read = self.read_tokens(encoded["sequence_output"], inputs)
+        logits = tf.unstack(self.head(read), num=2, axis=-1)
+        outputs = dict(zip(self.head_outputs, logits, strict=True))
+        return self.with_encoder(outputs, encoded)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -406,8 +405,7 @@ class BertForMultipleChoice(BertWithOutputHead):
       example with each of its choices.
 
     Returns:
-      The outputs of `BertModel`, with [B, C] in place of [B], and `logits`
-      <float32>[B, C].
+      A dictionary of `logits` <float32>[B, C].
 
     Raises:
       UserError: If `input_ids` are not of rank 3.
@@ -436,9 +434,9 @@ class BertForMultipleChoice(BertWithOutputHead):
         if dropout_seeds is not None:
             dropout_seeds = dropout.derive_seeds(dropout_seeds, choices)
             dropout_seeds = tf.reshape(dropout_seeds, [-1])
-        outputs, seeds = self.encode(flat, training, dropout_seeds)
-        read = self.read_text(outputs, flat)
-        logits = self.head(read, dropout_seeds=seeds)
+        encoded, seeds = self.encode(flat, training, dropout_seeds)
+        logits = self.head(self.read_text(encoded, flat), dropout_seeds=seeds)
+        outputs = self.with_encoder({}, encoded)
         outputs = tf.nest.map_structure(
             lambda x: tf.reshape(x, [batch, choices, *dropout.shape_of(x)[1:]]),
             outputs,

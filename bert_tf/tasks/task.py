@@ -349,6 +349,22 @@ class Task(abc.ABC):
           UserError: If the value is not in a supported form.
         """
 
+    def add_label(self, example: Any, label: Any) -> Any:
+        """Returns an example of `example_from_row` with its label.
+
+        Args:
+          example: The example.
+          label: The label, as `fit` of a loaded model takes it.
+
+        Raises:
+          UserError: If the label does not fit the task or the example.
+        """
+        del example, label
+        raise UserError(
+            f"The task {self.name} is not trained on rows with labels: its "
+            f"class {type(self).__name__} has no `add_label`."
+        )
+
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True if a stored model was trained for an equivalent task.
 

@@ -403,7 +403,9 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _run(stored, inputs):
-    model = bert_model.BertForPretraining(stored.config)
+    model = bert_model.BertForPretraining(
+        stored.config, return_encoder_outputs=True
+    )
     model_weights.load_into(model, stored.weights)
     return model(inputs)
 

@@ -57,6 +57,7 @@ def _tagger(combination, **kwargs):
         approach="feature_based",
         layer_combination=combination,
         lstm_size=3,
+        return_encoder_outputs=True,
         **kwargs,
     )
     return tiny_layers.randomize(model)
@@ -123,7 +124,11 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_tagging_reads_the_states(self):
         model = task_models.BertForTagging(
-            tiny_layers.CONFIG, num_labels=4, head="bilstm", lstm_size=3
+            tiny_layers.CONFIG,
+            num_labels=4,
+            head="bilstm",
+            lstm_size=3,
+            return_encoder_outputs=True,
         )
         tiny_layers.randomize(model)
         outputs = model(tiny_layers.inputs())
@@ -137,7 +142,11 @@ class BiLSTMHeadTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_classification_reads_the_last_states(self):
         model = task_models.BertForClassification(
-            tiny_layers.CONFIG, num_labels=3, head="bilstm", lstm_size=2
+            tiny_layers.CONFIG,
+            num_labels=3,
+            head="bilstm",
+            lstm_size=2,
+            return_encoder_outputs=True,
         )
         tiny_layers.randomize(model)
         inputs = tiny_layers.inputs()

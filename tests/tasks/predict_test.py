@@ -95,7 +95,11 @@ def _fill(model):
 
 
 def _classifier():
-    return _fill(BertForClassification(tiny_model.CONFIG, num_labels=3))
+    return _fill(
+        BertForClassification(
+            tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
+        )
+    )
 
 
 def _one_by_one(model, features, name="logits"):

@@ -300,6 +300,49 @@ def parse_name(where: str, value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value)).strip()
 
 
+def parse_label(
+    value: Any, labels: Sequence[str] | None, problem_type: ProblemType
+) -> Label:
+    """Converts a Python value to a label.
+
+    Args:
+      value: The name or the index of a label; for several labels a list of
+        names, or a 0 or 1 for each label; for regression a number.
+      labels: The labels in the order of their indices.
+      problem_type: The problem type.
+
+    Raises:
+      UserError: If it is not among the labels, or of another type.
+    """
+    if problem_type == "regression":
+        return parse_number("The example", value)
+    if problem_type == "single_label":
+        return _name_of(value, labels)
+    if not isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        raise UserError(
+            "Expected a list of labels for each example. Received: "
+            f"{value!r:.80}."
+        )
+    is_flag = [not isinstance(x, str) and x in (0, 1) for x in value]
+    if len(value) == len(labels) and all(is_flag):
+        pairs = zip(labels, value, strict=True)
+        return tuple(name for name, is_set in pairs if is_set)
+    return tuple(dict.fromkeys(_name_of(one, labels) for one in value))
+
+
+def _name_of(value: Any, labels: Sequence[str]) -> str:
+    """Returns the name of a label, given its name or its index."""
+    if isinstance(value, str) and value in labels:
+        return value
+    if isinstance(value, int | float | np.number | np.bool_):
+        if value in range(len(labels)):
+            return labels[int(value)]
+    raise UserError(
+        f"Expected a label among {name_some(labels)}, or its index from 0 to "
+        f"{len(labels) - 1}. Received: {value!r:.80}."
+    )
+
+
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 

@@ -314,11 +314,8 @@ class ClassificationTask(task.Task):
         label_ids = classification_features.convert_labels(
             examples, self.labels, self.problem_type
         )
-        write(
-            self.report_path(output_dir, split, name),
-            label_ids,
-            self.predicted_ids(predictions),
-        )
+        path = self.report_path(output_dir, split, name)
+        write(path, label_ids, self.predicted_ids(predictions))
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:
         counts = sklearn_metrics.confusion_matrix(
@@ -344,6 +341,12 @@ class ClassificationTask(task.Task):
         else:
             choices = [columns.texts for columns in self._column_choices]
         return classification_examples.parse_row(row, choices)
+
+    def add_label(self, example: InputExample, label: Any) -> InputExample:
+        label = classification_examples.parse_label(
+            label, self.labels, self.problem_type
+        )
+        return dataclasses.replace(example, label=label)
 
     @property
     def _column_choices(self) -> Sequence[Columns]:

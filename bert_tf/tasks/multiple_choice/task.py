@@ -27,6 +27,7 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import metrics
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import features as multiple_choice_features
@@ -228,6 +229,16 @@ class MultipleChoiceTask(task.Task):
 
     def example_from_row(self, row: Any) -> MultipleChoiceExample:
         return multiple_choice_examples.parse_row(row, self.columns)
+
+    def add_label(
+        self, example: MultipleChoiceExample, label: Any
+    ) -> MultipleChoiceExample:
+        """Returns the example with the index of its correct choice."""
+        # Rows without names of columns have indices for names.
+        name = classification_examples.parse_label(
+            label, example.names, "single_label"
+        )
+        return dataclasses.replace(example, label=example.names.index(name))
 
     def to_json(self) -> dict[str, Any]:
         return {

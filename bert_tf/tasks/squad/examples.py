@@ -295,6 +295,36 @@ def _add_answer(
     )
 
 
+def add_answer(example: SquadExample, label: Any) -> SquadExample:
+    """Returns an example with its answer, to train on.
+
+    Args:
+      example: The question and its paragraph.
+      label: The answer's text and the offset of its first character in the
+        paragraph; the text is empty if there is no answer.
+
+    Raises:
+      UserError: If the label has another form, or the answer is not there.
+    """
+    is_pair = isinstance(label, list | tuple) and len(label) == 2
+    text, offset = label if is_pair else (None, None)
+    if not isinstance(text, str) or not hasattr(offset, "__index__"):
+        raise UserError(
+            "Expected the answer's text and the offset of its first "
+            f"character. Received: {label!r:.80}."
+        )
+    if not text:
+        return _add_answer(example, None, 0)
+    end = example.doc_token_starts[-1] + len(example.doc_tokens[-1])
+    labeled = _add_answer(example, (text, int(offset)), end)
+    if labeled is None:
+        raise UserError(
+            "Expected an answer that is in the paragraph at its offset. "
+            f"Received: {text!r:.80} at {offset}."
+        )
+    return labeled
+
+
 def report_training(
     path: str, read: SquadExamples, max_ids: int | None
 ) -> None:

@@ -329,6 +329,10 @@ class SquadTask(task.Task):
     def example_from_row(self, row: Any) -> SquadExample:
         return squad_examples.parse_question(row)
 
+    def add_label(self, example: SquadExample, label: Any) -> SquadExample:
+        """Returns the question with its answer's text and first character."""
+        return squad_examples.add_answer(example, label)
+
     def to_json(self) -> dict[str, Any]:
         """Returns the settings that prediction needs, without training's."""
         return {name: getattr(self, name) for name in _SAVED}

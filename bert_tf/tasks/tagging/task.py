@@ -24,9 +24,11 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import NotFiniteError
+from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging import metrics as tagging_metrics
@@ -323,6 +325,22 @@ class TaggingTask(task.Task):
 
     def example_from_row(self, row: Any) -> TaggingExample:
         return tagging_examples.parse_row(row)
+
+    def add_label(self, example: TaggingExample, label: Any) -> TaggingExample:
+        """Returns the sentence with a tag, or its index, for each word."""
+        is_list = isinstance(label, list | tuple | np.ndarray)
+        if not is_list or len(label) != len(example.words):
+            raise UserError(
+                f"Expected a list of {len(example.words)} tags, one for each "
+                f"word. Received: {label!r:.80}."
+            )
+        tags = [
+            classification_examples.parse_label(
+                tag, self.labels, "single_label"
+            )
+            for tag in label
+        ]
+        return dataclasses.replace(example, tags=tuple(tags))
 
     def to_json(self) -> dict[str, Any]:
         names = (

@@ -103,7 +103,9 @@ _EXPORTS = {
 
 def _compute(stored):
     """Returns the outputs of our model."""
-    model = bert_model.BertForPretraining(stored.config)
+    model = bert_model.BertForPretraining(
+        stored.config, return_encoder_outputs=True
+    )
     weights = stored.weights
     pretraining = weights.select(
         lambda name: weight_map.part_of(name) in _PRETRAINING

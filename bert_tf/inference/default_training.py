@@ -1,0 +1,119 @@
+"""Defaults of `fit`: the loss of the task, the optimizer and its schedule."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.features import INPUT_IDS
+from bert_tf.features import INPUT_MASK
+from bert_tf.modeling.keras_methods import NO_LABEL
+from bert_tf.tasks.tagging.features import LABEL_IDS
+from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
+from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.tasks.task import Task
+from bert_tf.training.losses import weigh
+from bert_tf.training.optimizer import build_optimizer
+
+# Those of run_classifier.py of the original.
+_LEARNING_RATE = 5e-5
+_WARMUP_PROPORTION = 0.1
+# Keras' own.
+_BATCH_SIZE = 32
+
+
+def count_steps(
+    x: Any,
+    batch_size: int | None,
+    validation_split: float,
+    steps_per_epoch: int | None,
+    epochs: int,
+) -> int | None:
+    """Returns the steps of `fit`, or None for data of unknown length."""
+    if steps_per_epoch is not None:
+        return steps_per_epoch * epochs
+    if isinstance(x, tf.data.Dataset):
+        steps = int(x.cardinality())
+        return steps * epochs if steps > 0 else None
+    leaf = next(iter(tf.nest.flatten(x)), None)
+    if not hasattr(leaf, "shape") or not leaf.shape:
+        return None
+    num_rows = math.floor(leaf.shape[0] * (1 - validation_split))
+    return -(-num_rows // (batch_size or _BATCH_SIZE)) * epochs
+
+
+def compile_arguments(task: Task, num_steps: int | None) -> dict[str, Any]:
+    """Returns the arguments of `compile` for a run of so many steps.
+
+    They are the defaults of run/finetune_classifier.py. Without `num_steps` the
+    learning rate is constant.
+    """
+    optimizer = build_optimizer(
+        learning_rate=_LEARNING_RATE,
+        num_train_steps=num_steps,
+        num_warmup_steps=int((num_steps or 0) * _WARMUP_PROPORTION),
+    )
+    metrics = ["accuracy"]
+    if getattr(task, "problem_type", None) == "regression":
+        metrics = ["mean_absolute_error"]
+    # XLA would compile for minutes before the first step of a large model.
+    return {
+        "optimizer": optimizer,
+        "metrics": metrics,
+        "jit_compile": False,
+    }
+
+
+def compute_loss(
+    task: Task,
+    outputs: Mapping[str, tf.Tensor],
+    x: Mapping[str, tf.Tensor],
+    y: Any,
+    sample_weight: Any,
+) -> tf.Tensor:
+    """Returns the mean of the task's losses, <float32>[], in graph.
+
+    Args:
+      task: The task.
+      outputs: The model's outputs.
+      x: Its inputs.
+      y: The labels that `Preprocessor` returns.
+      sample_weight: The weight of each row, or None. As in Keras, the sum is
+        divided by the number of losses, not by the sum of weights.
+    """
+    batch = {
+        INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]),
+        **x,
+        **_batch_labels(task, y),
+    }
+    losses = task.losses(outputs, batch)
+    weights = task.loss_weights(batch)
+    losses *= weights
+    if sample_weight is not None:
+        # Keras repeats it for each of several labels.
+        weight = tf.nest.flatten(sample_weight)[0]
+        losses = weigh(losses, tf.cast(weight, losses.dtype))
+    return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
+
+
+def _batch_labels(task: Task, y: Any) -> dict[str, tf.Tensor]:
+    """Returns the labels as `Task.losses` reads them."""
+    if y is None:
+        raise UserError("Expected labels: fit(x, y). Received: none.")
+    if isinstance(y, Mapping):
+        if len(y) > 1:
+            return {name: tf.cast(y[name], tf.int32) for name in y}
+        (y,) = y.values()
+    if isinstance(task, TaggingTask):
+        return {
+            LABEL_IDS: tf.maximum(tf.cast(y, tf.int32), 0),
+            LABEL_WEIGHTS: tf.cast(tf.not_equal(y, NO_LABEL), tf.float32),
+        }
+    problem_type = getattr(task, "problem_type", None)
+    if problem_type == "multi_label":
+        return {LABEL_IDS: tf.cast(y, tf.float32)}
+    is_score = problem_type == "regression"
+    y = tf.cast(y, tf.float32 if is_score else tf.int32)
+    return {LABEL_IDS: tf.reshape(y, [-1])}

@@ -1,0 +1,404 @@
+"""Keras' `compile`, `fit`, `evaluate` and `predict` for raw rows and for heads.
+
+A model with a head may return several outputs, and Keras wants losses, metrics
+and labels in the same structure. Here a bare loss, metric or label stands for
+each output of the head, and the encoder's outputs need none.
+"""
+
+import warnings
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+
+# What Keras calls the accuracy of labels that it finds out itself.
+_ACCURACY = ("accuracy", "acc")
+# Labels of question answering by the names of its training data.
+_OUTPUT_OF_LABEL = {
+    "start_positions": "start_logits",
+    "end_positions": "end_logits",
+}
+_POOLER_WARNING = (
+    r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
+    r"'[^']*/pooler/dense/bias'\]"
+)
+# Marks tokens without a label.
+NO_LABEL = -1
+
+
+def is_text(x):
+    """Returns True if there is a text in `x`: rows, columns or tensors."""
+    if isinstance(x, tf.data.Dataset):
+        return any(spec.dtype == tf.string for spec in _x_specs(x))
+    for leaf in tf.nest.flatten(x):
+        dtype = getattr(leaf, "dtype", None)
+        kind = getattr(dtype, "kind", None)
+        is_string = dtype == tf.string or kind in ("U", "S", "O")
+        if isinstance(leaf, str | bytes) or is_string:
+            return True
+    return hasattr(x, "columns")  # A DataFrame.
+
+
+def _x_specs(dataset):
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    return [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
+
+
+class KerasMethods:
+    """A mixin for models whose training and prediction also take raw rows.
+
+    List it before `keras.Model` among the bases.
+
+    Attributes:
+      preprocessor: The text side of the model, set by the loader that has the
+        tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
+        model that its constructor made.
+      head_outputs: The names of the outputs of the head; () without a head.
+      labels_tokens: True if each token has a label; -1 then means none.
+    """
+
+    preprocessor = None
+    head_outputs = ()
+    labels_tokens = False
+    # Whether `compile` left the loss to the task.
+    _has_task_loss = False
+    # Whether `fit` chose the arguments of `compile`.
+    _has_defaults = False
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        **kwargs,
+    ):
+        """Configures training, as `keras.Model.compile`.
+
+        Args:
+          optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
+          loss: A loss of logits, for each output of the head or in a
+            dictionary by output; by default the loss of the task, for models
+            of `bert_tf.load_model`.
+          loss_weights: As for Keras, by output.
+          metrics: Metrics of logits, for each output of the head or in a
+            dictionary by output.
+          weighted_metrics: As `metrics`, weighted as the loss.
+          **kwargs: As for Keras.
+
+        Raises:
+          UserError: If a dictionary names something that is no output.
+        """
+        metrics, weighted_metrics = (
+            self._by_output(_replace_accuracy(x, loss, self.preprocessor))
+            for x in (metrics, weighted_metrics)
+        )
+        if self.labels_tokens and metrics:
+            # Tokens without a label have no weight.
+            metrics, weighted_metrics = (
+                None,
+                [
+                    *metrics,
+                    *(weighted_metrics or []),
+                ],
+            )
+        super().compile(
+            optimizer=optimizer,
+            loss=self._by_output(loss),
+            loss_weights=self._by_output(loss_weights),
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            **kwargs,
+        )
+        self._has_task_loss = loss is None and bool(self.head_outputs)
+        self._has_defaults = False
+
+    def compile_from_config(self, config):
+        """Compiles with the arguments in a .keras file."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        epochs=1,
+        verbose="auto",
+        callbacks=None,
+        validation_split=0.0,
+        validation_data=None,
+        shuffle=True,
+        class_weight=None,
+        sample_weight=None,
+        initial_epoch=0,
+        steps_per_epoch=None,
+        **kwargs,
+    ):
+        """Trains on raw rows, or on any data of `keras.Model.fit`.
+
+        Models of `bert_tf.load_model` need no `compile`: then each call is a
+        training run with BERT's defaults, AdamW at 5e-5 with warm-up over a
+        tenth of the steps and linear decay, and with the loss of the task.
+
+        Args:
+          x: Raw rows: a list of texts, pairs of texts, lists of words or
+            dictionaries, as the task has them; two lists in a tuple, for
+            pairs; columns of texts (arrays, pandas); a data set of strings
+            and labels. Or the model's inputs, as for Keras.
+          y: The labels of the rows. Classification: names or indices; a list
+            of names each for several labels; numbers for regression. Tagging:
+            a list of tags each. Question answering: two lists in a tuple, the
+            answers' texts and their first characters. Multiple choice: an
+            index each.
+          batch_size: Rows in a step, by default 32.
+          epochs: As for Keras.
+          verbose: As for Keras.
+          callbacks: As for Keras.
+          validation_split: As for Keras.
+          validation_data: (x, y), (x, y, sample_weight), or a data set.
+          shuffle: As for Keras.
+          class_weight: Label, by name or index, to weight.
+          sample_weight: The weight of each row.
+          initial_epoch: As for Keras.
+          steps_per_epoch: As for Keras.
+          **kwargs: As for Keras.
+
+        Returns:
+          Keras' `History`.
+
+        Raises:
+          UserError: If a row or a label does not fit the task; it names the
+            row.
+        """
+        if self.preprocessor is not None:
+            x, y, sample_weight = self.preprocessor.training_data(
+                x, y, sample_weight, batch_size
+            )
+            if validation_data is not None:
+                validation_data = self.preprocessor.validation_data(
+                    validation_data, batch_size
+                )
+            class_weight = self.preprocessor.class_weight(class_weight)
+            if self._has_defaults or not self.compiled:
+                self._compile_with_defaults(
+                    self.preprocessor.count_steps(
+                        x, batch_size, validation_split, steps_per_epoch, epochs
+                    )
+                )
+        with warnings.catch_warnings():
+            # Heads that read tokens do not train the pooler.
+            warnings.filterwarnings("ignore", _POOLER_WARNING)
+            return super().fit(
+                x=x,
+                y=y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                # Keras warns that it does not shuffle data sets.
+                shuffle=shuffle and not isinstance(x, tf.data.Dataset),
+                class_weight=class_weight,
+                sample_weight=sample_weight,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                **kwargs,
+            )
+
+    def evaluate(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        verbose="auto",
+        sample_weight=None,
+        **kwargs,
+    ):
+        """Scores raw rows, or any data of `keras.Model.evaluate`.
+
+        The arguments are those of `fit`.
+        """
+        if self.preprocessor is not None:
+            x, y, sample_weight = self.preprocessor.training_data(
+                x, y, sample_weight, batch_size
+            )
+            if not self.compiled:
+                self._compile_with_defaults(None)
+        return super().evaluate(
+            x=x,
+            y=y,
+            batch_size=batch_size,
+            verbose=verbose,
+            sample_weight=sample_weight,
+            **kwargs,
+        )
+
+    def predict(
+        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
+    ):
+        """Predicts raw rows, or any input of `keras.Model.predict`.
+
+        Args:
+          x: For models of `bert_tf.load_model` raw rows: a list of texts,
+            pairs of texts, or dictionaries with the columns of the task; two
+            lists in a tuple, for pairs; or columns of texts: an array, a
+            pandas Series or DataFrame. Or the model's inputs as arrays, or a
+            data set, also of strings.
+          batch_size: Rows computed at once, by default 32.
+          verbose: Whether to show progress; 0 means no.
+          steps: As for Keras; not for raw rows.
+          callbacks: As for Keras; not for raw rows.
+
+        Returns:
+          For raw rows, the object that run/predict.py writes for each; for
+          other inputs and data sets, the model's outputs.
+
+        Raises:
+          UserError: If a row does not fit the task, or the model has no task
+            or no vocabulary.
+        """
+        is_dataset = isinstance(x, tf.data.Dataset)
+        if is_dataset and self.preprocessor is not None:
+            x, _, _ = self.preprocessor.training_data(x, batch_size=batch_size)
+        if is_dataset or not (isinstance(x, list) or is_text(x)):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        if self.preprocessor is None or not self.preprocessor.has_task:
+            raise UserError(
+                "Only a model that bert_tf.load_model returned, with the head "
+                "of a task, predicts lists of raw rows. Received: a list for "
+                f"{type(self).__name__}; give the model's inputs as a "
+                "dictionary of arrays."
+            )
+        if steps is not None or callbacks is not None:
+            raise UserError(
+                "Raw rows are predicted without steps= and callbacks=."
+            )
+        return self.preprocessor.predict(
+            self, x, batch_size, verbose not in (0, "0")
+        )
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """Computes the loss of the head's outputs, in graph."""
+        if not self.head_outputs:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        if self._has_task_loss:
+            if self.preprocessor is None:
+                raise UserError(
+                    "Expected a loss: compile(optimizer, loss, ...). Only "
+                    "models of bert_tf.load_model have one of their own."
+                )
+            return self.preprocessor.compute_loss(y_pred, x, y, sample_weight)
+        y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
+        if mask is not None:
+            # Keras divides by the number of all tokens.
+            mask_sum = tf.reduce_sum(mask)
+            size = tf.cast(tf.size(mask), mask.dtype)
+            sample_weight *= tf.math.divide_no_nan(size, mask_sum)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Updates the metrics of the head's outputs, and returns them all."""
+        if self.head_outputs:
+            y, y_pred, sample_weight, _ = self._align(y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _compile_with_defaults(self, num_steps):
+        self.compile(**self.preprocessor.compile_arguments(num_steps))
+        self._has_defaults = True
+
+    def _by_output(self, value):
+        """Returns losses or metrics in the structure that `_align` returns."""
+        names = self.head_outputs
+        if value is None or not names:
+            return value
+        if isinstance(value, Mapping):
+            unknown = sorted(set(value) - set(names))
+            if unknown:
+                raise UserError(
+                    f"The outputs are {', '.join(names)}. Received: "
+                    f"{', '.join(map(repr, unknown))}."
+                )
+            return value[names[0]] if len(names) == 1 else dict(value)
+        if len(names) == 1:
+            return value
+        if not isinstance(value, list | tuple):
+            return dict.fromkeys(names, value)
+        return {name: [_copy(one) for one in value] for name in names}
+
+    def _align(self, y, y_pred, sample_weight):
+        """Returns labels, outputs and weights in one structure, and the mask.
+
+        A single output is bare. The mask is <float32>[B, S], 1 for tokens with
+        a label, or None if labels are not for tokens.
+        """
+        names = self.head_outputs
+        if len(names) > 1:
+            if isinstance(y, list | tuple):
+                y = dict(zip(names, y, strict=True))
+            y = _rename_labels(y)
+            if isinstance(sample_weight, Mapping):
+                sample_weight = _rename_labels(sample_weight)
+            outputs = {name: y_pred[name] for name in names if name in y}
+            return y, outputs, sample_weight, None
+        if isinstance(y, Mapping):
+            (y,) = y.values()
+        y_pred = y_pred[names[0]]
+        if not self.labels_tokens or y is None or y.dtype.is_floating:
+            return y, y_pred, sample_weight, None
+        mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
+        weights = mask
+        if sample_weight is not None:
+            sample_weight = tf.cast(sample_weight, tf.float32)
+            if sample_weight.shape.rank == 1:
+                sample_weight = sample_weight[:, tf.newaxis]
+            weights = mask * sample_weight
+        return tf.maximum(y, 0), y_pred, weights, mask
+
+
+def _rename_labels(values):
+    return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
+
+
+def _copy(metric):
+    if isinstance(metric, keras.metrics.Metric):
+        return type(metric).from_config(metric.get_config())
+    return metric
+
+
+def _replace_accuracy(metrics, loss, preprocessor):
+    """Returns metrics with "accuracy" for several labels an example.
+
+    Keras would compare the greatest logit.
+    """
+    if isinstance(metrics, Mapping):
+        return {
+            name: _replace_accuracy(value, loss, preprocessor)
+            for name, value in metrics.items()
+        }
+    if metrics is None:
+        return None
+    metrics = metrics if isinstance(metrics, list | tuple) else [metrics]
+    if isinstance(loss, Mapping) and len(loss) == 1:
+        (loss,) = loss.values()
+    is_binary = isinstance(loss, keras.losses.BinaryCrossentropy)
+    if loss is None and preprocessor is not None:
+        is_binary = preprocessor.is_multi_label
+    if not is_binary:
+        return list(metrics)
+    from_logits = loss is None or loss.from_logits
+    return [
+        keras.metrics.BinaryAccuracy(
+            name, threshold=0.0 if from_logits else 0.5
+        )
+        if isinstance(name, str) and name in _ACCURACY
+        else name
+        for name in metrics
+    ]
