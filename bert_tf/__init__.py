@@ -25,6 +25,8 @@ _HOMES = {
     "export_tflite": "bert_tf.api.export",
     "load_model": "bert_tf.api.load",
     "load_tokenizer": "bert_tf.api.load",
+    "pack": "bert_tf.text.packing",
+    "preprocess": "bert_tf.api.preprocess",
     "save_model": "bert_tf.api.save",
 }
 

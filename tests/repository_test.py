@@ -251,9 +251,9 @@ class ReadmeTest(tf.test.TestCase):
         names = {}
         with contextlib.chdir(folder):
             exec(example, names)
-        self.assertEqual(names["features"]["input_ids"].shape, [2, 12])
-        self.assertLen(example.splitlines(), 10)
-        loss = names["classifier"].history.history["loss"]
+        self.assertEqual(names["model"].labels, ("bad", "good"))
+        self.assertLen(example.splitlines(), 5)
+        loss = names["model"].history.history["loss"]
         self.assertLen(loss, 2)
         self.assertTrue(np.isfinite(loss).all())
 

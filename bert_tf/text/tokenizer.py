@@ -16,6 +16,7 @@ from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
 from bert_tf.text import normalizer
+from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -118,6 +119,37 @@ class BertTokenizer(tf.Module):
             "normalization": self.normalization,
             "vocabulary_hash": self.vocabulary.hash,
         }
+
+    def __call__(
+        self,
+        texts: tf.Tensor | Sequence[str],
+        text_pairs: tf.Tensor | Sequence[str | None] | None = None,
+        max_seq_length: int = 512,
+    ) -> dict[str, tf.Tensor]:
+        """Tokenizes and packs texts, or pairs, for a model.
+
+        Args:
+          texts: <string>[n].
+          text_pairs: <string>[n], or None.
+          max_seq_length: The maximum length; longer rows are truncated.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, <int32>[n, length] each,
+          as `packing.pack` does; the length is that of the longest row,
+          rounded up to a multiple of 8.
+        """
+        if isinstance(texts, str):
+            raise UserError(
+                f"Expected a list of texts. Received: {texts[:40]!r}."
+            )
+        if isinstance(text_pairs, list | tuple):
+            text_pairs = [text or "" for text in text_pairs]
+        return packing.pack_to_bucket(
+            self.tokenize(texts),
+            None if text_pairs is None else self.tokenize(text_pairs),
+            (*range(8, max_seq_length, 8), max_seq_length),
+            self.vocabulary,
+        )
 
     def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> Any:
         """Returns the ids of the text's tokens, without [CLS] and [SEP].

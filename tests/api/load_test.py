@@ -379,6 +379,8 @@ class PublicApiTest(tf.test.TestCase):
             "export_tflite",
             "load_model",
             "load_tokenizer",
+            "pack",
+            "preprocess",
             "save_model",
         }
         self.assertEqual(set(bert_tf.__all__), expected)
