@@ -33,12 +33,20 @@ class LoadReport:
     def __str__(self) -> str:
         slots = [x for x in self.unused if weight_map.is_optimizer_state(x)]
         unused = [x for x in self.unused if x not in set(slots)]
-        return (
-            f"loaded {len(self.loaded)} weights; new: "
-            f"{', '.join(self.missing) or 'none'}; not used: "
-            f"{', '.join(unused) or 'none'}, and {len(slots)} tensors of the "
-            "optimizer"
-        )
+        parts = [f"loaded {len(self.loaded)} weights, all of the model's"]
+        if self.missing:
+            parts = [
+                f"loaded {len(self.loaded)} weights",
+                f"new: {', '.join(self.missing)}",
+            ]
+        if unused:
+            parts.append(
+                f"not needed, as this model has no such part: "
+                f"{', '.join(unused)}"
+            )
+        if slots:
+            parts.append(f"not needed: {len(slots)} tensors of the optimizer")
+        return "; ".join(parts)
 
 
 def build(

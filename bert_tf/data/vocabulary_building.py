@@ -38,6 +38,8 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report.
 _WORDS_PER_CALL = 1 << 16
+# Share of a vocabulary that may be fragments and unused lines, without warning.
+_MAX_SPARE = 0.1
 _FLAGS_WITHOUT_EFFECT = fields_affecting(LearnVocabularyConfig, "nothing")
 # About 150 MB in a dict. Beyond that, sorted counts are written to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
@@ -158,6 +160,7 @@ def run(config: LearnVocabularyConfig) -> None:
         vocabulary = Vocabulary(learned.tokens)
         report = build_report(config, text, statistics, learned, vocabulary)
     _write(config.output_file, vocabulary, report)
+    _warn_of_size(config, learned)
     logging.info(
         "%s: %d tokens from %d words of %d documents; %.4f tokens per word, "
         "%.4f%% [UNK] on %s.",
@@ -168,6 +171,26 @@ def run(config: LearnVocabularyConfig) -> None:
         report["tokens_per_word"],
         report["unknown_percent"],
         report["measured_on"],
+    )
+
+
+def _warn_of_size(
+    config: LearnVocabularyConfig, learned: LearnedVocabulary
+) -> None:
+    """Warns if the text has too few wordpieces for --vocab_size."""
+    counts = learned.counts
+    num_unused = counts["unused"] - config.num_unused
+    num_spare = counts["filled"] + num_unused
+    if num_spare <= _MAX_SPARE * config.vocab_size:
+        return
+    logging.warning(
+        "--vocab_size=%d is more than this text can fill: %d lines are rare "
+        "fragments of words and %d are unused, which only enlarge the model. "
+        "Use more text, or about --vocab_size=%d.",
+        config.vocab_size,
+        counts["filled"],
+        num_unused,
+        config.vocab_size - num_spare,
     )
 
 

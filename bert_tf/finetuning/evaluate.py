@@ -141,10 +141,15 @@ def describe(metrics: Mapping[str, float]) -> str:
 
 
 def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
-    """Writes <split>_predictions.jsonl and the task's own report files."""
+    """Writes <split>_predictions.jsonl and the task's own report files.
+
+    Lines of dev sets also have the texts and the gold labels.
+    """
+    is_dev = evaluated.split.startswith(DEV)
     lines = [
         json.dumps(
-            evaluated.task.prediction_to_json(example, predicted),
+            evaluated.task.prediction_to_json(example, predicted)
+            | (evaluated.task.example_to_json(example) if is_dev else {}),
             ensure_ascii=False,
         )
         for example, predicted in zip(

@@ -196,7 +196,7 @@ def check_identity(
     before: Mapping[str, Any] | None,
     now: Mapping[str, Any],
     where: str,
-    config: FinetuneConfig,
+    experiment: Experiment,
 ) -> None:
     """Checks that a trial has the settings that it was started with.
 
@@ -208,9 +208,13 @@ def check_identity(
             f"The files in {where} were not written by fine-tuning; choose "
             "another --output_dir."
         )
+    config = experiment.config
+    paths = _paths(experiment)
     without_effect = fields_affecting(type(config), "place", "nothing")
     changes = [
-        resume_checks.change(name, before.get(name), now.get(name))
+        resume_checks.change(
+            name, before.get(name), now.get(name), paths.get(name)
+        )
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
         # Earlier versions stored paths, too.
@@ -220,12 +224,28 @@ def check_identity(
     ]
     if changes and not config.allow_changed_data:
         raise UserError(
-            f"Cannot resume the trial in {where}: {'; '.join(changes)}. Rerun "
-            "it with the settings it was started with, choose another "
-            "--output_dir, or add --allow_changed_data."
+            f"Cannot resume the trial in {where}: {'; '.join(changes)}. "
+            f"{resume_checks.HOW_TO_GO_ON}"
         )
     for change in changes:
         logging.warning("Changed in %s, as allowed: %s.", where, change)
+
+
+def _paths(experiment: Experiment) -> dict[str, str]:
+    """Returns the paths whose hashes are in an identity, by its names."""
+    config = experiment.config
+    names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
+    return (
+        _name_data(experiment.task.files)
+        | {_MODEL_OF + x: getattr(config, x) for x in names}
+        | {
+            "the vocabulary": experiment.stored.vocabulary.source,
+            "the teacher": getattr(config, "teacher_dir", None),
+            "the file of the unlabeled data": getattr(
+                config, "unlabeled_file", None
+            ),
+        }
+    )
 
 
 def agree(

@@ -199,7 +199,7 @@ def _read_finished(
         written.get("identity"),
         experiments.trial_identity(experiment, trial_config),
         folder,
-        experiment.config,
+        experiment,
     )
     return FinishedTrial(
         trial_config,

@@ -40,6 +40,7 @@ from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import Task
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
+from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
 
 # Builds the task from the flags and, without --do_train, the model's task.json.
@@ -96,6 +97,7 @@ def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
         train_log.open_in(config.output_dir)
     if not config.do_train:
         return _evaluate_stored_model(experiment)
+    start_overs.start_over(config, experiment.devices.coordinator)
     trial_configs = config.trials()
     if len(trial_configs) == 1:
         return _run_trial(experiment, trial_configs[0], config.output_dir)

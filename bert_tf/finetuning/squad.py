@@ -27,6 +27,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import Data
 from bert_tf.training import preemption as preemptions
+from bert_tf.training import start_over as start_overs
 from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
@@ -119,6 +120,8 @@ def _train_on_triviaqa(
     Source: section 4.2 of the paper, which does not state the hyperparameters;
     this uses those for SQuAD.
     """
+    start_overs.start_over(config, devices.coordinator)
+    config = dataclasses.replace(config, overwrite_output_dir=False)
     folder = os.path.join(config.output_dir, TRIVIAQA_FOLDER)
     first = dataclasses.replace(
         config,
@@ -136,7 +139,8 @@ def _train_on_triviaqa(
     flags = {
         name: value
         for name, value in dataclasses.asdict(first).items()
-        if name not in places
+        # Without effect here, and unknown to earlier versions.
+        if name not in places and name != "overwrite_output_dir"
     } | {"the model": pretrained_models.read(first).fingerprint()}
     coordinator = devices.coordinator
     is_done = coordinator.from_chief(

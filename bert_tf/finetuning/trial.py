@@ -80,7 +80,7 @@ class Trial(Trainer):
                 checkpoint.metadata.get("identity"),
                 self.identity,
                 f"{self.output_dir} (step {checkpoint.step})",
-                self._flags,
+                self._experiment,
             )
             self.log_devices(checkpoint)
 

@@ -124,8 +124,10 @@ class LearnVocabularyConfig(BeamConfig):
         options.require(
             self.vocab_size > self.num_unused + 5,
             "--vocab_size must exceed the 5 special and the "
-            f"--num_unused={self.num_unused} unused lines. Received: "
-            f"{self.vocab_size}.",
+            f"--num_unused={self.num_unused} unused lines: it is at least "
+            f"{self.num_unused + 6}, and more by the characters of the text. "
+            f"Received: {self.vocab_size}; raise it, or lower --num_unused, "
+            "which is at least 99.",
         )
 
 

@@ -127,6 +127,21 @@ class TrainingDeviceConfig(DeviceConfig):
         "take about a third longer.",
         affects="nothing",
     )
+    overwrite_output_dir: bool = options.output(
+        False,
+        "Remove the checkpoints, the model and the results of an earlier run "
+        "in --output_dir, and train from the start; other files stay. Drop it "
+        "to resume.",
+        affects="nothing",
+    )
     allow_changed_data: bool = options.output(
         False, "Resume although the data or options changed.", affects="nothing"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        options.require(
+            self.do_train or not self.overwrite_output_dir,
+            "--overwrite_output_dir is for --do_train: without it the model in "
+            "--output_dir is only used. Drop one of the two.",
+        )

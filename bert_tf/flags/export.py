@@ -233,11 +233,18 @@ class TfliteConfig(ExportConfig):
     )
     max_seq_length: int | None = options.model(
         None,
-        "Length of each row, in tokens (default: variable with --input=ids; "
-        "as in training with text).",
+        "Length of each row, in tokens (default: as in training for "
+        "classifiers and with --input=text; else variable).",
     )
     batch_size: int | None = options.model(
-        None, "Rows per call (default: any number)."
+        None,
+        "Rows per call (default: 1 for classifiers with --input=ids; else any "
+        "number).",
+    )
+    dynamic_shapes: bool = options.model(
+        False,
+        "Leave rows and lengths of a classifier variable where no flag sets "
+        "them; MediaPipe needs fixed ones.",
     )
     representative_file: str | None = options.evaluation(
         None,

@@ -1,9 +1,14 @@
 """Flags of run/demo.py and of the scripts that use a model, except serve.py."""
 
 import dataclasses
+import os
 
 from bert_tf.flags import options
 from bert_tf.flags.devices import DeviceConfig
+
+# Endings of tables that run/predict.py writes, and of some that it does not.
+_TABLES = (".csv", ".tsv")
+_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".parquet", ".feather", ".zip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,9 @@ class ExtractFeaturesConfig:
         help_text="JSON lines to write, in the original's format."
     )
     layers: str = options.evaluation(
-        "-1,-2,-3,-4", "Layers to write, separated by commas."
+        "-1,-2,-3,-4",
+        "Layers to write, separated by commas; of the default a smaller model "
+        "writes the layers it has.",
     )
     bert_config_file: str | None = options.model(
         None,
@@ -121,9 +128,56 @@ class PredictConfig(_PredictionConfig):
         reads="file",
     )
     output_file: str = options.output(
-        help_text="JSON lines to write: one object per row, in the input's "
-        "order."
+        help_text="File to write, a row for each row of the input, in its "
+        "order: a table for .csv and .tsv, else JSON lines."
     )
+    keep_columns: str | None = options.output(
+        None,
+        "Columns of a table to copy to the output, separated by commas, or "
+        "all (default: none). A column that the predictions have too is "
+        "named input_<name>.",
+    )
+    top_k: int | None = options.evaluation(
+        None,
+        "Labels or choices to write with their probabilities, the best first "
+        "(default: all in JSON lines; one in a table).",
+    )
+    keep_empty: bool = options.data(
+        False,
+        "Classification: keep rows with an empty text, and give them an empty "
+        "answer (default: such a row is an error).",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        options.require_at_least(self, 1, "top_k")
+        ending = os.path.splitext(self.output_file)[1].lower()
+        options.require(
+            ending not in _NOT_WRITTEN,
+            "--output_file must end in .csv, .tsv or .jsonl. Received: "
+            f"{self.output_file!r}.",
+        )
+        self.columns_to_keep()
+
+    @property
+    def output_ending(self) -> str | None:
+        """The format of a table, ".csv" or ".tsv"; None for JSON lines."""
+        ending = os.path.splitext(self.output_file)[1].lower()
+        return ending if ending in _TABLES else None
+
+    def columns_to_keep(self) -> tuple[str, ...] | None:
+        """Returns the names in --keep_columns, None for all columns."""
+        if self.keep_columns is None:
+            return ()
+        if self.keep_columns.strip() == "all":
+            return None
+        names = tuple(x.strip() for x in self.keep_columns.split(","))
+        options.require(
+            len(set(names)) == len(names) and "" not in names,
+            "--keep_columns must be different names, separated by commas, or "
+            f"all. Received: {self.keep_columns!r}.",
+        )
+        return names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

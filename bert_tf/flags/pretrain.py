@@ -16,7 +16,9 @@ class PretrainConfig(TrainingDeviceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
     bert_config_file: str = options.model(
-        help_text="Model configuration, bert_config.json.",
+        help_text="Model configuration, bert_config.json; configs/tiny/, "
+        "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
+        "and follow the size of the vocabulary.",
         affects="place",
         reads="file",
     )

@@ -144,7 +144,17 @@ def _build_tokenizer(
 
 
 def _parse_layers(text: str, num_layers: int) -> list[int]:
-    """Parses --layers; negative numbers count from the last layer."""
+    """Parses --layers; negative numbers count from the last layer.
+
+    Of the default, a small model has only the last ones.
+    """
+    if text == ExtractFeaturesConfig.layers and num_layers < len(
+        text.split(",")
+    ):
+        text = ",".join(text.split(",")[:num_layers])
+        logging.info(
+            "The model has %d layers: --layers is %s.", num_layers, text
+        )
     try:
         layers = [int(part) for part in text.split(",")]
     except ValueError as error:

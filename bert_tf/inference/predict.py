@@ -1,10 +1,9 @@
 """Predicts the rows of a file with a fine-tuned model."""
 
 import contextlib
-import json
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +17,14 @@ from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import load
+from bert_tf.inference.output_rows import OutputRows
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import resumable_file
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 
@@ -57,18 +58,22 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
             },
             "flags, model and data",
         )
+    task = registry.from_stored(stored)
+    rows = OutputRows(config, task)
+    # The whole file is read before the model is built, so that an error in the
+    # last row is not found hours later.
+    total = sum(1 for _ in _read(task, config))
     predictor = build_predictor(
         stored,
-        registry.from_stored(stored),
+        task,
         devices,
         config.batch_size,
         config.num_length_buckets,
     )
-    # The whole file is read before the first row is computed, so that an error
-    # in the last row is not found hours later.
-    total = sum(1 for _ in predictor.task.read_inputs(config.input_file))
     with _open_output(config, stored, devices) as (num_stored, append):
-        num_done = coordinator.from_chief(num_stored)
+        num_stored = coordinator.from_chief(num_stored)
+        head = [rows.header] if rows.header else []
+        num_done = max(0, num_stored - len(head))
         if num_done:
             logging.info("Resuming after %d of %d examples.", num_done, total)
         with progress.bar(
@@ -78,11 +83,11 @@ def _run_on(devices: Devices, config: PredictConfig) -> None:
             initial=num_done,
             hidden=not coordinator.is_chief,
         ) as bar:
-            chunks = predict_chunks(
-                predictor, config.input_file, bar.update, num_done
-            )
-            for lines in chunks:
-                append(lines)
+            for lines in _predict_chunks(
+                predictor, config, rows, bar.update, num_done
+            ):
+                append(lines if num_stored else head + lines)
+                num_stored += len(lines)
     if coordinator.is_chief:
         logging.info(
             "Wrote the predictions for %d examples to %s.",
@@ -119,17 +124,25 @@ def build_predictor(
     )
 
 
-def predict_chunks(
+def _read(task: Task, config: PredictConfig) -> Iterator[Any]:
+    if config.keep_empty:
+        return task.read_inputs(config.input_file, keep_empty=True)
+    return task.read_inputs(config.input_file)
+
+
+def _predict_chunks(
     predictor: Predictor,
-    path: str,
+    config: PredictConfig,
+    rows: OutputRows,
     on_examples: Callable[[int], object],
     num_done: int = 0,
 ) -> Iterator[list[str]]:
-    """Yields chunks of JSON lines, one line per example, in the file's order.
+    """Yields chunks of lines, one per example, in the file's order.
 
     Args:
       predictor: The model.
-      path: The file.
+      config: The flags.
+      rows: The format of the lines.
       on_examples: Called with the number of newly finished examples.
       num_done: Examples of the first chunks, which are skipped.
 
@@ -137,21 +150,33 @@ def predict_chunks(
       UserError: If the file is invalid, or the model's outputs are not finite.
     """
     task = predictor.task
+    inputs = iter(rows.inputs() or ())
     num_seen = 0
-    for examples in task_prediction.chunks(task, task.read_inputs(path)):
+    for examples in task_prediction.chunks(task, _read(task, config)):
         num_seen += len(examples)
-        if num_seen > num_done:
-            yield [
-                _to_line(described)
-                for described in predictor.describe(examples, on_examples)
-            ]
-        else:
-            predictor.choose_lengths(examples)
+        # Of the same rows; none without --keep_columns.
+        kept = list(itertools.islice(inputs, len(examples)))
+        kept = kept or [{}] * len(examples)
+        computed = [x for x in examples if not _is_empty(x, config)]
+        if num_seen <= num_done:
+            predictor.choose_lengths(computed)
+            continue
+        answers = iter(predictor.describe(computed, on_examples))
+        yield [
+            rows.line(
+                values,
+                rows.empty_answer()
+                if _is_empty(example, config)
+                else next(answers),
+            )
+            for values, example in zip(kept, examples, strict=True)
+        ]
+        on_examples(len(examples) - len(computed))
 
 
-def _to_line(described: Mapping[str, Any]) -> str:
-    line = json.dumps(described, ensure_ascii=False, allow_nan=False)
-    return f"{line}\n"
+def _is_empty(example: Any, config: PredictConfig) -> bool:
+    """Returns True for an example that gets an empty answer."""
+    return config.keep_empty and classification_examples.has_empty_text(example)
 
 
 @contextlib.contextmanager

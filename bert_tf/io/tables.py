@@ -24,6 +24,7 @@ TEXT_COLUMN = "text"
 _MAX_FIELD_CHARS = (1 << 31) - 1
 # Separators of columns in files whose ending is wrong.
 _OTHER_SEPARATORS = {".csv": "\t;", ".tsv": ",;"}
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
 
@@ -83,6 +84,11 @@ class Table:
 def file_ending(path: str) -> str:
     """Returns the lower-case ending of a path, without .gz."""
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
+
+
+def is_table(path: str) -> bool:
+    """Returns True if `read_table` reads files with the path's ending."""
+    return file_ending(path) in _ENDINGS
 
 
 def read_table(

@@ -47,7 +47,9 @@ def read_data(config: PretrainConfig) -> PretrainingData:
     bert_config = read_model_config(config)
     record_files = find_records(config)
     manifest = manifests.find(record_files)
-    vocabulary, settings = _find_vocabulary(config, bert_config, manifest)
+    vocabulary, settings = _find_vocabulary(config, manifest)
+    if vocabulary is not None:
+        bert_config = _with_vocab_size(config, bert_config, vocabulary)
     check_objectives(config, bert_config, manifest)
     return PretrainingData(
         bert_config, record_files, manifest, vocabulary, settings
@@ -73,6 +75,31 @@ def read_model_config(config: PretrainConfig) -> BertConfig:
     return bert_config
 
 
+def _with_vocab_size(
+    config: PretrainConfig, bert_config: BertConfig, vocabulary: Vocabulary
+) -> BertConfig:
+    """Returns the configuration with the size of the vocabulary.
+
+    Only a recipe's follows the vocabulary.
+
+    Raises:
+      UserError: If the user's own configuration has another size.
+    """
+    path, size = config.bert_config_file, len(vocabulary)
+    if paths.resolve_config(path) == path or size == bert_config.vocab_size:
+        vocabulary.check_size(bert_config.vocab_size)
+        return bert_config
+    logging.info(
+        "The model's vocab_size is %d, the number of lines of %s; the recipe "
+        "%s has %d.",
+        size,
+        vocabulary.source,
+        path,
+        bert_config.vocab_size,
+    )
+    return dataclasses.replace(bert_config, vocab_size=size)
+
+
 def find_records(config: PretrainConfig) -> list[str]:
     """Returns the files of --input_file."""
     try:
@@ -83,7 +110,7 @@ def find_records(config: PretrainConfig) -> list[str]:
 
 
 def _find_vocabulary(
-    config: PretrainConfig, bert_config: BertConfig, manifest: Manifest | None
+    config: PretrainConfig, manifest: Manifest | None
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
     """Finds vocabulary and tokenizer settings, and checks them."""
     path = config.vocab_file or (manifest.vocab_file if manifest else None)
@@ -103,7 +130,6 @@ def _find_vocabulary(
             "they were created with %s.",
             path,
         )
-    vocabulary.check_size(bert_config.vocab_size)
     lower_case = _find_lower_case(config, vocabulary, manifest)
     strip_accents = manifest.strip_accents if manifest else None
     return vocabulary, stored_model.tokenizer_settings(

@@ -32,6 +32,7 @@ from bert_tf.training import metrics as training_metrics
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training import resume as resume_checks
+from bert_tf.training import start_over as start_overs
 from bert_tf.training import state as training_state
 from bert_tf.training.checkpoints import Checkpoint
 from bert_tf.training.preemption import Preemption
@@ -80,6 +81,8 @@ class _PretrainingTrainer(Trainer):
         if self.coordinator.is_chief:
             files.require_checkpoint_folder(config.output_dir, "--output_dir")
         self._data = data = pretraining_input.read_data(config)
+        # Once the inputs are known to be good.
+        start_overs.start_over(config, self.coordinator)
         return resume_checks.describe(
             config,
             data.bert_config,

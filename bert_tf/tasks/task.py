@@ -28,6 +28,7 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -272,6 +273,14 @@ class Task(abc.ABC):
     ) -> dict[str, Any]:
         """Returns a prediction as the JSON object written for users."""
 
+    def example_to_json(self, example: Any) -> dict[str, Any]:
+        """Returns an example's texts and gold labels, for its prediction.
+
+        By default there are none.
+        """
+        del example
+        return {}
+
     @abc.abstractmethod
     def is_labeled(self, examples: Sequence[Any]) -> bool:
         """Returns True if the examples have the labels that `score` needs."""
@@ -326,6 +335,13 @@ class Task(abc.ABC):
         Raises:
           UserError: If the file is not in the expected format.
         """
+
+    def read_table(self, path: str) -> tables.Table | None:
+        """Opens a file of `read_inputs` as a table with a row per example.
+
+        Returns None if it is no table.
+        """
+        return tables.read_table(path) if tables.is_table(path) else None
 
     def must_share_chunk(self, first: Any, second: Any) -> bool:
         """Returns True if two consecutive examples must be predicted together.

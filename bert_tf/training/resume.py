@@ -13,6 +13,7 @@ A run resumes from its last checkpoint. Then
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,13 @@ _TRAINING_ONLY = (
     "hidden_dropout_prob",
     "initializer_range",
 )
+# The ways out of a refused change.
+HOW_TO_GO_ON = (
+    "Rerun it with the settings it was started with, choose another "
+    "--output_dir, start over with --overwrite_output_dir, or add "
+    "--allow_changed_data to resume nevertheless."
+)
+_HASH = re.compile(r"[0-9a-f]{32,}")
 # Bytes at either end of a record file that are hashed.
 _END_BYTES = 1 << 16
 # Maximum number of files that a message names.
@@ -172,9 +180,9 @@ def check_continuation(
         )
     if changed and not allow_changes:
         raise UserError(
-            f"The run in --output_dir at step {step} cannot resume with these "
-            f"changes: {'; '.join(changed)}. Use the settings that it started "
-            "with, another --output_dir, or --allow_changed_data."
+            f"The run in --output_dir={now['flags']['output_dir']} at step "
+            f"{step} cannot resume with these changes: {'; '.join(changed)}. "
+            f"{HOW_TO_GO_ON}"
         )
     for each in changed:
         logging.warning("Changed at step %d, as allowed: %s.", step, each)
@@ -228,7 +236,8 @@ def _fixed_changes(before, now) -> list[str]:
                 if old.get(key) != new.get(key)
             ]
         else:
-            changes.append(change(name, old, new))
+            source = now["flags"].get("vocab_file")
+            changes.append(change(name, old, new, source))
     return changes
 
 
@@ -297,6 +306,23 @@ def _log_options(before, now, step: int) -> None:
         logging.warning("Changed at step %d: %s.", step, "; ".join(changes))
 
 
-def change(name: str, old: Any, new: Any) -> str:
-    """Describes the change of a setting."""
-    return f"{name} was {old!r} and is {new!r} now"
+def change(name: str, old: Any, new: Any, source: str | None = None) -> str:
+    """Describes the change of a setting.
+
+    Hashes are not shown, but the file or model whose hash it is.
+
+    Args:
+      name: The name of the setting.
+      old: The earlier value; None if there was none.
+      new: The value now.
+      source: The path whose hash is the value, if it is one.
+    """
+    is_hash = [isinstance(x, str) and _HASH.fullmatch(x) for x in (old, new)]
+    if not any(is_hash):
+        return f"{name} was {old!r} and is {new!r} now"
+    here = f": {source}" if source else ""
+    if old is None:
+        return f"{name} was not used and is now{here}"
+    if new is None:
+        return f"{name} was used and is not now"
+    return f"{name} was changed or replaced{here}"

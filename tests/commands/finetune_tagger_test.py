@@ -135,6 +135,8 @@ class FinetuneTaggerTest(tf.test.TestCase):
         self.assertEqual([x["words"] for x in test], self.test)
         self.assertFalse((self.output / "test_entity_scores.txt").exists())
 
+        for row in dev:
+            self.assertLen(row.pop("gold_tags"), len(row["words"]))
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
         self.assertEqual(self._predict(self.folder / "eng.testb"), test)
         self._check_raw_text()
@@ -172,6 +174,8 @@ class FinetuneTaggerTest(tf.test.TestCase):
             self.assertAllEqual(ours, theirs)
         self.assertNotAllClose(model.combination.layer_weights, [0.0, 0.0])
         dev = self._lines(self.output / "dev_predictions.jsonl")
+        for row in dev:
+            self.assertLen(row.pop("gold_tags"), len(row["words"]))
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
 
     @pytest.mark.slow
@@ -186,6 +190,8 @@ class FinetuneTaggerTest(tf.test.TestCase):
         # The loss of guessing by frequency is 1.1.
         self.assertLess(results["dev"]["loss"], 0.9)
         dev = self._lines(self.output / "dev_predictions.jsonl")
+        for row in dev:
+            self.assertLen(row.pop("gold_tags"), len(row["words"]))
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
 
     def test_bad_files(self):

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import unittest.mock
@@ -159,6 +160,17 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(report["words_that_took_part"], 3)
         vocabulary, _ = self.learn(path, vocab_size=140, min_frequency=1)
         self.assertIn("once", vocabulary)
+
+    def test_warns_of_a_size_that_the_text_cannot_fill(self):
+        path = self.write("once upon upon a a time time time\n")
+        with self.assertLogs(level="WARNING") as logs:
+            vocabulary, _ = self.learn(path, vocab_size=300)
+        message = "--vocab_size=300 is more than.*, or about --vocab_size=1"
+        self.assertRegex("".join(logs.output), message)
+        self.assertLen(vocabulary, 300)
+        fitting = int(re.findall(r"--vocab_size=(\d+)", logs.output[0])[1])
+        with self.assertNoLogs(level="WARNING"):
+            self.learn(path, vocab_size=fitting)
 
     def test_bad_input_leaves_no_file(self):
         text = self.write("some words\n\nand more")

@@ -92,7 +92,7 @@ class ResumeTest(
                 finetuning_case.run(self.config(**values))
         tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
         with self.assertRaisesRegex(
-            UserError, "file of the train data was .*--allow_changed_data"
+            UserError, r"file of the train data was changed .*: \S+train\.csv"
         ):
             finetuning_case.run(self.config())
         # Devices may change without a flag.
@@ -116,6 +116,30 @@ class ResumeTest(
             finetuning_case.metrics(allowed.output_dir)[-1]["step"], 26
         )
 
+    def test_overwriting_starts_over(self):
+        self.copy_finished()
+        config = self.config(overwrite_output_dir=True, num_frozen_layers=1)
+        mine = os.path.join(config.output_dir, "notes.txt")
+        files.write_text(mine, "mine")
+        written = set(os.listdir(config.output_dir)) - {"notes.txt"}
+        with (
+            finetuning_case.die_at(3),
+            self.assertRaises(finetuning_case.Interrupted),
+            self.assertLogs(level="INFO") as logs,
+        ):
+            finetuning_case.run(config)
+        self.assertIn("Starting over: removed", "".join(logs.output))
+        steps = [
+            row["step"] for row in finetuning_case.metrics(config.output_dir)
+        ]
+        self.assertLess(max(steps, default=0), 4)
+        # All of the earlier run is gone but what this one has written again.
+        left = written & set(os.listdir(config.output_dir))
+        self.assertLessEqual(
+            left, {"train.log", "train_metrics.jsonl", "summaries"}
+        )
+        self.assertEqual(files.read_bytes(mine), b"mine")
+
     def test_detects_another_pretrained_model_at_the_same_path(self):
         results = self.copy_finished()
         config = self.config()
@@ -123,7 +147,8 @@ class ResumeTest(
         with self.assertRaisesRegex(
             UserError,
             r"output \(step 25\): the model of --pretrained_model_dir was "
-            "'[0-9a-f]{64}' and is '[0-9a-f]{64}' now.*--allow_changed_data",
+            rf"changed or replaced: {config.pretrained_model_dir}\. .*"
+            "--overwrite_output_dir, or add --allow_changed_data",
         ):
             finetuning_case.run(config)
         allowed = dataclasses.replace(config, allow_changed_data=True)

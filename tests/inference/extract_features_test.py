@@ -123,6 +123,19 @@ class ExtractFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self._run(model_dir=path, **options), expected)
         self.assertEqual(self._run(init_checkpoint=path, **options), expected)
 
+    def test_the_default_has_the_layers_of_a_small_model(self):
+        for number, expected in (
+            (2, [-1, -2]),
+            (4, [-1, -2, -3, -4]),
+            (9, [-1, -2, -3, -4]),
+        ):
+            default = ExtractFeaturesConfig.layers
+            self.assertEqual(
+                extract_features._parse_layers(default, number), expected
+            )
+        with self.assertRaisesRegex(UserError, "must lie between -2 and 1"):
+            extract_features._parse_layers("-1,-3", 2)
+
     def test_flags_override_files_next_to_the_checkpoint(self):
         path = os.path.join(self.folder, "tf1")
         os.mkdir(path)

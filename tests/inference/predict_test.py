@@ -21,6 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.predict import PredictConfig
 from bert_tf.inference import predict
 from bert_tf.io import resumable_file
+from bert_tf.io import tables
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -307,6 +308,46 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(sizes, [7, 2])
         self.assertEqual(pathlib.Path(self.output).read_bytes(), whole)
         self.assertEqual(self._output_files(), ["predictions.jsonl"])
+
+    @parameterized.parameters(".csv", ".tsv")
+    def test_tables_resume_after_a_kill(self, ending):
+        path = self._write("texts.jsonl", self._rows(["cat", "", *_texts(8)]))
+        self.output = f"{self.folder}/out/predictions{ending}"
+        flags = {"keep_columns": "id,label", "keep_empty": True, "top_k": 2}
+
+        def run():
+            config = PredictConfig(
+                model_dir=self.model,
+                input_file=path,
+                output_file=self.output,
+                **flags,
+            )
+            predict.run(config)
+            return pathlib.Path(self.output).read_text()
+
+        with self._chunks_of(7):
+            whole = run()
+        os.remove(self.output)
+        with mock.patch.object(PredictTest, "_run", lambda *_, **__: run()):
+            self._fail_after(path, 1)
+        with self._chunks_of(7) as sizes:
+            self.assertEqual(run(), whole)
+        self.assertEqual(sizes, [3])
+        rows = list(tables.read_table(self.output).rows)
+        self.assertEqual(
+            list(rows[1].values.items()),
+            [("id", "1"), ("input_label", "7"), ("label", "")]
+            + [("probability", ""), ("label_2", ""), ("probability_2", "")],
+        )
+        values = self._expected(["cat"])[0].tolist()
+        expected = dict(zip(_TASK.labels, values, strict=True))
+        best, second = sorted(expected, key=expected.get)[:0:-1]
+        self.assertEqual(rows[0].values["label"], best)
+        self.assertEqual(rows[0].values["label_2"], second)
+        self.assertAlmostEqual(
+            float(rows[0].values["probability_2"]), expected[second], places=4
+        )
+        self.assertLen(rows, 10)
 
     @pytest.mark.slow
     def test_starts_over_after_any_change(self):

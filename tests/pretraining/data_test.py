@@ -8,7 +8,10 @@ from absl.testing import parameterized
 
 from bert_tf.data.records import manifest as manifests
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.pretraining import data as pretraining_input
+from bert_tf.text.vocabulary import Vocabulary
+from tests.support import tiny_model
 from tests.support import tiny_pretraining
 
 
@@ -67,6 +70,21 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
     def test_accepts_flags_that_fit_the_records(self, record_flags, flags):
         self._check(self._manifest(**record_flags), **flags)
         self._check(None, **flags)
+
+    def test_a_recipe_follows_the_vocabulary(self):
+        vocabulary = Vocabulary(tiny_model.TOKENS)
+        name = "configs/tiny/bert_config.json"
+        config = tiny_pretraining.make_config(
+            self.folder, bert_config_file=name
+        )
+        recipe = files.read_bert_config(name)
+        actual = pretraining_input._with_vocab_size(config, recipe, vocabulary)
+        self.assertEqual(
+            actual, dataclasses.replace(recipe, vocab_size=len(vocabulary))
+        )
+        own = dataclasses.replace(config, bert_config_file="own.json")
+        with self.assertRaisesRegex(UserError, "lines, but `vocab_size`"):
+            pretraining_input._with_vocab_size(own, recipe, vocabulary)
 
     def test_dynamic_masking_uses_the_flags_of_the_records(self):
         def masking(manifest):

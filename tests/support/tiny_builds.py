@@ -32,6 +32,7 @@ def config(name, **flags):
             "model_dir": model_dir,
             "output_file": os.path.join(folder(), f"{name}.tflite"),
             "quantization": "none",
+            "dynamic_shapes": True,
         }
         | values
         | flags

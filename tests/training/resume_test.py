@@ -164,6 +164,21 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._describe(vocabulary_hash="34cd"),
         )
 
+    def test_names_no_hashes(self):
+        old, new = "0" * 64, "f" * 64
+        self.assertEqual(
+            resume_checks.change("the data", old, new, "a.csv"),
+            "the data was changed or replaced: a.csv",
+        )
+        self.assertEqual(
+            resume_checks.change("the data", None, new, "a.csv"),
+            "the data was not used and is now: a.csv",
+        )
+        self.assertEqual(
+            resume_checks.change("the data", old, None),
+            "the data was used and is not now",
+        )
+
     def test_devices_and_data_service_may_change(self):
         before = self._describe()
         moved = dataclasses.replace(

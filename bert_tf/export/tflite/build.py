@@ -92,6 +92,8 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
         ),
         origin,
     )
+    if export.name == "classification" and config.input == "ids":
+        config = _with_shapes(config, export.head.max_seq_length)
     _require_form(config, export.model)
     return Build(
         config,
@@ -101,6 +103,17 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
         export.head,
         export.model,
         assets_extra.find_labels(export.name, export.stored),
+    )
+
+
+def _with_shapes(config: TfliteConfig, length: int) -> TfliteConfig:
+    """Returns flags with the fixed shapes that MediaPipe needs, by default."""
+    if config.dynamic_shapes:
+        return config
+    return dataclasses.replace(
+        config,
+        batch_size=config.batch_size or 1,
+        max_seq_length=config.max_seq_length or length,
     )
 
 

@@ -80,6 +80,11 @@ def run(config: TfliteConfig, origin: str | None = None) -> None:
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
+    if tf.io.gfile.exists(config.output_file):
+        logging.warning(
+            "%s exists and is replaced once the new file is verified.",
+            config.output_file,
+        )
     build = builds.prepare(config, origin)
     gate = Gate(build)
     if config.quantization == ALL:

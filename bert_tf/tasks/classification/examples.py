@@ -75,6 +75,7 @@ class Columns:
         return flags | {self.text: "--text_column"}
 
 
+_KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"
 # The columns of models that do not name theirs.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
@@ -145,6 +146,7 @@ def make_example(
     label: Label | None = None,
     *,
     may_be_empty: bool = False,
+    or_else: str = "",
 ) -> InputExample:
     """Returns the example of a row with one or two columns of text.
 
@@ -154,7 +156,13 @@ def make_example(
     """
     where = f"{path}, line {row.line}"
     texts = [
-        read_text(where, row.values, column, may_be_empty=may_be_empty)
+        read_text(
+            where,
+            row.values,
+            column,
+            may_be_empty=may_be_empty,
+            or_else=or_else,
+        )
         for column in text_columns
     ]
     guid = f"{os.path.basename(path)}:{row.line}"
@@ -167,11 +175,13 @@ def read_text(
     column: str,
     *,
     may_be_empty: bool = False,
+    or_else: str = "",
 ) -> str:
     """Returns the text in a column of a row.
 
     Raises:
-      UserError: As `make_example`; the message begins with `where`.
+      UserError: As `make_example`; the message begins with `where`, and ends
+        with `or_else`.
     """
     text = values.get(column)
     if not isinstance(text, str):
@@ -182,7 +192,7 @@ def read_text(
     if not (text.strip() or may_be_empty):
         raise UserError(
             f"{where} has an empty text in column {column!r}; remove the row "
-            "or fill it in."
+            f"or fill it in{or_else}."
         )
     return text
 
@@ -388,11 +398,14 @@ def _read_flag(where: str, column: str, value: Any) -> bool:
 
 
 def read_texts(
-    path: str, choices: Sequence[Columns] = USUAL_COLUMNS
+    path: str,
+    choices: Sequence[Columns] = USUAL_COLUMNS,
+    keep_empty: bool = False,
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    The first of `choices` whose columns exist is read.
+    The first of `choices` whose columns exist is read. `keep_empty` yields
+    empty texts, too.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
@@ -413,7 +426,29 @@ def read_texts(
                 f"{path}, line {row.line} has the column {column!r}, which the "
                 "first row lacks; give all rows the same columns."
             )
-        yield make_example(path, row, texts)
+        yield make_example(
+            path, row, texts, may_be_empty=keep_empty, or_else=_KEEP_EMPTY
+        )
+
+
+def has_empty_text(example: InputExample) -> bool:
+    """Returns True if one of an example's texts is empty."""
+    texts = (example.text_a, example.text_b)
+    return any(text is not None and not text.strip() for text in texts)
+
+
+def to_json(example: InputExample) -> dict[str, Any]:
+    """Returns texts and gold labels as values for a JSON object."""
+    values: dict[str, Any] = {"text": example.text_a}
+    if example.text_b is not None:
+        values["text_pair"] = example.text_b
+    if isinstance(example.label, tuple):
+        values["gold_labels"] = list(example.label)
+    elif isinstance(example.label, float):
+        values["gold_score"] = example.label
+    elif example.label is not None:
+        values["gold_label"] = example.label
+    return values
 
 
 def parse_row(row: Any, choices: Sequence[tuple[str, ...]]) -> InputExample:

@@ -20,7 +20,6 @@ from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import inputs
-from bert_tf.tasks.classification import task as classification
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -53,7 +52,7 @@ def build_task(
     task_lib.warn_of_settings(
         stored_task, {"max_seq_length": config.max_seq_length}
     )
-    weights = classification.stored_class_weights(stored_task)
+    weights = inputs.stored_class_weights(stored_task)
     return dataclasses.replace(task, class_weights=weights)
 
 
@@ -151,7 +150,7 @@ def _custom_task(
 
 def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
     flag = config.problem_type
-    trained = classification.stored_problem_type(stored)
+    trained = inputs.stored_problem_type(stored)
     if flag and trained and flag != trained:
         raise UserError(
             f"The model was trained with --problem_type={trained}. Received: "

@@ -121,13 +121,23 @@ def read_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
       UserError: If the file is not a valid table or lacks a column, or a text
         is missing; empty texts are kept, as in the original.
     """
-    is_lines = tables.file_ending(path) == ".txt" and not task.is_pair
-    table = _read_table(task, path, ".txt" if is_lines else None)
+    table = read_input_table(task, path)
+    is_lines = _holds_lines(task, path)
     texts = (tables.TEXT_COLUMN,) if is_lines else _text_columns(task, table)
     for row in table.rows:
         yield classification_examples.make_example(
             path, row, texts, may_be_empty=True
         )
+
+
+def read_input_table(task: GlueTask, path: str) -> tables.Table:
+    """Opens a file to predict; see `read_texts`."""
+    is_lines = _holds_lines(task, path)
+    return _read_table(task, path, ".txt" if is_lines else None)
+
+
+def _holds_lines(task: GlueTask, path: str) -> bool:
+    return tables.file_ending(path) == ".txt" and not task.is_pair
 
 
 def read_split(
@@ -166,7 +176,10 @@ def read_split(
         examples,
         num_without_gold_label,
         len(broken),
-        sum(_has_empty_text(example) for example in examples),
+        sum(
+            classification_examples.has_empty_text(example)
+            for example in examples
+        ),
     )
 
 
@@ -226,11 +239,6 @@ def _text_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
             return columns
     table.require(task.texts[0])
     return task.texts[0]
-
-
-def _has_empty_text(example: InputExample) -> bool:
-    texts = (example.text_a, example.text_b)
-    return any(text is not None and not text.strip() for text in texts)
 
 
 def _is_left_out(task: GlueTask, value: Any, is_test: bool) -> bool:

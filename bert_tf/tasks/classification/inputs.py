@@ -1,16 +1,21 @@
-"""Finds and checks the files of the flags, before TensorFlow is imported."""
+"""Reads flags, task.json and the starts of files, without TensorFlow."""
 
 import os
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.flags.classifier import ClassifierConfig
+from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
+from bert_tf.tasks.classification.examples import ProblemType
 
 # Rows at the start of each file; training reads all.
 _NUM_ROWS = 1000
+# A file to predict is read whole up to this size, which takes a second.
+_MAX_BYTES = 1 << 26
 
 
 def check(config: ClassifierConfig) -> None:
@@ -56,6 +61,36 @@ def _check_official(config: ClassifierConfig) -> None:
             glue.find_files(
                 official, config.data_dir, kind, config.language or "zh"
             )
+
+
+def check_texts(
+    values: Mapping[str, Any],
+    path: str,
+    keep_empty: bool = False,
+    kept_columns: Sequence[str] = (),
+) -> None:
+    """Checks the file of run/predict.py: columns, rows and empty texts.
+
+    Large files are checked when the model is loaded.
+
+    Args:
+      values: The contents of the model's task.json.
+      path: The file.
+      keep_empty: Whether texts may be empty.
+      kept_columns: Further columns that must exist.
+
+    Raises:
+      UserError: As `examples.read_texts`.
+    """
+    columns = values.get("columns")
+    is_custom = values.get("name", "custom") == "custom"
+    if not (columns and is_custom) or os.path.getsize(path) > _MAX_BYTES:
+        return
+    named = Columns(columns["text"], columns.get("text_pair"))
+    for _ in classification_examples.read_texts(path, (named,), keep_empty):
+        pass
+    flags = dict.fromkeys(kept_columns, "--keep_columns")
+    tables.read_table(path).require(kept_columns, flags)
 
 
 def check_language(config: ClassifierConfig, has_languages: bool) -> None:
@@ -104,3 +139,22 @@ def check_columns(
             "--label_separator is for --problem_type=multi_label with one "
             "--label_column that holds the names of all labels."
         )
+
+
+def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
+    """Returns the problem type in task.json, or None if it is not known.
+
+    Without a type, a model with one label is a regression, as in Hugging Face
+    Transformers.
+    """
+    labels = values.get("labels")
+    is_score = labels is not None and len(labels) == 1
+    return values.get("problem_type") or ("regression" if is_score else None)
+
+
+def stored_class_weights(
+    values: Mapping[str, Any],
+) -> tuple[float, ...] | None:
+    """Returns the class weights in task.json, for the loss on dev."""
+    weights = values.get("class_weights")
+    return weights and tuple(weights)

@@ -23,6 +23,7 @@ from sklearn import metrics as sklearn_metrics
 
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import plots
 from bert_tf.tasks import result_tables
@@ -31,6 +32,7 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
+from bert_tf.tasks.classification import inputs
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.examples import ProblemType
@@ -329,11 +331,26 @@ class ClassificationTask(task.Task):
         )
         plots.write_scores(path, "label", rows)
 
-    def read_inputs(self, path: str) -> Iterator[InputExample]:
-        """Yields the texts of a file with the columns of the training data."""
+    def read_inputs(
+        self, path: str, keep_empty: bool = False
+    ) -> Iterator[InputExample]:
+        """Yields the texts of a file with the columns of the training data.
+
+        `keep_empty` yields empty texts, too, instead of refusing them.
+        """
         if self.official is not None:
             return glue.read_texts(self.official, path)
-        return classification_examples.read_texts(path, self._column_choices)
+        return classification_examples.read_texts(
+            path, self._column_choices, keep_empty
+        )
+
+    def read_table(self, path: str) -> tables.Table | None:
+        if self.official is not None:
+            return glue.read_input_table(self.official, path)
+        return super().read_table(path)
+
+    def example_to_json(self, example: InputExample) -> dict[str, Any]:
+        return classification_examples.to_json(example)
 
     def example_from_row(self, row: Any) -> InputExample:
         if self.official is not None:
@@ -386,7 +403,7 @@ class ClassificationTask(task.Task):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
         labels = values.get("labels")
-        problem_type = stored_problem_type(values) or "single_label"
+        problem_type = inputs.stored_problem_type(values) or "single_label"
         if problem_type == "regression":
             labels = None
         elif labels is None:
@@ -409,7 +426,7 @@ class ClassificationTask(task.Task):
                 **columns | {"labels": tuple(columns.get("labels", ()))}
             ),
             label_separator=values.get("label_separator", ","),
-            class_weights=stored_class_weights(values),
+            class_weights=inputs.stored_class_weights(values),
             doc_stride=values.get("doc_stride"),
             official=glue_tasks.TASKS.get(name),
             language=values.get("language", "zh"),
@@ -427,22 +444,3 @@ def results_text(predictions: Sequence[Prediction]) -> str:
         "\t".join(map(str, prediction.values)) + "\n"
         for prediction in predictions
     )
-
-
-def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:
-    """Returns the problem type in task.json, or None if it is not known.
-
-    Without a type, a model with one label is a regression, as in Hugging Face
-    Transformers.
-    """
-    labels = values.get("labels")
-    is_score = labels is not None and len(labels) == 1
-    return values.get("problem_type") or ("regression" if is_score else None)
-
-
-def stored_class_weights(
-    values: Mapping[str, Any],
-) -> tuple[float, ...] | None:
-    """Returns the class weights in task.json, for the loss on dev."""
-    weights = values.get("class_weights")
-    return weights and tuple(weights)

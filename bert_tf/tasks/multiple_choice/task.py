@@ -24,6 +24,7 @@ from scipy import special
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.features import INPUT_MASK
+from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
@@ -226,6 +227,21 @@ class MultipleChoiceTask(task.Task):
         yield from multiple_choice_examples.read_inputs(
             path, self.columns, self._columns_without_header
         )
+
+    def read_table(self, path: str) -> tables.Table | None:
+        return tables.read_table(
+            path, columns_without_header=self._columns_without_header
+        )
+
+    def example_to_json(self, example: MultipleChoiceExample) -> dict[str, Any]:
+        order = np.argsort(self._indices(example)).tolist()
+        values = {
+            "context": example.context,
+            "choices": [example.choices[index] for index in order],
+        }
+        if example.label is not None:
+            values["gold_label"] = example.names[example.label]
+        return values
 
     def example_from_row(self, row: Any) -> MultipleChoiceExample:
         return multiple_choice_examples.parse_row(row, self.columns)

@@ -393,7 +393,7 @@ def read_questions(path: str) -> Iterator[SquadExample]:
       UserError: If the file is neither, or a question or context of a table is
         empty; in SQuAD files they may be empty, as in the original.
     """
-    if tables.file_ending(path) == ".json" and not _has_rows(path):
+    if tables.file_ending(path) == ".json" and not has_rows(path):
         read = read_squad_examples(path, is_training=False, with_answers=False)
         yield from read.examples
         return
@@ -410,7 +410,7 @@ def read_questions(path: str) -> Iterator[SquadExample]:
         )
 
 
-def _has_rows(path: str) -> bool:
+def has_rows(path: str) -> bool:
     """Returns True if a JSON file holds a list or one object per line."""
     lines = (line.strip() for _, line in text_files.read_lines(path))
     first = next(filter(None, lines), "")

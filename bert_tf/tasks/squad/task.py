@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.features import INPUT_MASK
+from bert_tf.io import tables
 from bert_tf.tasks import task
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
@@ -321,6 +322,17 @@ class SquadTask(task.Task):
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
         yield from squad_examples.read_questions(path)
+
+    def read_table(self, path: str) -> tables.Table | None:
+        is_json = tables.file_ending(path) == ".json"
+        is_table = not is_json or squad_examples.has_rows(path)
+        return super().read_table(path) if is_table else None
+
+    def example_to_json(self, example: SquadExample) -> dict[str, Any]:
+        values: dict[str, Any] = {"question": example.question_text}
+        if example.answers is not None:
+            values["gold_answers"] = list(example.answers)
+        return values
 
     def num_rows(self, example: SquadExample) -> int:
         """Returns a lower bound of the number of the paragraph's windows."""

@@ -354,7 +354,7 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
     ending = tables.file_ending(path)
     if (
         ending in _TABLES
-        or (ending == ".tsv" and _is_table(path, word_column))
+        or (ending == ".tsv" and is_table(path, word_column))
         or (ending == ".txt" and not _has_columns(path))
     ):
         yield from _read_table(path)
@@ -421,7 +421,7 @@ def _read_table(path: str) -> Iterator[TaggingExample]:
             raise UserError(f"{path}, line {row.line}: {error}") from error
 
 
-def _is_table(path: str, word_column: int | str) -> bool:
+def is_table(path: str, word_column: int | str) -> bool:
     """Returns True if a .tsv is a table of raw texts; see `read_inputs`."""
     for _, line in text_files.read_lines(path):
         fields = [field.strip() for field in line.split("\t")]

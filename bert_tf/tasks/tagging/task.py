@@ -26,6 +26,7 @@ from absl import logging
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import tables
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import examples as classification_examples
@@ -312,6 +313,17 @@ class TaggingTask(task.Task):
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
         yield from tagging_examples.read_inputs(path, self.word_column)
+
+    def read_table(self, path: str) -> tables.Table | None:
+        ending = tables.file_ending(path)
+        is_table = ending in (".csv", ".jsonl", ".json") or (
+            ending == ".tsv"
+            and tagging_examples.is_table(path, self.word_column)
+        )
+        return super().read_table(path) if is_table else None
+
+    def example_to_json(self, example: TaggingExample) -> dict[str, Any]:
+        return {} if example.tags is None else {"gold_tags": list(example.tags)}
 
     def must_share_chunk(
         self, first: TaggingExample, second: TaggingExample

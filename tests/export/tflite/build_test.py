@@ -8,6 +8,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import build as builds
 from bert_tf.flags.export import TfliteConfig
+from tests.support import tiny_builds
 
 
 class BuildTest(tf.test.TestCase, parameterized.TestCase):
@@ -31,6 +32,16 @@ class BuildTest(tf.test.TestCase, parameterized.TestCase):
             self._require(recurrent, **flags)
         self._require(recurrent, batch_size=1, max_seq_length=8)
         self._require(recurrent, batch_size=1, input="text")
+
+    def test_classifiers_have_fixed_shapes_by_default(self):
+        for flags, expected in (
+            ({"dynamic_shapes": False}, (1, 12)),
+            ({"dynamic_shapes": False, "max_seq_length": 7}, (1, 7)),
+            ({}, (None, None)),
+            ({"batch_size": 3}, (3, None)),
+        ):
+            build = builds.prepare(tiny_builds.config("pair", **flags))
+            self.assertEqual((build.batch_size, build.seq_length), expected)
 
     def test_accepts_other_heads_with_free_shapes(self):
         self._require(types.SimpleNamespace(lstms=[]))
