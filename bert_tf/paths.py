@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from bert_tf.errors import UserError
+from bert_tf.recipes import releases
 
 # The kinds of inputs that a flag may name; see `config.option`.
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
@@ -164,6 +165,10 @@ def _check_folder(path: str, flag: str) -> None:
 
 def _check_model(path: str, flag: str) -> None:
     if not is_remote(path) and not may_be_model(path):
+        if not os.path.exists(path):
+            if releases.find(path):
+                return  # To be fetched.
+            releases.refuse_name(path, flag)
         raise no_model(path, describe(path), flag)
 
 

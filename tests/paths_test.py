@@ -83,7 +83,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"folder": "a.csv"}, "--folder: no such directory: 'a.csv'"),
         (
             {"model": "nowhere"},
-            "--model: expected a model.*'nowhere', where there is nothing",
+            "--model: expected a path, .*name.*'nowhere', where there is not",
         ),
         ({"model": "empty"}, "--model: .*'empty', a directory that holds noth"),
         ({"model": "texts"}, "--model: .*a directory that holds a.txt"),

@@ -1,4 +1,4 @@
-"""`load_model` and `load_tokenizer`: trained models of any format, by path."""
+"""`load_model` and `load_tokenizer`: trained models, by path or name."""
 
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import keras
 from bert_tf.api import export  # noqa: F401 (sets what `model.export` calls)
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
+from bert_tf.checkpoints import names
 from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -24,6 +25,8 @@ def load_model(
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
     max_seq_length: int | None = None,
+    cache_dir: str | None = None,
+    offline: bool | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Loads a trained model of any format.
@@ -36,6 +39,10 @@ def load_model(
         a checkpoint of the original or of the Model Garden: its directory or
         its prefix, with its configuration in the same directory; or a `.keras`
         file. Without other arguments such a model keeps how it was compiled.
+        Or a name, which is fetched: a short one such as "bert-base-uncased"
+        (run/models.py lists them), "hf://owner/name[@revision]",
+        "kaggle://owner/model/keras/variation[/version]", or the https://
+        address of a .zip or .tar.gz file. An existing path wins.
       kind: The kind of model to build: "encoder", "pretraining",
         "classification", "question_answering", "tagging" or
         "multiple_choice"; by default the stored kind.
@@ -46,6 +53,10 @@ def load_model(
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
         `predict` and `preprocessor`; by default as in training, or the task's
         own: 128, and 384 for question answering.
+      cache_dir: The directory for models that are fetched by a short name or
+        an address; by default BERT_TF_CACHE, else ~/.cache/bert_tf. The hubs
+        have their own caches.
+      offline: If true, no model is fetched; by default as BERT_TF_OFFLINE.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
 
@@ -63,7 +74,7 @@ def load_model(
         its configuration, or the arguments do not fit the model.
 
     Example:
-      >>> model = load_model("uncased_L-12_H-768_A-12", "classification",
+      >>> model = load_model("bert-base-uncased", "classification",
       ...                    labels=["negative", "positive"])
       >>> load_model("output/sst-2/model").predict(["A fine film."])
       [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
@@ -76,7 +87,7 @@ def load_model(
             load.restore_text(model)
         return model
     return load.build_model(
-        formats.read(path),
+        formats.read(names.resolve(path, cache_dir, offline)),
         kind,
         labels=labels,
         num_labels=num_labels,
@@ -87,7 +98,11 @@ def load_model(
 
 
 def load_tokenizer(
-    path: str, preserve_special_tokens: bool | None = None
+    path: str,
+    preserve_special_tokens: bool | None = None,
+    *,
+    cache_dir: str | None = None,
+    offline: bool | None = None,
 ) -> BertTokenizer:
     """Loads the tokenizer of a trained model of any format.
 
@@ -95,8 +110,11 @@ def load_tokenizer(
       path: As for `load_model`.
       preserve_special_tokens: If true, special tokens such as [MASK] in a text
         stay whole; by default as stored.
+      cache_dir: As for `load_model`.
+      offline: As for `load_model`.
 
     Raises:
       UserError: If there is no model, or it has no vocabulary.
     """
-    return formats.read(path).build_tokenizer(preserve_special_tokens)
+    stored = formats.read(names.resolve(path, cache_dir, offline))
+    return stored.build_tokenizer(preserve_special_tokens)

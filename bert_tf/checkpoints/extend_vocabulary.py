@@ -266,7 +266,7 @@ def _build_card(config: ExtendVocabularyConfig, extension: Extension) -> str:
         "The embedding of a new word is the mean of the embeddings of its old "
         "tokens; it has not been trained since.",
         {
-            "Source": {"model": config.input}
+            "Source": {"model": extension.source.revision or config.input}
             | {f"note {n}": note for n, note in enumerate(notes, 1)},
             "New words": _tabulate_words(extension),
             "Positions": positions,

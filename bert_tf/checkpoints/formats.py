@@ -13,6 +13,7 @@ Each format's module has
 and raises `UserError` for every mistake of a user.
 """
 
+import dataclasses
 import importlib
 import re
 import types
@@ -20,6 +21,7 @@ import types
 import tensorflow as tf
 
 from bert_tf import paths
+from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
@@ -33,7 +35,6 @@ _MODULES = {
     "model_garden": "bert_tf.checkpoints.model_garden.model",
     "tf1": "bert_tf.checkpoints.tf1.model",
 }
-_DOWNLOADS = ("http://", "https://", "hf://", "kaggle://")
 
 
 def module_of(name: str) -> types.ModuleType:
@@ -45,12 +46,13 @@ def detect(path: str) -> str:
     """Returns the name of the format of the model at `path`.
 
     Args:
-      path: A directory, a `.keras` file or, for checkpoints of TensorFlow, a
-        prefix.
+      path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
+        prefix; or a name for `names.resolve`.
 
     Raises:
       UserError: If no format or more than one format fits.
     """
+    path = names.resolve(path)
     detected = _recognized(path)
     if len(detected) > 1:
         raise UserError(
@@ -71,8 +73,8 @@ def read(
     """Reads the model at `path`; its weights are read on access.
 
     Args:
-      path: A directory, a `.keras` file or, for checkpoints of TensorFlow, a
-        prefix.
+      path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
+        prefix; or a name for `names.resolve`, which is fetched.
       source_format: One of `flags.convert.FORMATS`; by default detected.
       allow_missing: Names of weights that may be missing or unused.
 
@@ -80,11 +82,7 @@ def read(
       UserError: If there is no model, or it is damaged, incomplete or of
         another architecture.
     """
-    if path.startswith(_DOWNLOADS):
-        raise UserError(
-            f"Expected a path. Received: {path!r}; nothing is downloaded, so "
-            "download the model first."
-        )
+    path = names.resolve(path)
     module = module_of(source_format or detect(path))
     if not module.recognizes(path):
         others = _recognized(path)
@@ -93,7 +91,11 @@ def read(
             f"Expected the format {source_format} (--from={source_format}). "
             f"Received: {path!r}, {seen}."
         )
-    return module.read_model(path, allow_missing)
+    stored = module.read_model(path, allow_missing)
+    revision = names.origin(path)
+    if revision is None:
+        return stored
+    return dataclasses.replace(stored, revision=revision)
 
 
 def _recognized(path: str) -> list[str]:

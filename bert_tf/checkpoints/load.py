@@ -10,6 +10,7 @@ from absl import logging
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import model_weights
+from bert_tf.checkpoints import names
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
@@ -39,6 +40,7 @@ def read(
       UserError: If there is no model, it is damaged, or not the model that
         `config` describes.
     """
+    path = names.resolve(path)
     weights_format = formats.detect(path)
     if weights_format == "tf1" and config is not None:
         prefix = tf1_checkpoint.find_prefix(path)

@@ -324,7 +324,7 @@ def _read_vocabulary(
 def _default_readme(stored: StoredModel) -> str:
     return build_card(
         "A BERT",
-        f"A BERT of kind {stored.task['kind']}, read from {stored.path}.",
+        f"A BERT of kind {stored.task['kind']}, read from {stored.source}.",
         {"Notes": dict(enumerate(stored.report.notes, 1))},
         'import bert_tf\nmodel = bert_tf.load_model(".")',
     )

@@ -45,6 +45,7 @@ class StoredModel:
       lower_case_is_derived: Whether `derive_lower_case` determined the case, as
         the format or the files do not.
       origin: What reports name as the source in place of a temporary `path`.
+      revision: Name and revision of a model that was fetched, else None.
     """
 
     path: str
@@ -59,6 +60,12 @@ class StoredModel:
     report: Report = Report(())
     lower_case_is_derived: bool = False
     origin: str | None = None
+    revision: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The name of the model in reports: its origin, revision or path."""
+        return self.origin or self.revision or self.path
 
     @property
     def num_labels(self) -> int | None:

@@ -161,7 +161,7 @@ class Teacher(ObjectiveSource):
         """The rows on the teacher for the model card."""
         shape = self._stored.config
         rows = {
-            "model": self._stored.path,
+            "model": self._stored.source,
             "layers": shape.num_hidden_layers,
             "width": shape.hidden_size,
             "attention heads": shape.num_attention_heads,

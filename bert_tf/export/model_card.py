@@ -56,7 +56,7 @@ def write(
     card = {
         "export": artifact.to_json(),
         "model": {
-            "path": stored.origin or stored.path,
+            "path": stored.source,
             "config": stored.config.to_dict(),
             "task": dict(stored.task),
             "card": read_sections(_readme(stored)),

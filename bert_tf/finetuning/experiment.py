@@ -29,6 +29,7 @@ from bert_tf.training.preemption import Preemption
 
 # Precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
+_REVISION = "the revision of the model"
 
 
 class ObjectiveSource:
@@ -175,7 +176,7 @@ def trial_identity(
 
 
 def _hash_model(experiment: Experiment) -> dict[str, str]:
-    """Returns the hash of the model that a flag names.
+    """Returns the hash and the revision of the model that a flag names.
 
     A randomly initialized model is identified by its configuration. Its weights
     follow from the configuration and the seed, and may differ in the last bit
@@ -183,7 +184,9 @@ def _hash_model(experiment: Experiment) -> dict[str, str]:
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(experiment.config, name):
-            return {_MODEL_OF + name: experiment.stored.fingerprint()}
+            stored = experiment.stored
+            revision = {_REVISION: stored.revision} if stored.revision else {}
+            return {_MODEL_OF + name: stored.fingerprint()} | revision
     if not experiment.config.bert_config_file:
         return {}  # Flags describe the shape of a new student.
     described = experiment.stored.config.to_json().encode()
@@ -221,6 +224,8 @@ def check_identity(
         and (name in now or name.removeprefix("--") not in without_effect)
         # Older checkpoints have no model hash.
         and (name in before or not name.startswith(_MODEL_OF))
+        # The same model may be read from a path now.
+        and (name != _REVISION or (name in before and name in now))
     ]
     if changes and not config.allow_changed_data:
         raise UserError(

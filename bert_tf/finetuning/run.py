@@ -308,7 +308,8 @@ def _write_model(
     )
     card = model_directory.build_card(
         f"A BERT for {task.name}",
-        f"A BERT fine-tuned for {step} steps with bert_tf, from {stored.path}.",
+        f"A BERT fine-tuned for {step} steps with bert_tf, from "
+        f"{stored.source}.",
         {
             "Data": dict(task.files),
             "Flags": {k: v for k, v in flags.items() if v is not None},

@@ -32,6 +32,7 @@ from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.flags import flag_files
+from bert_tf.flags.model_source import ModelSourceConfig
 
 flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
 
@@ -278,6 +279,8 @@ def run(main: Callable[[Any], None]) -> None:
             # Before `main` imports TensorFlow, which imports Keras.
             keras_backend.require_tensorflow()
             config = read_config()
+            if isinstance(config, ModelSourceConfig):
+                config.set_environment()
             paths.check_inputs(config)
             with errors.extras():
                 main(config)

@@ -3,13 +3,14 @@
 import dataclasses
 
 from bert_tf.flags import options
+from bert_tf.flags.model_source import ModelSourceConfig
 
 # Formats of checkpoints to read and write.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertCheckpointConfig:
+class ConvertCheckpointConfig(ModelSourceConfig):
     """Flags of run/convert_checkpoint.py."""
 
     target_format: str = options.output(
@@ -46,7 +47,7 @@ class ConvertCheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExtendVocabularyConfig:
+class ExtendVocabularyConfig(ModelSourceConfig):
     """Flags of run/extend_vocabulary.py."""
 
     input: str = options.model(

@@ -6,6 +6,7 @@ import os
 
 from bert_tf.errors import UserError
 from bert_tf.flags import options
+from bert_tf.flags.model_source import ModelSourceConfig
 
 HEADS = (
     "classification",
@@ -31,7 +32,7 @@ BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(ModelSourceConfig):
     """Flags of every exporter: the model and the task of the export."""
 
     model_dir: str = options.model(
@@ -192,7 +193,7 @@ class SavedModelConfig(ExportConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class VerifyConfig:
+class VerifyConfig(ModelSourceConfig):
     """Flags of export/verify.py."""
 
     export_dir: str = options.model(

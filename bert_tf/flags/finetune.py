@@ -13,6 +13,7 @@ from bert_tf.config import NORMALIZATIONS
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
+from bert_tf.flags.model_source import ModelSourceConfig
 from bert_tf.flags.pretrain import OPTIMIZERS
 
 DEFAULT_RATE = "5e-5"
@@ -36,7 +37,7 @@ class TrialConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(TrainingDeviceConfig):
+class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
     output_dir: str = options.output(

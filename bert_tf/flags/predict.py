@@ -5,6 +5,7 @@ import os
 
 from bert_tf.flags import options
 from bert_tf.flags.devices import DeviceConfig
+from bert_tf.flags.model_source import ModelSourceConfig
 
 # Endings of tables that run/predict.py writes, and of some that it does not.
 _TABLES = (".csv", ".tsv")
@@ -12,7 +13,7 @@ _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".parquet", ".feather", ".zip")
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMaskConfig:
+class FillMaskConfig(ModelSourceConfig):
     """Flags of run/fill_mask.py."""
 
     model_dir: str = options.model(
@@ -26,7 +27,7 @@ class FillMaskConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExtractFeaturesConfig:
+class ExtractFeaturesConfig(ModelSourceConfig):
     """Flags of run/extract_features.py; all but the last are the original's.
 
     --model_dir and --init_checkpoint both accept a model of any format; the
@@ -95,7 +96,7 @@ class ExtractFeaturesConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _PredictionConfig(DeviceConfig):
+class _PredictionConfig(DeviceConfig, ModelSourceConfig):
     """Flags of all scripts that predict with fine-tuned models."""
 
     batch_size: int = options.hardware(32, "Rows computed at once.")

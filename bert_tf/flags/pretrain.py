@@ -7,12 +7,13 @@ from bert_tf.config import HIDDEN_ACTS
 from bert_tf.flags import cli
 from bert_tf.flags import options
 from bert_tf.flags.devices import TrainingDeviceConfig
+from bert_tf.flags.model_source import ModelSourceConfig
 
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainConfig(TrainingDeviceConfig):
+class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of run/pretrain.py; the first block is the original's."""
 
     bert_config_file: str = options.model(

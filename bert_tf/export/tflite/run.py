@@ -48,7 +48,7 @@ class Built:
         return {
             "command": build.command,
             "model": {
-                "path": build.stored.origin or build.stored.path,
+                "path": build.stored.source,
                 "config": build.stored.config.to_dict(),
             },
             "head": build.name,

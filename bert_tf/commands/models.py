@@ -1,0 +1,22 @@
+r"""Lists the models that can be named in place of a path, or fetches one.
+
+  python run/models.py
+  python run/models.py --fetch=bert-base-uncased
+
+Every script fetches a named model by itself; fetching it first is useful where
+the script runs without a network. --fetch prints the local path.
+"""
+
+import sys
+
+from bert_tf.flags.model_source import ModelsConfig
+
+
+def main(config: ModelsConfig) -> None:
+    from bert_tf.checkpoints import names
+    from bert_tf.recipes import releases
+
+    if config.fetch:
+        sys.stdout.write(f"{names.resolve(config.fetch)}\n")
+    else:
+        sys.stdout.write(releases.format_table())

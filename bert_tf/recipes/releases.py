@@ -1,0 +1,171 @@
+"""The original's released models: names, addresses and shapes.
+
+The table is `recipes/models.json`. It names the source of every fact; a field
+without a source is empty.
+"""
+
+import dataclasses
+import difflib
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping
+
+from bert_tf.errors import UserError
+
+BASE_VARIABLE = "BERT_TF_RELEASES_URL"
+_TABLE = os.path.join(os.path.dirname(__file__), "models.json")
+_PART = r"[\w-][\w.-]*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One released model.
+
+    Attributes:
+      name: Its short name.
+      file: The zip file, below the base of all releases.
+      layers: Number of hidden layers, L.
+      hidden_size: Width, H.
+      heads: Attention heads, A.
+      cased: Whether the model distinguishes upper and lower case.
+      gelu: Form of GELU: "tanh", or "erf" for the exact one.
+      license: SPDX identifier.
+      bytes: Size of the zip file, None if no source states it.
+      sha256: Hash of the zip file, None if no source states it.
+      files_sha256: Hashes of the unpacked files, where a source states them.
+      also: Other short names.
+    """
+
+    name: str
+    file: str
+    layers: int
+    hidden_size: int
+    heads: int
+    cased: bool
+    gelu: str
+    license: str
+    bytes: int | None
+    sha256: str | None
+    files_sha256: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """The address of the zip file, with the user's base if one is set."""
+        base = os.environ.get(BASE_VARIABLE) or official_base()
+        return f"{base.rstrip('/')}/{self.file}"
+
+    @property
+    def is_official(self) -> bool:
+        """True if the zip file comes from the original's own address."""
+        return self.url == f"{official_base()}/{self.file}"
+
+
+@functools.cache
+def _contents() -> dict:
+    with open(_TABLE, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def official_base() -> str:
+    """Returns the address below which the original released its models."""
+    return _contents()["base"]
+
+
+@functools.cache
+def releases() -> tuple[Release, ...]:
+    """Returns all released models, in the order of the table."""
+    return tuple(
+        Release(**row | {"also": tuple(row.get("also", ()))})
+        for row in _contents()["models"]
+    )
+
+
+def find(name: str) -> Release | None:
+    """Returns the release of a short name, None if there is none."""
+    for release in releases():
+        if name == release.name or name in release.also:
+            return release
+    return None
+
+
+def closest(name: str) -> str | None:
+    """Returns the short name that resembles `name` most, if any does."""
+    for release in releases():
+        # The name of the zip file, as the original's documentation has it.
+        if name == os.path.basename(release.file).removesuffix(".zip"):
+            return release.name
+    names = [x for r in releases() for x in (r.name, *r.also)]
+    matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.75)
+    return matches[0] if matches else None
+
+
+def refuse_name(name: str, flag: str | None = None) -> None:
+    """Raises `UserError` for what is no path and looks like a model's name.
+
+    The error has the command that was probably meant.
+    """
+    expected = f"{flag}: e" if flag else "E"
+    command = "python run/models.py --fetch="
+    if re.fullmatch(f"{_PART}/{_PART}", name):
+        if not os.path.isdir(os.path.dirname(name)):
+            raise UserError(
+                f"{expected}xpected a path, or a name with hf:// before it. "
+                f"Received: {name!r}, where there is nothing; for the model of "
+                f"the Hugging Face Hub give hf://{name}, or fetch it first: "
+                f"{command}hf://{name}"
+            )
+    elif re.fullmatch(_PART, name) and ".ckpt" not in name:
+        meant = closest(name)
+        hint = "the names are listed by: python run/models.py"
+        if meant:
+            hint = (
+                f"if you mean {meant}, give that name, or fetch it first: "
+                f"{command}{meant}"
+            )
+        raise UserError(
+            f"{expected}xpected a path, a name of the table of models, or "
+            f"hf://owner/name. Received: {name!r}, where there is nothing; "
+            f"{hint}"
+        )
+
+
+def format_table() -> str:
+    """Returns the table of all models as text, one model a line."""
+    header = ("name", "L", "H", "A", "text", "GELU", "license", "size", "file")
+    rows = [header]
+    for release in releases():
+        rows.append(
+            (
+                release.name,
+                str(release.layers),
+                str(release.hidden_size),
+                str(release.heads),
+                "cased" if release.cased else "uncased",
+                release.gelu,
+                release.license,
+                format_bytes(release.bytes) if release.bytes else "",
+                release.file,
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines += [
+        f"{' and '.join(release.also)}: {release.name}"
+        for release in releases()
+        if release.also
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def format_bytes(number: int) -> str:
+    """Formats a number of bytes, such as "408 MB"."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"

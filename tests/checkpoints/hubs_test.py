@@ -1,0 +1,220 @@
+"""Tests for bert_tf.checkpoints.hubs, with the hubs' libraries and stand-ins.
+
+The libraries read their variables when they are imported, so a process of each
+class fetches.
+"""
+
+import os
+import tempfile
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.checkpoints import hubs
+from bert_tf.checkpoints import names
+from tests.support import hub_program
+from tests.support import model_server
+
+_COMMIT = model_server.COMMIT
+_FILES = {
+    "config.json": b"{}",
+    "vocab.txt": b"[PAD]\n",
+    "model.safetensors": bytes(i % 251 for i in range(3000)),
+    "pytorch_model.bin": b"pickle" * 100,
+    "tf_model.h5": b"other",
+    "README.md": b"# Model\n",
+}
+_FETCHED = ["config.json", "model.safetensors", "vocab.txt"]
+_PRESET = {
+    "config.json": b"{}",
+    "assets/tokenizer/vocabulary.txt": b"[PAD]\n",
+    "model.weights.h5": bytes(i % 251 for i in range(5000)),
+}
+
+
+class _HubsCase(tf.test.TestCase):
+    server_class = model_server.ModelServer
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server = cls.enterClassContext(cls.server_class())
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.fetcher = hub_program.Fetcher(
+            HF_ENDPOINT=cls.server.url,
+            HF_HOME=f"{cls.folder}/hf",
+            KAGGLEHUB_CACHE=f"{cls.folder}/kaggle",
+            KAGGLE_API_ENVIRONMENT="TEST",
+            KAGGLE_CONFIG_DIR=cls.folder,
+        )
+        cls.addClassCleanup(cls.fetcher.close)
+
+    def setUp(self):
+        super().setUp()
+        self.server.requests.clear()
+
+    def _fetch(self, name, offline=False):
+        """Returns the path of a model and the log."""
+        path, error, log = self.fetcher(name, offline)
+        self.assertIsNone(error)
+        return path, log
+
+    def _refused(self, name, message, offline=False):
+        _, error, _ = self.fetcher(name, offline)
+        self.assertRegex(error or "", message)
+
+    def _assert_offline(self, name, path):
+        """Asserts that a cached model needs no network."""
+        self.server.requests.clear()
+        self.assertEqual(self._fetch(name, offline=True)[0], path)
+        self.assertEmpty(self.server.requests)
+
+
+class HuggingFaceTest(_HubsCase):
+    def setUp(self):
+        super().setUp()
+        self.name = f"some/{self.id().rpartition('.')[2]}"
+        self.server.add_repository(self.name, _FILES)
+        self.url = f"/{self.name}/resolve/{_COMMIT}/model.safetensors"
+        self.weights = self.server.pages[self.url]
+
+    @pytest.mark.slow
+    def test_whole_then_offline(self):
+        path, log = self._fetch(f"hf://{self.name}")
+        self.assertCountEqual(os.listdir(path), _FETCHED)
+        self.assertRegex(
+            log,
+            rf"Fetching hf://{self.name} at {_COMMIT} \(3 files, 3\.01 kB\) "
+            rf"from {self.server.url}/{self.name} to ",
+        )
+        self.assertEqual(names.origin(path), f"hf://{self.name}@{_COMMIT}")
+        self.server.requests.clear()
+        again, log = self._fetch(f"hf://{self.name}")
+        self.assertEqual(again, path)
+        self.assertNotIn("Fetching", log)
+        self.assertNotIn("HEAD", [x[0] for x in self.server.requests])
+        self._assert_offline(f"hf://{self.name}", path)
+        self._assert_offline(f"hf://{self.name}@{_COMMIT}", path)
+        os.remove(os.path.join(path, "vocab.txt"))
+        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
+
+    def test_a_branch_moves(self):
+        old, _ = self._fetch(f"hf://{self.name}")
+        commit = _COMMIT[::-1]
+        files = _FILES | {"vocab.txt": b"[PAD]\n[UNK]\n"}
+        self.server.add_repository(self.name, files, commit)
+        new, _ = self._fetch(f"hf://{self.name}")
+        self.assertEqual(names.origin(new), f"hf://{self.name}@{commit}")
+        self._assert_offline(f"hf://{self.name}", new)
+        self._assert_offline(f"hf://{self.name}@{_COMMIT}", old)
+
+    def test_an_error_of_the_hub(self):
+        path, _ = self._fetch(f"hf://{self.name}")
+        for url, page in self.server.pages.items():
+            if url.startswith(f"/api/models/{self.name}"):
+                page.status = 418
+        self._refused(f"hf://{self.name}", "answered with status 418")
+        self._assert_offline(f"hf://{self.name}", path)
+
+    def test_no_access(self):
+        for path, page in self.server.pages.items():
+            if path.startswith(f"/{self.name}/resolve"):
+                page.status = 401
+                page.headers["X-Error-Code"] = "GatedRepo"
+        self._refused(f"hf://{self.name}", "gated.*accept its term.*HF_TOKEN")
+        self._refused(f"hf://{self.name}", "not in the cache", offline=True)
+
+    def test_not_there(self):
+        self._refused("hf://some/absent", "no such model .*status 404")
+        self._refused("hf://some/absent", "not in the cache", offline=True)
+        headers = {"X-Error-Code": "RevisionNotFound"}
+        self.server.pages[f"/api/models/{self.name}/revision/v2"] = (
+            model_server.Page(status=404, headers=headers)
+        )
+        self._refused(f"hf://{self.name}@v2", "has no such revision")
+
+    def test_pickles_need_pytorch(self):
+        files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
+        self.server.add_repository("some/pickle", files)
+        self._refused("hf://some/pickle", "pip install torch")
+        self.assertEmpty([x for x in self.server.requests if ".bin" in x[1]])
+
+    def test_interrupted_and_resumed(self):
+        self.weights.stops = [1000]
+        path, _ = self._fetch(f"hf://{self.name}")
+        self.assertCountEqual(os.listdir(path), _FETCHED)
+        with open(f"{path}/model.safetensors", "rb") as file:
+            self.assertEqual(file.read(), _FILES["model.safetensors"])
+        self.assertLen(self.server.gets(self.url), 2)
+
+    def test_wrong_hash(self):
+        etag = self.weights.headers["ETag"]
+        self.weights.contents = self.weights.contents[::-1]
+        self._refused(f"hf://{self.name}", f"SHA-256 {etag[1:-1]}. Received")
+        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
+
+
+class KaggleTest(_HubsCase):
+    server_class = model_server.kaggle
+    name = "kaggle://keras/bert/keras"
+
+    def setUp(self):
+        super().setUp()
+        self.server.add_kaggle(_PRESET)
+
+    @pytest.mark.slow
+    def test_whole_then_offline(self):
+        path, log = self._fetch(f"{self.name}/a")
+        self.assertRegex(log, r"Fetching .*version 3 \(3 files, 5\.01 kB\) fr")
+        with open(f"{path}/model.weights.h5", "rb") as file:
+            self.assertEqual(file.read(), _PRESET["model.weights.h5"])
+        self.assertEqual(names.origin(path), f"{self.name}/a/3")
+        self._assert_offline(f"{self.name}/a", path)
+        self._assert_offline(f"{self.name}/a/3", path)
+        self._refused(f"{self.name}/a/4", "not in the cache", offline=True)
+
+    def test_refused(self):
+        service = "/api/v1/models.ModelApiService/GetModelInstance"
+        self.server.pages[service].status = 403
+        self._refused(f"{self.name}/b", "status 403.*KAGGLE_API_TOKEN")
+        del self.server.pages[service]
+        self._refused(f"{self.name}/b", "no such model .status 404")
+
+    def test_interrupted(self):
+        """A model of which a part was fetched is not in the cache."""
+        self.server.pages["/store/model.weights.h5"].stops = [2000]
+        self._refused(f"{self.name}/c", "IncompleteRead.*same command again")
+        self._refused(f"{self.name}/c", "not in the cache", offline=True)
+        path, _ = self._fetch(f"{self.name}/c")
+        with open(f"{path}/model.weights.h5", "rb") as file:
+            self.assertEqual(file.read(), _PRESET["model.weights.h5"])
+
+
+class NeededFilesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (list(_FILES), _FETCHED),
+        (
+            ["model.safetensors.index.json", "model-1.safetensors", "x.bin"],
+            ["model-1.safetensors", "model.safetensors.index.json"],
+        ),
+        (
+            ["pytorch_model.bin", "config.json", "training_args.bin", "x.py"],
+            ["config.json", "pytorch_model.bin"],
+        ),
+        (
+            ["model.weights.safetensors", "task.json", "plot.png"],
+            ["model.weights.safetensors", "task.json"],
+        ),
+        (
+            [*_PRESET, "task.weights.h5", "README.md"],
+            sorted([*_PRESET, "task.weights.h5"]),
+        ),
+        (["onnx/model.safetensors", "config.json"], []),
+    )
+    def test_needed_files(self, present, expected):
+        self.assertEqual(hubs.needed_files(present), expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()

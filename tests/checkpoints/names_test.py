@@ -1,0 +1,235 @@
+"""Tests for models by name: the table, archives and the cache."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import tarfile
+import threading
+import zipfile
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+import bert_tf
+from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import names
+from bert_tf.errors import UserError
+from bert_tf.io import download
+from bert_tf.recipes import releases
+from tests.support import made_once
+from tests.support import model_server
+from tests.support import stored_models
+
+_FILE = "/2018_10_18/uncased_L-12_H-768_A-12.zip"
+
+
+def _make(folder):
+    stored = stored_models.build(num_hidden_layers=1)
+    formats.module_of("tf1").write_model(folder, stored)
+
+
+def _files(folder):
+    contents = {}
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            contents[name] = file.read()
+    return contents
+
+
+def _zip(files, folder="uncased_L-12_H-768_A-12/"):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        for name, contents in files.items():
+            file.writestr(folder + name, contents)
+        file.writestr("__MACOSX/x", b"")
+    return stream.getvalue()
+
+
+def _tar(files):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as file:
+        for name, contents in files.items():
+            info = tarfile.TarInfo(f"./m/{name}")
+            info.size = len(contents)
+            file.addfile(info, io.BytesIO(contents))
+    return stream.getvalue()
+
+
+class NamesTest(tf.test.TestCase, parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = made_once.folder("released_model", _make)
+        cls.files = _files(cls.model)
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.cache = os.path.join(self.folder, "cache")
+        self.server = self.enter_context(model_server.ModelServer())
+        self.enter_context(contextlib.chdir(self.folder))
+        variables = {
+            "BERT_TF_CACHE": self.cache,
+            "BERT_TF_RELEASES_URL": f"{self.server.url}/",
+        }
+        self.enter_context(mock.patch.dict(os.environ, variables))
+        self.enter_context(mock.patch.object(download, "_PAUSE_SECONDS", 0))
+
+    def _models(self):
+        """Returns the names of the models in the cache."""
+        if not os.path.isdir(self.cache):
+            return []
+        names = sorted(os.listdir(self.cache))
+        return [name for name in names if not name.endswith(".lock")]
+
+    def _refused(self, name, message, **kwargs):
+        with self.assertRaisesRegex(UserError, message):
+            names.resolve(name, **kwargs)
+        self.assertEqual(self._models(), [])
+
+    def test_short_name(self):
+        self.server.add(_FILE, _zip(self.files))
+        with self.assertLogs(level="INFO") as logs:
+            path = names.resolve("bert-base-uncased")
+        self.assertRegex(
+            logs.output[0],
+            r"Fetching bert-base-uncased \([\d.]+ kB\) from http.*zip to ",
+        )
+        self.assertEqual(os.path.dirname(path), self.cache)
+        self.assertCountEqual(os.listdir(path), [*self.files, "origin.json"])
+        # From here on the network is not needed.
+        self.server.pages.clear()
+        self.assertEqual(names.resolve("bert-base-uncased"), path)
+        stored = formats.read("bert-base-uncased")
+        self.assertRegex(
+            stored.source,
+            r"^bert-base-uncased \(http.*\.zip, ETag .*, SHA-256 \w{64}\)$",
+        )
+        tokenizer = bert_tf.load_tokenizer("bert-base-uncased", offline=True)
+        self.assertEqual(tokenizer.vocabulary.tokens, stored.vocabulary.tokens)
+        self.assertLen(self.server.requests, 1)
+
+    def test_cache_dir_of_the_arguments(self):
+        self.server.add(_FILE, _zip(self.files))
+        other = os.path.join(self.folder, "other")
+        bert_tf.load_tokenizer("bert-base-uncased", cache_dir=other)
+        self.assertEqual(self._models(), [])
+        self._refused("bert-base-uncased", "not in the cache", offline=True)
+        self.assertLen(self.server.requests, 1)
+
+    def test_offline(self):
+        self.server.add(_FILE, _zip(self.files))
+        url = f"{self.server.url}{_FILE}"
+        with mock.patch.dict(os.environ, {"BERT_TF_OFFLINE": "1"}):
+            for name in ("bert-base-uncased", "bert-tiny", url):
+                self._refused(name, "not in the cache .*--offline")
+        self.assertEmpty(self.server.requests)
+
+    def test_an_existing_path_wins(self):
+        os.mkdir("bert-base-uncased")
+        with self.assertLogs(level="INFO") as logs:
+            path = names.resolve("bert-base-uncased")
+        self.assertEqual(path, "bert-base-uncased")
+        self.assertIn("is a path here", logs.output[0])
+        self.assertEmpty(self.server.requests)
+
+    @parameterized.parameters(
+        ("hf/bert-tiny", "--fetch=hf://hf/bert-tiny$"),
+        ("bert-base-uncase", "--fetch=bert-base-uncased$"),
+        ("BERT-base-cased", "--fetch=bert-base-cased$"),
+        ("uncased_L-24_H-1024_A-16", "--fetch=bert-large-uncased$"),
+        ("resnet", "listed by: python run/models.py$"),
+        ("http://example.com/x.zip", "Expected an https://"),
+        ("https://example.com/model", "which ends with .zip, .tar.gz"),
+        ("https://example.com/x.zip#md5=1", "#sha256= and 64"),
+        ("hf://bert", "Expected hf://owner/name"),
+        ("hf://a/b@c d", "Expected hf://owner/name"),
+        ("kaggle://a/b/pytorch/c", "Expected kaggle://owner/model/keras"),
+    )
+    def test_refused_names(self, name, message):
+        self._refused(name, message)
+
+    @parameterized.parameters(
+        "./hf/tiny", "/no/such", "a/b/c", "model.ckpt", "gs://a/b", "out/"
+    )
+    def test_paths_are_left_alone(self, path):
+        self.assertEqual(names.resolve(path), path)
+
+    def test_existing_folders_make_paths(self):
+        os.mkdir("output")
+        self.assertEqual(names.resolve("output/model"), "output/model")
+
+    def test_absent_release(self):
+        self._refused("bert-base-uncased", "no such file .status 404")
+
+    def test_other_contents(self):
+        for contents, message in (
+            (_zip(self.files)[:-100], "not a whole archive"),
+            (
+                _zip({"vocab.txt": b"[PAD]"}),
+                "is not bert-base-.*it lacks bert_",
+            ),
+            (_zip({"../../x": b""}), "outside its folder"),
+        ):
+            self.server.add(_FILE, contents)
+            self._refused("bert-base-uncased", message)
+
+    def test_hashes_of_the_table(self):
+        release = releases.find("bert-base-uncased")
+        self.server.add(_FILE, _zip(self.files))
+        base = f"{self.server.url}"
+        with mock.patch.object(releases, "official_base", lambda: base):
+            self._refused("bert-base-uncased", "not the released one: expected")
+        wrong = dataclasses.replace(release, sha256="0" * 64)
+        with mock.patch.object(releases, "find", lambda name: wrong):
+            self._refused("bert-base-uncased", "the SHA256 0000")
+        # Another base may hold other models, which is logged.
+        with self.assertLogs(level="WARNING") as logs:
+            names.resolve("bert-base-uncased")
+        self.assertIn("not the released one", logs.output[0])
+
+    @parameterized.parameters(("m.zip", _zip), ("m.tar.gz", _tar))
+    def test_archive_at_an_address(self, name, pack):
+        contents = pack(self.files)
+        self.server.add(f"/{name}", contents)
+        url = f"{self.server.url}/{name}"
+        self._refused(f"{url}#sha256={'0' * 64}", "the SHA256 0000")
+        digest = download.hashlib.sha256(contents).hexdigest()
+        stored = formats.read(f"{url}#sha256={digest}")
+        self.assertEqual(stored.config.num_hidden_layers, 1)
+        self.assertStartsWith(stored.source, f"m ({url}, ETag ")
+
+    def test_an_archive_without_a_model(self):
+        self.server.add("/m.zip", _zip({"a.txt": b"one"}))
+        self._refused(f"{self.server.url}/m.zip", "no model: .*: a.txt")
+
+    def test_interrupted_while_unpacking(self):
+        self.server.add(_FILE, _zip(self.files))
+        with mock.patch.object(names.json, "dumps", side_effect=OSError):
+            with self.assertRaises(OSError):
+                names.resolve("bert-base-uncased")
+        self.assertEqual(self._models(), [])
+        self.assertTrue(os.path.isdir(names.resolve("bert-base-uncased")))
+
+    def test_two_at_once(self):
+        """The second waits and finds the model."""
+        self.server.add(_FILE, _zip(self.files))
+        paths = []
+
+        def resolve():
+            paths.append(names.resolve("bert-base-uncased"))
+
+        threads = [threading.Thread(target=resolve) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertLen(paths, 3)
+        self.assertLen(set(paths), 1)
+        self.assertLen(self.server.gets(_FILE), 1)
+
+
+if __name__ == "__main__":
+    tf.test.main()

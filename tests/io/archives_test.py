@@ -1,0 +1,98 @@
+"""Tests for bert_tf.io.archives."""
+
+import io
+import os
+import stat
+import tarfile
+import zipfile
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.io import archives
+
+
+class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.archive = os.path.join(self.folder, "x.archive")
+        self.target = os.path.join(self.folder, "in", "target")
+        os.makedirs(self.target)
+
+    def _write(self, kind, entries):
+        """Writes an archive of name to contents; None is a link."""
+        if kind == "zip":
+            with zipfile.ZipFile(self.archive, "w") as file:
+                for name, contents in entries.items():
+                    info = zipfile.ZipInfo("x")
+                    info.filename = name
+                    if contents is None:
+                        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+                        contents = b"/etc/passwd"
+                    file.writestr(info, contents)
+            return
+        with tarfile.open(self.archive, "w:gz") as file:
+            for name, contents in entries.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(contents or b"")
+                if contents is None:
+                    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                file.addfile(info, io.BytesIO(contents or b""))
+
+    def _refused(self, message):
+        with self.assertRaisesRegex(UserError, message):
+            archives.unpack(self.archive, self.target)
+        self.assertCountEqual(os.listdir(self.folder), ["in", "x.archive"])
+        self.assertEqual(
+            os.listdir(os.path.join(self.folder, "in")), ["target"]
+        )
+
+    @parameterized.parameters("zip", "tar.gz")
+    def test_unpacks(self, kind):
+        entries = {"m/a.txt": b"one", "m/sub/b.txt": b"three", "c": b""}
+        self._write(kind, entries)
+        archives.unpack(self.archive, self.target)
+        for name, contents in entries.items():
+            with open(os.path.join(self.target, name), "rb") as file:
+                self.assertEqual(file.read(), contents)
+
+    @parameterized.product(
+        kind=("zip", "tar.gz"),
+        name=("../a", "/var/a", "m/../../a", "m//a", "C:/a", "m\\..\\a"),
+    )
+    def test_paths_outside(self, kind, name):
+        self._write(kind, {name: b"one"})
+        self._refused("path outside its folder.*Received: ")
+
+    @parameterized.parameters("zip", "tar.gz")
+    def test_links(self, kind):
+        self._write(kind, {"m/link": None})
+        self._refused("link or a device.*'m/link'")
+
+    @parameterized.parameters("zip", "tar.gz")
+    def test_damaged(self, kind):
+        self._write(kind, {"m/a.txt": os.urandom(3000)})
+        with open(self.archive, "r+b") as file:
+            file.truncate(1500)
+        self._refused("not a whole archive")
+
+    def test_no_archive(self):
+        with open(self.archive, "w") as file:
+            file.write("<html>")
+        self._refused("not a whole archive .*ReadError")
+
+    @parameterized.parameters("zip", "tar.gz")
+    def test_bomb(self, kind):
+        self._write(kind, {"a": b"x" * 600, "b": b"y" * 600})
+        with (
+            mock.patch.object(archives, "_LEAST_LIMIT", 1000),
+            mock.patch.object(archives, "_MAX_RATIO", 0),
+        ):
+            self._refused("unpacks to more than 1000 bytes")
+
+
+if __name__ == "__main__":
+    tf.test.main()

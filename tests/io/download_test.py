@@ -1,0 +1,147 @@
+"""Tests for bert_tf.io.download, against a server on this machine."""
+
+import base64
+import hashlib
+import os
+from unittest import mock
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.errors import UserError
+from bert_tf.io import download
+from tests.support import model_server
+
+CONTENTS = bytes(i * i % 251 for i in range(5000))
+
+
+class DownloadTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        self.path = os.path.join(self.folder, "model.zip")
+        self.server = self.enter_context(model_server.ModelServer())
+        self.url = f"{self.server.url}/a/model.zip"
+        self.page = self.server.add("/a/model.zip", CONTENTS)
+        self.enter_context(mock.patch.object(download, "_PAUSE_SECONDS", 0))
+
+    def _fetch(self, **kwargs):
+        return download.fetch(self.url, self.path, **kwargs)
+
+    def _assert_whole(self):
+        with open(self.path, "rb") as file:
+            self.assertEqual(file.read(), CONTENTS)
+        self.assertEqual(os.listdir(self.folder), ["model.zip"])
+
+    def _refused(self, message, left=(), **kwargs):
+        with self.assertRaisesRegex(UserError, message):
+            self._fetch(**kwargs)
+        self.assertCountEqual(os.listdir(self.folder), left)
+
+    def test_whole(self):
+        sizes = []
+        fetched = self._fetch(on_start=sizes.append)
+        self._assert_whole()
+        self.assertEqual(sizes, [5000])
+        digest = hashlib.sha256(CONTENTS).hexdigest()
+        self.assertEqual(
+            fetched, download.Download(self.url, f'"{digest}"', 5000, digest)
+        )
+
+    def test_resumes_where_the_connection_broke(self):
+        self.page.stops = [1200, 700]
+        sizes = []
+        self._fetch(on_start=sizes.append)
+        self._assert_whole()
+        self.assertEqual(
+            self.server.gets("/a/model.zip"),
+            [None, "bytes=1200-", "bytes=1900-"],
+        )
+        self.assertEqual(sizes, [5000])
+
+    def test_a_later_call_resumes(self):
+        self.page.stops = [1200, 0, 0, 0]
+        kept = ("model.zip.partial", "model.zip.partial.json")
+        self._refused("broke off after 1200 of 5000 bytes .*same comm", kept)
+        self._fetch()
+        self._assert_whole()
+        self.assertEqual(self.server.gets("/a/model.zip")[-1], "bytes=1200-")
+
+    def test_starts_over_if_the_file_has_changed(self):
+        old = self.server.add("/a/model.zip", CONTENTS[::-1])
+        old.stops = [1200, 0, 0, 0]
+        with self.assertRaises(UserError):
+            self._fetch()
+        self.server.add("/a/model.zip", CONTENTS)
+        self._fetch()
+        self._assert_whole()
+
+    def test_starts_over_without_ranges(self):
+        self.page.has_ranges = False
+        self.page.stops = [1200]
+        self._fetch()
+        self._assert_whole()
+
+    def test_always_truncated(self):
+        self.page.has_ranges = False
+        self.page.stops = [1200] * 9
+        self._refused(
+            "broke off after 1200 of 5000",
+            ("model.zip.partial", "model.zip.partial.json"),
+        )
+        self.assertLen(self.server.requests, 4)
+
+    def test_complete_but_not_renamed(self):
+        with mock.patch.object(os, "replace", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                self._fetch()
+        self._fetch()
+        self._assert_whole()
+        self.assertLen(self.server.requests, 1)
+
+    @parameterized.parameters(
+        (404, "no such file .status 404"),
+        (401, "refuses access .status 401"),
+        (418, "answered with status 418"),
+        (503, "cannot be fetched .status 503"),
+    )
+    def test_status(self, status, message):
+        self.page.status = status
+        self._refused(message)
+
+    def test_unreachable(self):
+        self.url = "http://127.0.0.1:9/model.zip"
+        self._refused("cannot be fetched .*refused.*check the connection")
+
+    def test_wrong_hash(self):
+        self._refused("SHA256 0{64}. Received: [1-9a-f]", sha256="0" * 64)
+        md5 = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+        self.page.headers = {"x-goog-hash": f"crc32c=AAAAAA==,md5={md5}"}
+        self._refused("damaged or another one: expected the MD5")
+        self.page.headers = {"ETag": f'"{hashlib.md5(b"other").hexdigest()}"'}
+        self._refused("damaged or another one: expected the MD5")
+        # Starlette's ETag has this form, too.
+        self.page.headers["Server"] = "uvicorn"
+        self._fetch()
+        self._assert_whole()
+
+    @parameterized.parameters(
+        "http://example.com/x.zip", "ftp://localhost/x.zip", "https:///x.zip"
+    )
+    def test_unsafe_addresses(self, url):
+        self.url = url
+        self._refused("Expected an https:// address")
+
+    def test_redirects(self):
+        headers = {"Location": self.url}
+        self.server.pages["/b"] = model_server.Page(status=302, headers=headers)
+        self.url = f"{self.server.url}/b"
+        self._fetch()
+        self._assert_whole()
+        os.remove(self.path)
+        headers["Location"] = "http://example.com/x.zip"
+        self._refused("Expected an https:// address .*example.com")
+
+
+if __name__ == "__main__":
+    tf.test.main()

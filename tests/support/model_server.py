@@ -1,0 +1,194 @@
+"""Stand-ins on loopback for a store of archives and for two hubs."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import http.server
+import json
+import os
+import re
+import tempfile
+import threading
+import urllib.parse
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_KAGGLE_PORT = 7777
+
+
+@dataclasses.dataclass
+class Page:
+    """One answer.
+
+    Attributes:
+      contents: The bytes.
+      status: The status in place of 200.
+      stops: Numbers of bytes after which the connection breaks, one a request.
+      headers: Headers beside Content-Length, ETag and Accept-Ranges.
+      has_ranges: Whether a part can be asked for.
+    """
+
+    contents: bytes = b""
+    status: int = 200
+    stops: list[int] = dataclasses.field(default_factory=list)
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    has_ranges: bool = True
+
+
+class ModelServer:
+    """An HTTP server of pages by path.
+
+    Attributes:
+      pages: Path to `Page`.
+      requests: Method, path and Range of each request so far.
+    """
+
+    def __init__(self, port=0):
+        self.pages = {}
+        self.requests = []
+
+        class Handler(_Handler):
+            owner = self
+
+        self._server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", port), Handler
+        )
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,)
+        )
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def add(self, path, contents, **kwargs):
+        """Adds a page with a file; returns it."""
+        self.pages[path] = Page(contents, **kwargs)
+        return self.pages[path]
+
+    def add_json(self, path, values, status=200):
+        """Adds a page with JSON."""
+        return self.add(
+            path,
+            json.dumps(values).encode(),
+            status=status,
+            headers={"Content-Type": "application/json"},
+        )
+
+    def gets(self, path):
+        """Returns the Range headers of the requests for a path's contents."""
+        return [x[2] for x in self.requests if x[:2] == ("GET", path)]
+
+    def add_repository(self, name, files, commit=COMMIT, revision="main"):
+        """Adds a repository of Hugging Face's hub."""
+        entries = [(n, len(x)) for n, x in sorted(files.items())]
+        info = {
+            "id": name,
+            "sha": commit,
+            "siblings": [{"rfilename": n, "size": s} for n, s in entries],
+        }
+        tree = [
+            {"type": "file", "path": n, "size": s, "oid": "0" * 40}
+            for n, s in entries
+        ]
+        for known in {revision, commit}:
+            self.add_json(f"/api/models/{name}/revision/{known}", info)
+            self.add_json(f"/api/models/{name}/tree/{known}", tree)
+        if revision == "main":
+            self.add_json(f"/api/models/{name}", info)
+        for file, contents in files.items():
+            self.add(
+                f"/{name}/resolve/{commit}/{file}",
+                contents,
+                headers={"X-Repo-Commit": commit, "ETag": _etag(contents)},
+            )
+
+    def add_kaggle(self, files, version=3):
+        """Adds the one model of Kaggle's hub, whatever its name."""
+        service = "/api/v1/models.ModelApiService"
+        self.add_json(f"{service}/GetModelInstance", {"versionNumber": version})
+        self.add_json(
+            f"{service}/ListModelInstanceVersionFiles",
+            {
+                "files": [
+                    {"name": name, "size": len(contents)}
+                    for name, contents in files.items()
+                ],
+                "nextPageToken": "",
+            },
+        )
+        for name, contents in files.items():
+            self.add(f"/store/{name}", contents)
+            self.pages[f"{service}/DownloadModelInstanceVersion/{name}"] = Page(
+                status=302, headers={"Location": f"{self.url}/store/{name}"}
+            )
+
+
+def _etag(contents):
+    return f'"{hashlib.sha256(contents).hexdigest()}"'
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    owner = None
+
+    def log_message(self, *arguments):
+        pass
+
+    def do_HEAD(self):
+        self._answer()
+
+    def do_GET(self):
+        self._answer()
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        # Kaggle names the file in the body and redirects to a store.
+        file = json.loads(body or b"{}").get("path")
+        self._answer(f"/{file}" if file else "")
+
+    def _answer(self, file=""):
+        path = urllib.parse.urlsplit(self.path).path + file
+        part = self.headers.get("Range")
+        self.owner.requests.append((self.command, path, part))
+        page = self.owner.pages.get(path, Page(b"{}", status=404))
+        contents, status, extra = page.contents, page.status, {}
+        etag = page.headers.get("ETag", _etag(contents))
+        start = 0
+        match = re.fullmatch(r"bytes=(\d+)-", part or "")
+        if match and page.has_ranges:
+            if self.headers.get("If-Range", etag) == etag:
+                start, status = int(match[1]), 206
+                last = len(contents) - 1
+                extra["Content-Range"] = f"bytes {start}-{last}/{len(contents)}"
+        self.send_response(status)
+        headers = {"Content-Length": str(len(contents) - start), "ETag": etag}
+        if page.has_ranges:
+            headers["Accept-Ranges"] = "bytes"
+        for name, value in (headers | page.headers | extra).items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        body = contents[start:]
+        if page.stops:
+            body = body[: page.stops.pop(0)]
+            self.close_connection = True
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def kaggle():
+    """Yields a server at the one port that kagglehub's test environment has."""
+    path = os.path.join(tempfile.gettempdir(), "bert_tf_kaggle_port.lock")
+    with open(path, "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Tests run in several processes.
+        with ModelServer(_KAGGLE_PORT) as server:
+            yield server
