@@ -9,7 +9,7 @@ PARALLEL_CLASSES ?= -n 2 --dist loadscope
 STEPS ?=
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint layers bazel \
-	lock bench clean
+	lock bench release clean
 
 help:
 	@echo "make setup      makes .venv with the runtime dependencies"
@@ -22,6 +22,7 @@ help:
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make bench      lists the benchmarks"
 	@echo "make lock       writes requirements_lock.txt"
+	@echo "make release VERSION=0.2.0  changelog, wheel and sdist, both tried"
 	@echo "make clean      removes caches and the demo's output, but not .venv"
 
 setup:
@@ -65,6 +66,10 @@ lock: setup-test
 bench:
 	@echo "Each prints a ratio to a named peer on its last line; see its --help."
 	@ls benchmarks/*.py | grep -v __init__ | sed 's|^|  $(PYTHON_RUN) |'
+
+release: setup
+	$(PYTHON_RUN) tools/release.py $(or $(VERSION),$(shell $(PYTHON_RUN) -c \
+		"import bert_tf; print(bert_tf.__version__)"))
 
 clean:
 	rm -rf .cache .demo .pytest_cache .ruff_cache .import_linter_cache build dist

@@ -11,6 +11,7 @@ EXTRAS = {
     "apache_beam": "beam",
     "flatbuffers": "tflite",
     "httptools": "serve",
+    "kagglehub": "interop",
     "keras_hub": "interop",
     "orjson": "serve",
     "prometheus_client": "serve",

@@ -6,6 +6,7 @@ import itertools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,16 +14,19 @@ import tomllib
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from absl import flags
 from absl.testing import parameterized
 from packaging import requirements
 
+import bert_tf
 from bert_tf import errors
 from bert_tf.flags import cli
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from tests.support import tiny_model
 from tools import check_titles
+from tools import release
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPTS = sorted(
@@ -375,6 +379,42 @@ class RequirementsTest(tf.test.TestCase):
             for module in _imported(path) - sys.stdlib_module_names:
                 name = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
                 self.assertIn(name, required | ours, str(path))
+
+
+class ReleaseTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = pathlib.Path(self.create_tempdir().full_path)
+        (self.root / "bert_tf").mkdir()
+        for name in ("bert_tf/__init__.py", "CITATION.cff"):
+            shutil.copy(_ROOT / name, self.root / name)
+        self.changelog = self.root / "CHANGELOG.md"
+
+    def test_sets_version_and_section(self):
+        self.changelog.write_text("# C\n\n## [Unreleased]\n\n- A.\n")
+        names = release.prepare(self.root, "9.8.7", "2030-01-02")
+        self.assertEqual(
+            self.changelog.read_text(),
+            "# C\n\n## [Unreleased]\n\n## [9.8.7] - 2030-01-02\n\n- A.\n",
+        )
+        init, citation, _ = ((self.root / x).read_text() for x in names)
+        self.assertIn('\n__version__ = "9.8.7"', init)
+        self.assertEqual(yaml.safe_load(citation)["version"], "9.8.7")
+        # Again: nothing changes.
+        before = self.changelog.read_text()
+        release.prepare(self.root, "9.8.7", "2031-01-02")
+        self.assertEqual(self.changelog.read_text(), before)
+
+    def test_refuses_an_empty_changelog_and_a_bad_version(self):
+        self.changelog.write_text("## [Unreleased]\n\n## [0.0.1] - 2030\n- B")
+        with self.assertRaisesRegex(SystemExit, "must list the changes"):
+            release.prepare(self.root, "9.8.7", "2030-01-02")
+        with self.assertRaisesRegex(SystemExit, "Received: 'v1'"):
+            release.prepare(self.root, "v1", "2030-01-02")
+
+    def test_citation_has_the_version(self):
+        text = (_ROOT / "CITATION.cff").read_text(encoding="utf-8")
+        self.assertEqual(yaml.safe_load(text)["version"], bert_tf.__version__)
 
 
 class SourceTest(tf.test.TestCase):

