@@ -15,6 +15,8 @@ Evaluation = Mapping[str, float]
 class DevSelection:
     """Schedules the evaluations of a trial on dev and selects the best one.
 
+    Without --keep_best and --early_stopping_patience they are only recorded.
+
     Args:
       task: Its metric selects the best evaluation.
       steps_per_epoch: May be fractional.
@@ -31,6 +33,7 @@ class DevSelection:
         last_step: int,
     ) -> None:
         self._config = config
+        self._evaluates = config.do_eval or config.selects_evaluation
         self._task = task
         self._every = config.evaluate_every_steps or steps_per_epoch
         self._last_step = last_step
@@ -42,7 +45,7 @@ class DevSelection:
 
     def next_stop(self, done: int) -> int:
         """Returns the step of the next evaluation, or the last step."""
-        if not self._config.selects_evaluation:
+        if not self._evaluates:
             return self._last_step
         number = int(done / self._every) + 1
         # Evaluate at the step closest to each epoch boundary.
@@ -52,7 +55,10 @@ class DevSelection:
 
     def is_due(self, step: int) -> bool:
         """Returns whether the model of a step has yet to be evaluated."""
-        if not self._config.selects_evaluation or not step:
+        if not self._evaluates or not step:
+            return False
+        # The last model, if it is the one to keep, is evaluated anyway.
+        if step == self._last_step and not self._config.selects_evaluation:
             return False
         is_done = any(values["step"] == step for values in self.evaluations)
         return self.next_stop(step - 1) == step and not is_done

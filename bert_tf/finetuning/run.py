@@ -12,7 +12,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -27,6 +26,7 @@ from bert_tf.finetuning import evaluate as task_evaluation
 from bert_tf.finetuning import experiment as experiments
 from bert_tf.finetuning import grid_search
 from bert_tf.finetuning import pretrained_model as pretrained_models
+from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.trial import Trial
@@ -157,16 +157,21 @@ def _train_and_evaluate(
     task, results = _evaluate(
         experiment,
         task,
-        trial.model,
+        trial.evaluator,
         trial.chosen_step,
         output_dir,
         stored_results,
     )
     evaluations = trial.evaluations
     scored = [split for split in results if split.startswith(DEV)]
-    if scored and not evaluations:
-        trial.write_summaries("eval", results[scored[0]])
-        evaluations = [{"global_step": trial.step} | results[scored[0]]]
+    if scored and not experiment.config.selects_evaluation:
+        final = results[scored[0]]
+        trial.write_summaries("eval", final)
+        if evaluations:  # They lack what is compared at the end only.
+            final = {
+                name: final[name] for name in final if name in evaluations[0]
+            }
+        evaluations = [*evaluations, {"global_step": trial.step} | final]
     if is_chief:
         training_output.draw_learning_curves(
             output_dir,
@@ -197,7 +202,12 @@ def _evaluate_finished_trial(
     step = int(stored.task["global_step"])
     stored_results = stored.task.get("results", {})
     task, results = _evaluate(
-        experiment, experiment.task, model, step, output_dir, stored_results
+        experiment,
+        experiment.task,
+        functools.partial(experiment.build_evaluator, model),
+        step,
+        output_dir,
+        stored_results,
     )
     if experiment.devices.coordinator.is_chief:
         _write_model(
@@ -228,7 +238,12 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         stored, task, experiment.devices, keep_head=True
     )
     tuned, results = _evaluate(
-        experiment, task, model, step, output_dir, stored_results
+        experiment,
+        task,
+        functools.partial(experiment.build_evaluator, model),
+        step,
+        output_dir,
+        stored_results,
     )
     if tuned != task and experiment.devices.coordinator.is_chief:
         if is_own:
@@ -245,7 +260,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate(
     experiment: Experiment,
     task: Task,
-    model: keras.Model,
+    build_evaluator: Callable[[int], Evaluator],
     global_step: int,
     output_dir: str,
     stored_results: Mapping[str, Metrics],
@@ -264,7 +279,7 @@ def _evaluate(
     ):
         if not is_requested:
             continue
-        evaluator = experiment.build_evaluator(model, batch_size)
+        evaluator = build_evaluator(batch_size)
         for number, split in enumerate(task.splits(kind)):
             # The first of several dev sets selects the threshold, as in the
             # paper. Choices made while the model was trained stay.

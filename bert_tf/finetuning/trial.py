@@ -62,6 +62,7 @@ class Trial(Trainer):
         self._experiment = experiment
         self._flags = experiment.config
         self._trial_config = trial_config
+        self._evaluators: dict[int, Evaluator] = {}
         self._best = CheckpointStore(
             os.path.join(output_dir, BEST_FOLDER), 1, self.coordinator.is_chief
         )
@@ -110,6 +111,7 @@ class Trial(Trainer):
                 or max(1, last_step // _METRICS_LINES)
             ),
             save_every=self._flags.save_checkpoints_steps,
+            save_seconds=self._flags.save_checkpoints_secs,
             examples_per_step=batch_size,
             tokens_per_example=self._input.tokens_per_example(),
             description="fine-tuning",
@@ -243,6 +245,7 @@ class Trial(Trainer):
             {"global_step": values["step"]}
             | {name: x for name, x in values.items() if name != "step"}
             for values in self._selection.evaluations
+            if len(values) > 1  # A dev set without labels has no metrics.
         ]
 
     def train(self) -> None:
@@ -257,14 +260,10 @@ class Trial(Trainer):
     def _train(self) -> None:
         self.store.clean()
         iterator = None
-        evaluator = None
         while True:
             # Evaluate first: the trial may have stopped during an evaluation.
             if self._selection.is_due(self.step):
-                evaluator = evaluator or self._experiment.build_evaluator(
-                    self.model, self._flags.eval_batch_size
-                )
-                self._evaluate(evaluator)
+                self._evaluate(self.evaluator(self._flags.eval_batch_size))
             if self.step >= self.last_step or self._selection.should_stop():
                 break
             if iterator is None:
@@ -276,6 +275,14 @@ class Trial(Trainer):
             stop = self._selection.next_stop(self.step)
             self.run_steps(iterator, self._input.read, stop)
         self.checkpoints.wait()
+
+    def evaluator(self, batch_size: int) -> Evaluator:
+        """Returns an evaluator of the model, which is compiled only once."""
+        if batch_size not in self._evaluators:
+            self._evaluators[batch_size] = self._experiment.build_evaluator(
+                self.model, batch_size
+            )
+        return self._evaluators[batch_size]
 
     def release(self) -> None:
         """Frees the memory of weights and slots, which ends the trial.
@@ -311,15 +318,16 @@ class Trial(Trainer):
         self.checkpoints.save(self.step)
 
     def _score_dev(self, evaluator: Evaluator) -> dict[str, float]:
-        """Scores dev; saves the weights if they are the best so far."""
+        """Scores dev; saves the weights if the best ones are to be kept."""
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = evaluator.evaluate(split, task, select_threshold=True)
         # All workers compare the same numbers.
         metrics = self.coordinator.from_chief(evaluated.metrics)
-        self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
+        if metrics:
+            self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
         values = {"step": self.step} | metrics
-        if self._selection.is_best(values):
+        if self._flags.selects_evaluation and self._selection.is_best(values):
             metadata = {"evaluation": values}
             if not self.coordinator.from_chief(
                 self._best.save(self.step, self.weights(), metadata)

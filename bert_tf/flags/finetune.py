@@ -102,6 +102,12 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     save_checkpoints_steps: int = options.output(
         1000, "Steps between checkpoints.", affects="nothing"
     )
+    save_checkpoints_secs: int = options.output(
+        120,
+        "Seconds between checkpoints, besides those of "
+        "--save_checkpoints_steps; 0 means none by time.",
+        affects="nothing",
+    )
     iterations_per_loop: int | None = options.output(
         None,
         "Steps between lines of metrics (default: a hundredth of the run; "
@@ -233,6 +239,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "num_frozen_layers",
             "early_stopping_patience",
             "evaluate_every_steps",
+            "save_checkpoints_secs",
         )
         options.require_rate(self, "warmup_proportion", "layer_decay")
         options.require_dropout(

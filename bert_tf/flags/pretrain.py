@@ -56,6 +56,12 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     save_checkpoints_steps: int = options.output(
         1000, "Steps between checkpoints.", affects="nothing"
     )
+    save_checkpoints_secs: int = options.output(
+        120,
+        "Seconds between checkpoints, besides those of "
+        "--save_checkpoints_steps; 0 means none by time.",
+        affects="nothing",
+    )
     iterations_per_loop: int = options.output(
         1000, "Steps between lines of metrics.", affects="nothing"
     )
@@ -183,6 +189,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             "num_warmup_steps",
             "schedule_start_step",
             "max_corrupt_records",
+            "save_checkpoints_secs",
         )
         options.require(
             self.schedule_start_step < self.num_train_steps,

@@ -144,6 +144,7 @@ class _PretrainingTrainer(Trainer):
             ),
             metrics_every=config.iterations_per_loop,
             save_every=config.save_checkpoints_steps,
+            save_seconds=config.save_checkpoints_secs,
             examples_per_step=training_step.plan.batch_size,
             tokens_per_example=config.max_seq_length,
         )

@@ -277,6 +277,11 @@ class AsyncCheckpoints:
         """The step of the last checkpoint; None if there is none."""
         return self._step
 
+    @property
+    def is_writing(self) -> bool:
+        """True while the last checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
     def save(self, step: int) -> None:
         """Takes a snapshot of the state and writes it in the background.
 

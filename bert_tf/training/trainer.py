@@ -38,6 +38,8 @@ class TrainerConfig:
     """Length, intervals and throughput units of a run.
 
     Attributes:
+      save_seconds: Seconds after which a checkpoint is written even if none is
+        due by `save_every`; 0 means never.
       examples_per_step: Examples of a step.
       tokens_per_example: Length of a sequence, with padding if all have the
         same padded length, else the mean without padding.
@@ -50,6 +52,7 @@ class TrainerConfig:
     examples_per_step: int
     tokens_per_example: float
     description: str = "pretraining"
+    save_seconds: int = 0
 
 
 class Pacer:
@@ -129,6 +132,7 @@ class Trainer(abc.ABC):
         # The time of the next line about a step; 0 before the first call.
         self._line_due = 0.0
         self._dev_score = ""
+        self._saved_at = 0.0
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
@@ -236,6 +240,7 @@ class Trainer(abc.ABC):
         """
         end = self.last_step if stop_at is None else stop_at
         self._open_log()
+        self._saved_at = time.monotonic()
         try:
             with self._preemption.deferred():
                 self._run_until(end, iterator, read_batch)
@@ -276,8 +281,21 @@ class Trainer(abc.ABC):
             self._show(step, metrics)
             if step == 1 or step % config.metrics_every == 0:
                 self._write_metrics(step, metrics)
-            if step % config.save_every == 0 or step == config.last_step:
+            if self._checkpoint_is_due(step):
+                self._saved_at = time.monotonic()
                 self.checkpoints.save(step)
+
+    def _checkpoint_is_due(self, step: int) -> bool:
+        """Returns whether to save; only the chief's clock has an effect."""
+        config = self._config
+        if step % config.save_every == 0 or step == config.last_step:
+            return True
+        seconds = time.monotonic() - self._saved_at
+        # A slow disk does not make training wait.
+        return (
+            0 < config.save_seconds <= seconds
+            and not self.checkpoints.is_writing
+        )
 
     def _open_bar(self) -> None:
         if self._bar is not None:

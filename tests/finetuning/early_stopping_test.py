@@ -17,8 +17,7 @@ def _selection(more_is_better=True, last_step=25, **flags):
         pretrained_model_dir="model",
         output_dir="output",
         do_train=True,
-        do_eval=True,
-        **flags,
+        **{"do_eval": True} | flags,
     )
     task = types.SimpleNamespace(metric="m", more_is_better=more_is_better)
     return DevSelection(config, task, 12.5, last_step)
@@ -34,7 +33,8 @@ def _stops(selection, last_step=25):
 
 class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        ({}, [25]),
+        ({}, [12, 25]),
+        ({"do_eval": False}, [25]),
         ({"keep_best": True}, [12, 25]),
         ({"keep_best": True, "evaluate_every_steps": 10}, [10, 20, 25]),
         ({"early_stopping_patience": 3, "evaluate_every_steps": 30}, [25]),
@@ -43,7 +43,9 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         selection = _selection(**flags)
         self.assertEqual(_stops(selection), stops)
         due = [step for step in range(26) if selection.is_due(step)]
-        self.assertEqual(due, stops if flags else [])
+        # The last model is evaluated at the end, if it is kept anyway.
+        selects = "do_eval" not in flags and flags
+        self.assertEqual(due, stops if selects else stops[:-1])
 
     def test_finished_evaluations_are_not_due(self):
         # A trial that stopped while evaluating resumes with the evaluation.

@@ -1,8 +1,10 @@
 """Tests for bert_tf.training.trainer."""
 
+import types
 from unittest import mock
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.training import trainer
 
@@ -48,6 +50,33 @@ class PacerTest(tf.test.TestCase):
     def test_resumes_between_two_intervals(self):
         ends, _ = self._run(lambda step: 1e-4, 30, (20,), step=13)
         self.assertContainsSubset([20, 30], ends)
+
+
+class CheckpointIntervalTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (10, 120, 100, False, True),
+        (11, 120, 100, False, False),
+        (30, 120, 1, True, True),
+        (11, 120, 120, False, True),
+        (11, 120, 120, True, False),
+        (11, 0, 500, False, False),
+    )
+    def test_saves_by_steps_and_by_time(
+        self, step, save_seconds, seconds, is_writing, expected
+    ):
+        stub = types.SimpleNamespace(
+            _config=trainer.TrainerConfig(
+                30, 1, 10, 8, 9.5, save_seconds=save_seconds
+            ),
+            _saved_at=1000.0,
+            checkpoints=types.SimpleNamespace(is_writing=is_writing),
+        )
+        clock = mock.patch.object(
+            trainer.time, "monotonic", lambda: 1000.0 + seconds
+        )
+        with clock:
+            is_due = trainer.Trainer._checkpoint_is_due(stub, step)
+        self.assertEqual(is_due, expected)
 
 
 if __name__ == "__main__":
