@@ -1,7 +1,9 @@
-"""Log lines of scripts on standard error, above progress bars."""
+"""Log lines of scripts, above progress bars, and their closing report."""
 
 import logging as python_logging
 import sys
+import textwrap
+from collections.abc import Mapping
 
 from absl import logging
 
@@ -77,3 +79,11 @@ def show_log(verbosity: int) -> None:
     handler.setFormatter(LineFormatter())
     handler.python_handler.addFilter(_StepFilter())
     handler.python_handler.stream = _AboveBars()
+
+
+def sections(texts: Mapping[str, str]) -> str:
+    """Returns texts, indented, under their titles."""
+    return "\n\n".join(
+        f"{title}\n\n{textwrap.indent(text.rstrip(), '    ')}"
+        for title, text in texts.items()
+    )

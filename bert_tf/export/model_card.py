@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shlex
-import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from urllib import parse
 
 import tensorflow as tf
 
+from bert_tf import terminal
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import artifact as artifacts
@@ -219,10 +219,7 @@ def usage_text(
         "To send a request:": curl_line(artifact, example),
         "To send a request from Python:": python_snippet(artifact, example),
     }
-    return "\n\n".join(
-        f"{title}\n\n{textwrap.indent(command, '    ')}"
-        for title, command in commands.items()
-    )
+    return terminal.sections(commands)
 
 
 def embedded_line(output_dir: str, artifact: Artifact) -> str:

@@ -8,6 +8,7 @@ to --output_dir.
 import dataclasses
 import functools
 import os
+import shlex
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -37,6 +38,7 @@ from bert_tf.io import files
 from bert_tf.io import train_log
 from bert_tf.tasks.task import DEV
 from bert_tf.tasks.task import TEST
+from bert_tf.tasks.task import TRAIN
 from bert_tf.tasks.task import Task
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
@@ -91,13 +93,46 @@ def check_setup(config: FinetuneConfig, devices: Devices) -> None:
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Metrics]:
+    """Runs all trials, or evaluates the stored model, and reports."""
+    config = experiment.config
+    coordinator = experiment.devices.coordinator
+    is_chief = coordinator.is_chief
+    if config.do_train:
+        start_overs.start_over(config, coordinator)
+    if is_chief:
+        train_log.open_in(config.output_dir)
+    results = _run_trials(experiment)
+    if is_chief and config.do_train:
+        training_output.print_report(
+            config.output_dir, results, _next_commands(config.output_dir)
+        )
+    return results
+
+
+def _next_commands(output_dir: str) -> list[str]:
+    """Returns commands that use the model."""
+    model = shlex.quote(os.path.join(output_dir, model_directory.MODEL_FOLDER))
+    return [
+        f"{cli.program(script)} {arguments}"
+        for script, arguments in (
+            (
+                "run/predict.py",
+                f"--model_dir={model} --input_file=FILE --output_file=FILE",
+            ),
+            ("run/serve.py", f"--model_base_path={model}"),
+            (
+                "export/savedmodel.py",
+                f"--model_dir={model} --output_dir=DIRECTORY",
+            ),
+        )
+    ]
+
+
+def _run_trials(experiment: Experiment) -> dict[str, Metrics]:
     """Runs all trials, or evaluates the stored model without --do_train."""
     config = experiment.config
-    if experiment.devices.coordinator.is_chief:
-        train_log.open_in(config.output_dir)
     if not config.do_train:
         return _evaluate_stored_model(experiment)
-    start_overs.start_over(config, experiment.devices.coordinator)
     trial_configs = config.trials()
     if len(trial_configs) == 1:
         return _run_trial(experiment, trial_configs[0], config.output_dir)
@@ -177,7 +212,7 @@ def _train_and_evaluate(
             output_dir,
             evaluations,
             training_output.draw_finetuning,
-            f"Fine-tuning for {task.name}",
+            f"Fine-tuning for {_subject(task)}",
         )
         _write_model(
             experiment,
@@ -321,13 +356,21 @@ def _write_model(
     flags = dataclasses.asdict(experiment.config) | dataclasses.asdict(
         trial_config
     )
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(experiment.config)
+    }
     card = model_directory.build_card(
-        f"A BERT for {task.name}",
+        f"A BERT for {_subject(task)}",
         f"A BERT fine-tuned for {step} steps with bert_tf, from "
         f"{stored.source}.",
         {
             "Data": dict(task.files),
-            "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Flags (the others have their defaults)": {
+                name: value
+                for name, value in flags.items()
+                if value != defaults.get(name)
+            },
             "Metrics": {
                 f"{split} {name}": value
                 for split, metrics in results.items()
@@ -347,6 +390,14 @@ def _write_model(
         task_json,
         card,
     )
+
+
+def _subject(task: Task) -> str:
+    """Returns the name of a task, or of the file of one's own data."""
+    if task.name != "custom" or not task.files:
+        return task.name
+    path = task.files.get(TRAIN) or next(iter(task.files.values()))
+    return os.path.basename(path)
 
 
 def _rewrite_task(

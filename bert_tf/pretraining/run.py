@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -218,6 +219,7 @@ class _PretrainingTrainer(Trainer):
             self.write_summaries("eval", results)
         if self.coordinator.is_chief:
             self._write_output(results, first_step)
+            self._print_report(results)
         if not self.coordinator.from_chief(self.checkpoints.wait()):
             raise UserError(
                 f"The checkpoint of step {self.step} could not be written to "
@@ -253,6 +255,22 @@ class _PretrainingTrainer(Trainer):
             self._build_card(results or {}),
         )
 
+    def _print_report(self, results: Mapping[str, float] | None) -> None:
+        """Prints scores, files and the next commands."""
+        output_dir = self._flags.output_dir
+        path = os.path.join(output_dir, model_directory.MODEL_FOLDER)
+        model = shlex.quote(path)
+        training_output.print_report(
+            output_dir,
+            {"evaluation": results} if results else {},
+            [
+                f"{cli.program('run/fill_mask.py')} --model_dir={model} "
+                "--text='The [MASK] is here.'",
+                f"{cli.program('run/finetune_classifier.py')} "
+                f"--pretrained_model_dir={model} ...",
+            ],
+        )
+
     def _build_card(self, results: Mapping[str, float]) -> str:
         """Returns the text of the model card."""
         manifest = self._data.manifest
@@ -262,14 +280,17 @@ class _PretrainingTrainer(Trainer):
         if manifest:
             data["manifest"] = manifest.source
             data["documents"] = manifest.num_documents
-        flags = dataclasses.asdict(self._flags)
         return model_directory.build_card(
             "A pretrained BERT",
             "A BERT with its pretraining heads, trained for "
             f"{self.step} steps with run/pretrain.py of bert_tf.",
             {
                 "Training data": data,
-                "Flags": {k: v for k, v in flags.items() if v is not None},
+                "Flags (the others have their defaults)": {
+                    field.name: getattr(self._flags, field.name)
+                    for field in dataclasses.fields(self._flags)
+                    if getattr(self._flags, field.name) != field.default
+                },
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+import textwrap
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -15,10 +17,12 @@ from matplotlib import ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bert_tf import terminal
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import train_log
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics
 
@@ -55,7 +59,18 @@ _FINETUNING = (
 # Not averaged: these values are exact, without noise.
 _WITHOUT_NOISE = ("learning_rate",)
 
-_COLUMNS = 3
+# Numbers of columns; the first of those that leave the fewest gaps counts.
+_COLUMNS = (3, 4, 2)
+
+# What a run reports of its output directory.
+_PREDICTIONS = "_predictions.jsonl"
+_FILES = (
+    (model_directory.MODEL_FOLDER, "the model, for every script"),
+    ("eval_results.json", "scores"),
+    ("runs.txt", "scores of all trials"),
+    (LEARNING_CURVES_FILE, "loss and scores by step"),
+    (train_log.FILE, "the log"),
+)
 
 Rows = Sequence[Mapping[str, Any]]
 # The name of the values, the title, and the factor of the values.
@@ -133,6 +148,49 @@ def write_results(path: str, results: Mapping[str, float | int]) -> None:
         shown = value if isinstance(value, int) else np.float32(value)
         lines.append(f"{name} = {shown!s}\n")
     files.write_text(path, "".join(lines))
+
+
+def print_report(
+    output_dir: str,
+    results: Mapping[str, Mapping[str, float]],
+    commands: Sequence[str],
+) -> None:
+    """Prints scores, files and the next commands, at the end of a run.
+
+    Args:
+      output_dir: The output directory.
+      results: Metrics by split.
+      commands: The commands.
+    """
+    texts = {}
+    if results:
+        texts["Scores:"] = "\n".join(
+            _score_line(split, metrics) for split, metrics in results.items()
+        )
+    names = {x.rstrip("/") for x in tf.io.gfile.listdir(output_dir)}
+    files_of_run = {
+        name: text
+        for name, text in (
+            *_FILES,
+            *((f"{x}{_PREDICTIONS}", f"predictions of {x}") for x in results),
+        )
+        if name in names
+    }
+    width = max(map(len, files_of_run), default=0)
+    texts[f"Files in {output_dir}:"] = "\n".join(
+        f"{name:{width}}  {text}" for name, text in files_of_run.items()
+    )
+    texts["Next:"] = "\n".join(commands)
+    sys.stdout.write(f"\n{terminal.sections(texts)}\n")
+    sys.stdout.flush()
+
+
+def _score_line(split: str, metrics: Mapping[str, float]) -> str:
+    """Returns the metrics of a split in lines of 76 columns."""
+    text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    return textwrap.fill(
+        f"{split}: {text}", 76, subsequent_indent=" " * (len(split) + 2)
+    )
 
 
 @contextlib.contextmanager
@@ -219,10 +277,11 @@ def _draw(
     evaluation: Rows,
     title: str,
 ) -> None:
-    columns = min(len(panels), _COLUMNS)
-    rows = -(-len(panels) // _COLUMNS)
+    columns = min(_COLUMNS, key=lambda number: -len(panels) % number)
+    columns = min(len(panels), columns)
+    rows = -(-len(panels) // columns)
     figure = Figure(
-        figsize=(13 / _COLUMNS * columns, 3.5 * rows),
+        figsize=(13 / 3 * columns, 3.5 * rows),
         dpi=100,
         layout="constrained",
     )

@@ -1,5 +1,6 @@
 """Tests for bert_tf.training.output."""
 
+import io
 import os
 from unittest import mock
 
@@ -49,6 +50,35 @@ def _evaluations(steps):
         }
         for step in steps
     ]
+
+
+class ReportTest(tf.test.TestCase):
+    def test_has_scores_existing_files_and_commands(self):
+        folder = self.create_tempdir().full_path
+        os.mkdir(os.path.join(folder, "model"))
+        for name in ("dev_predictions.jsonl", "train.log", "model.ckpt-5.json"):
+            with open(os.path.join(folder, name), "w", encoding="utf-8"):
+                pass
+        results = {"dev": {"accuracy": 0.91666, "loss": 0.25}}
+        with mock.patch("sys.stdout", io.StringIO()) as written:
+            training_output.print_report(folder, results, ["use a", "use b"])
+        expected = f"""
+Scores:
+
+    dev: accuracy 0.9167, loss 0.25
+
+Files in {folder}:
+
+    model                  the model, for every script
+    train.log              the log
+    dev_predictions.jsonl  predictions of dev
+
+Next:
+
+    use a
+    use b
+"""
+        self.assertEqual(written.getvalue(), expected)
 
 
 class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):

@@ -386,6 +386,7 @@ class ClassificationTask(task.Task):
         return glue_tasks.are_alike(self.name, stored.get("name"))
 
     def to_json(self) -> dict[str, Any]:
+        has_languages = self.official and self.official.has_languages
         return {
             "name": self.name,
             "max_seq_length": self.max_seq_length,
@@ -396,7 +397,7 @@ class ClassificationTask(task.Task):
             "label_separator": self.label_separator,
             "class_weights": self.class_weights and list(self.class_weights),
             "doc_stride": self.doc_stride,
-            "language": self.language,
+            **({"language": self.language} if has_languages else {}),
             "head": self.head,
         }
 

@@ -426,6 +426,16 @@ class JsonTest(tf.test.TestCase):
         ):
             values = json.loads(json.dumps(task.to_json()))
             self.assertEqual(ClassificationTask.from_json(values), task)
+            self.assertNotIn("language", values)
+        task = _single(
+            name="xnli",
+            official=glue_tasks.get_task("xnli"),
+            columns=Columns("sentence1", "sentence2"),
+            language="de",
+        )
+        values = task.to_json()
+        self.assertEqual(values["language"], "de")
+        self.assertEqual(ClassificationTask.from_json(values), task)
 
     def test_models_of_other_programs(self):
         task = ClassificationTask.from_json({"labels": ["no", "yes"]})
