@@ -99,13 +99,13 @@ def bar(
 
 def _speed(rate: float | None, unit: str) -> str:
     """Formats a rate, as "3.2 rows/s", or "1.5 s/row" for slow ones."""
-    if not rate:
-        return f"? {unit}/s" if unit == _BYTES else f"? {unit}s/s"
     if unit == _BYTES:
-        return f"{tqdm.tqdm.format_sizeof(rate)}B/s"
+        return f"{tqdm.tqdm.format_sizeof(rate) if rate else '? '}B/s"
+    plural = "batches" if unit == "batch" else f"{unit}s"
+    if not rate:
+        return f"? {plural}/s"
     if rate < 1:
         return f"{1 / rate:.1f} s/{unit}"
-    plural = "batches" if unit == "batch" else f"{unit}s"
     return f"{rate:,.{1 if rate < 100 else 0}f} {plural}/s"
 
 

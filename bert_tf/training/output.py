@@ -67,6 +67,7 @@ _PREDICTIONS = "_predictions.jsonl"
 _FILES = (
     (model_directory.MODEL_FOLDER, "the model, for every script"),
     ("eval_results.json", "scores"),
+    ("eval_results.txt", "scores, in the original's format"),
     ("runs.txt", "scores of all trials"),
     (LEARNING_CURVES_FILE, "loss and scores by step"),
     (train_log.FILE, "the log"),
@@ -187,7 +188,11 @@ def print_report(
 
 def _score_line(split: str, metrics: Mapping[str, float]) -> str:
     """Returns the metrics of a split in lines of 76 columns."""
-    text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    text = ", ".join(
+        f"{name} {value:.4g}"
+        for name, value in metrics.items()
+        if name != "global_step"
+    )
     return textwrap.fill(
         f"{split}: {text}", 76, subsequent_indent=" " * (len(split) + 2)
     )

@@ -62,6 +62,7 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         (0.25, "step", "4.0 s/step"),
         (2.5e6, "B", "2.50MB/s"),
         (0, "B", "? B/s"),
+        (None, "batch", "? batches/s"),
     )
     def test_rates_are_in_words(self, rate, unit, expected):
         self.assertEqual(progress._speed(rate, unit), expected)

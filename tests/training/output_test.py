@@ -59,7 +59,7 @@ class ReportTest(tf.test.TestCase):
         for name in ("dev_predictions.jsonl", "train.log", "model.ckpt-5.json"):
             with open(os.path.join(folder, name), "w", encoding="utf-8"):
                 pass
-        results = {"dev": {"accuracy": 0.91666, "loss": 0.25}}
+        results = {"dev": {"accuracy": 0.91666, "loss": 0.25, "global_step": 7}}
         with mock.patch("sys.stdout", io.StringIO()) as written:
             training_output.print_report(folder, results, ["use a", "use b"])
         expected = f"""
