@@ -250,8 +250,8 @@ def _card(
         usage = 'import bert_tf\nmodel = bert_tf.load_model(".")'
     return model_directory.build_card(
         "A converted BERT",
-        f"A BERT of kind {kind}, converted from {stored.source} (format "
-        f"{source_format}) by run/convert_checkpoint.py of bert_tf.",
+        f"A BERT of kind {kind}, converted from the format {source_format} "
+        f"({stored.source}) by run/convert_checkpoint.py of bert_tf.",
         {
             "Flags": {k: v for k, v in flags.items() if v is not None},
             "Notes": dict(enumerate(stored.report.notes, 1)),

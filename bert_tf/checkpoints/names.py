@@ -46,7 +46,6 @@ def resolve(
         cannot be fetched.
     """
     release = releases.find(name)
-    has_prefix = name.startswith(_PREFIXES)
     if "://" not in name and _exists(name):
         if release:
             logging.info(
@@ -55,7 +54,7 @@ def resolve(
                 name,
             )
         return name
-    if not release and not has_prefix:
+    if not is_name(name):
         if "://" not in name:
             releases.refuse_name(name)
         return name
@@ -74,6 +73,11 @@ def resolve(
     if release:
         return archived_models.fetch_release(release, cache, offline)
     return archived_models.fetch_url(name, cache, offline)
+
+
+def is_name(text: str) -> bool:
+    """Returns whether a text names a model that can be fetched."""
+    return text.startswith(_PREFIXES) or releases.find(text) is not None
 
 
 def origin(path: str) -> str | None:

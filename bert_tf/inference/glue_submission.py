@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
+from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute.devices import Devices
@@ -159,7 +160,10 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
     expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):
-        paths = sorted(tf.io.gfile.glob(pattern.strip()))
+        pattern = pattern.strip()
+        paths = [pattern]
+        if not names.is_name(pattern) or os.path.exists(pattern):
+            paths = sorted(tf.io.gfile.glob(pattern))
         if not paths:
             raise UserError(
                 f"--model_dirs matches nothing. Received: {pattern!r} (in "

@@ -218,11 +218,14 @@ class _Transfer:
           UserError: If the server refuses.
         """
         headers = {"Accept-Encoding": "identity", "User-Agent": "bert_tf"}
-        etag = self.notes.get("etag", "")
-        # A weak ETag does not promise the same bytes.
-        if self.num_bytes and etag and not etag.startswith("W/"):
+        if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
-            headers["If-Range"] = etag
+            etag = self.notes["etag"]
+            # A weak ETag does not promise the same bytes.
+            if etag.startswith("W/") or not etag:
+                etag = self.notes["headers"].get("last-modified")
+            if etag:
+                headers["If-Range"] = etag
         request = urllib.request.Request(self.url, headers=headers)
         opener = urllib.request.build_opener(_SafeRedirects)
         try:
@@ -245,12 +248,17 @@ class _Transfer:
 
     def _receive(self, response: http.client.HTTPResponse) -> None:
         start, total = _span(response, self.num_bytes)
-        if response.status == 206 and start != self.num_bytes:
+        etag = response.headers.get("ETag", "")
+        if response.status == 206 and (start, total, etag) != (
+            self.num_bytes,
+            self.notes["bytes"],
+            self.notes["etag"],
+        ):
             self.discard()
-            raise _Interrupted("the server sent another part than asked for")
+            raise _Interrupted("the file has changed meanwhile")
         self.notes = {
             "url": self.url,
-            "etag": response.headers.get("ETag", ""),
+            "etag": etag,
             "bytes": total,
             "headers": {
                 name.lower(): ", ".join(response.headers.get_all(name))

@@ -82,6 +82,16 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         self._fetch()
         self._assert_whole()
 
+    @parameterized.parameters("", 'W/"1"')
+    def test_resumes_without_a_strong_etag(self, etag):
+        self.page.headers = {"ETag": etag}
+        self.page.stops = [1200]
+        self._fetch()
+        self._assert_whole()
+        self.assertEqual(
+            self.server.gets("/a/model.zip"), [None, "bytes=1200-"]
+        )
+
     def test_always_truncated(self):
         self.page.has_ranges = False
         self.page.stops = [1200] * 9
