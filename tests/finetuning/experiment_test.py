@@ -8,11 +8,14 @@ import hashlib
 import json
 import os
 import pathlib
+import types
 from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.errors import UserError
+from bert_tf.finetuning import experiment
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning import squad as squad_finetuning
 from bert_tf.flags.classifier import ClassifierConfig
@@ -57,6 +60,33 @@ def _count_opened():
         mock.patch.object(tf.io.gfile, "GFile", counting(tf.io.gfile.GFile)),
     ):
         yield opened
+
+
+class RevisionTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("hf://a/b@1", "hf://a/b@2", True),
+        ("hf://a/b@1", "hf://a/b@1", False),
+        ("hf://a/b@1", None, False),  # Read from a path now.
+        (None, "hf://a/b@1", False),
+    )
+    def test_another_revision_is_another_model(self, before, now, refused):
+        name = "the revision of the model"
+        config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
+        trial = types.SimpleNamespace(config=config, stored=None)
+        arguments = (
+            {name: before} if before else {},
+            {name: now} if now else {},
+            "out",
+            trial,
+        )
+        with mock.patch.object(experiment, "_paths", lambda _: {}):
+            if not refused:
+                experiment.check_identity(*arguments)
+                return
+            with self.assertRaisesRegex(
+                UserError, f"{name} was '{before}' and is '{now}'"
+            ):
+                experiment.check_identity(*arguments)
 
 
 class ReadingTest(parameterized.TestCase, tf.test.TestCase):
