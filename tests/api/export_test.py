@@ -102,7 +102,8 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(build.stored.origin, "a Keras model")
         self.assertEndsWith(
             build.command,
-            " --model_dir=MODEL_DIR --output_file=x.tflite --quantization=none",
+            " --model_dir=MODEL_DIR --output_file=x.tflite --quantization=none"
+            " --max_seq_length=12 --batch_size=1",
         )
 
     def test_keras_formats_reach_the_exporters(self):
