@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from bert_tf import errors
 from bert_tf.api import save
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
@@ -110,7 +111,8 @@ def _saved(
                 "give model.export an input_signature to export its features."
             )
         save.save_model(model, path)
-        yield config
+        with errors.extras():
+            yield config
 
 
 def _to_config(
