@@ -24,6 +24,8 @@ _POOLER_WARNING = (
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
     r"'[^']*/pooler/dense/bias'\]"
 )
+# A key among the arguments of `compile` in a .keras file.
+_HAS_DEFAULTS = "bert_tf_defaults"
 # Marks tokens without a label.
 NO_LABEL = -1
 
@@ -116,9 +118,19 @@ class KerasMethods:
         self._has_task_loss = loss is None and bool(self.head_outputs)
         self._has_defaults = False
 
+    def get_compile_config(self):
+        """Returns what a .keras file has about `compile`."""
+        config = super().get_compile_config()
+        return config and config | {_HAS_DEFAULTS: self._has_defaults}
+
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
+        # The learning rate that `fit` chose has ended at 0; the next call
+        # chooses a new one.
+        has_defaults = config.get(_HAS_DEFAULTS, False)
+        config = {k: v for k, v in config.items() if k != _HAS_DEFAULTS}
         self.compile(**keras.saving.deserialize_keras_object(config))
+        self._has_defaults = has_defaults
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 

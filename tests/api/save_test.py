@@ -274,6 +274,21 @@ class KerasFileTest(_SaveCase):
         bert_tf.save_model(loaded, self.output)
         self.assertEqual(formats.read(self.output).task["max_seq_length"], 9)
 
+    def test_fit_chooses_a_new_learning_rate_if_it_chose_the_old_one(self):
+        model = self._load()
+        labels = ["no", "yes", "no"]
+        with mock.patch.object(keras.Model, "fit"):
+            model.fit(_TEXTS, labels)
+            loaded = bert_tf.load_model(self._save(model))
+            first = loaded.optimizer
+            loaded.fit(_TEXTS, labels)
+            self.assertIsNot(loaded.optimizer, first)
+            model.compile("sgd")
+            loaded = bert_tf.load_model(self._save(model))
+            first = loaded.optimizer
+            loaded.fit(_TEXTS, labels)
+            self.assertIs(loaded.optimizer, first)
+
     def test_gives_its_encoder_to_another_head(self):
         model = self._load()
         path = self._save(model)
