@@ -146,10 +146,12 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        self.build()
+        # With a shape, so that `summary` shows the next attribute.
+        self.build((None, None))
 
     def build(self, input_shape=None):
         hidden = (None, None, self.bert_config.hidden_size)
+        self.output_shape = hidden
         self.embeddings.build((None, None))
         self.encoder.build(hidden)
         if self.has_pooler:

@@ -58,6 +58,7 @@ class BiLSTM(layers.BasicLayer):
         ]
 
     def build(self, inputs_shape, input_mask_shape=None):
+        self.output_shape = (*inputs_shape[:-1], 2 * self.units)
         for direction in self.directions:
             direction.build(inputs_shape)
 

@@ -58,6 +58,7 @@ class Embeddings(layers.BertLayer):
 
     def build(self, input_ids_shape, segment_ids_shape=None):
         config = self.bert_config
+        self.output_shape = (*input_ids_shape, config.hidden_size)
         self.word_embeddings = self._add_table(
             "word_embeddings", config.vocab_size
         )

@@ -87,6 +87,7 @@ class Encoder(layers.BertLayer):
         ]
 
     def build(self, hidden_states_shape, attention_bias_shape=None):
+        self.output_shape = hidden_states_shape
         for layer in self.encoder_layers:
             layer.build(hidden_states_shape)
 

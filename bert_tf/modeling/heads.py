@@ -64,6 +64,7 @@ class Pooler(layers.BertLayer):
     def build(self, sequence_output_shape, input_mask_shape=None):
         width = self.bert_config.hidden_size
         self.dense = self.project(width, (sequence_output_shape[0], width))
+        self.output_shape = (sequence_output_shape[0], width)
 
     def call(self, sequence_output, input_mask=None):
         if self.bert_config.left_to_right:
@@ -157,6 +158,7 @@ class MaskedLMHead(layers.BertLayer):
 
     def build(self, sequence_output_shape, word_embeddings_shape=None):
         self.transform.build(sequence_output_shape)
+        self.output_shape = (None, None, self.bert_config.vocab_size)
         self.output_bias = self.add_variable(
             "output_bias", (self.bert_config.vocab_size,), "zeros"
         )
@@ -214,6 +216,7 @@ class LinearHead(layers.BertLayer):
         self.output_bias = self.add_variable(
             "output_bias", (self.num_outputs,), "zeros"
         )
+        self.output_shape = (*input_shape[:-1], self.num_outputs)
 
     def call(self, inputs, dropout_seeds=None):
         kept = dropout.dropout(
@@ -289,6 +292,7 @@ class LayerCombination(layers.BertLayer):
         return parts * self.bert_config.hidden_size
 
     def build(self, embedding_output_shape, encoder_outputs_shape=None):
+        self.output_shape = (None, None, self.width)
         if not self.is_weighted:
             return
         number = self.bert_config.num_hidden_layers

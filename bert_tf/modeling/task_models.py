@@ -72,8 +72,7 @@ class BertWithOutputHead(bert.BertWithHead):
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # The original has the classifier's weights in the root scope, so this
-        # layer then has the name of the model itself.
+        # The original has the classifier's weights in the root scope.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,
@@ -87,7 +86,8 @@ class BertWithOutputHead(bert.BertWithHead):
                 stack.enter_context(keras.name_scope(scope))
             with keras.name_scope(name):
                 width = self.build_under_head()
-            self.head.build((None, width))
+            reads_tokens = self.labels_tokens or len(self.head_outputs) > 1
+            self.head.build((*[None] * (1 + reads_tokens), width))
         self.build()
 
     def _make_lstms(self, number):

@@ -119,7 +119,9 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
             vocabulary=None,
             tokenizer_settings=None,
         )
-        model = load.build_model(model_directory.read_model(self.path))
+        model = load.build_model(
+            model_directory.read_model(self.path), return_encoder_outputs=True
+        )
         expected = np.load(golden("model/forward.npz"))
         names = ("input_ids", "input_mask", "segment_ids")
         outputs = model({name: expected[name] for name in names})

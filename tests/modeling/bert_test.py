@@ -184,7 +184,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
             model(inputs)
 
     def test_padding_does_not_reach_tokens(self):
-        model = _pretraining_model()
+        model = _pretraining_model(return_encoder_outputs=True)
         inputs = tiny_layers.inputs()
         changed = dict(inputs)
         changed["input_ids"] = np.where(

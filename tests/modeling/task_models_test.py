@@ -96,6 +96,17 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(received["encoder_outputs"], 2)
         tf.nest.map_structure(self.assertAllEqual, received, expected)
 
+    def test_summary_shows_shapes(self):
+        lines = []
+        model = task_models.BertForTagging(
+            tiny_layers.CONFIG, num_labels=4, head="bilstm", lstm_size=3
+        )
+        model.summary(print_fn=lambda x, line_break=None: lines.append(x))
+        text = "".join(lines)
+        for shape in ("(None, None, 8)", "(None, None, 6)", "(None, None, 4)"):
+            self.assertIn(shape, text)
+        self.assertNotIn("?", text)
+
     def test_labels(self):
         cls = task_models.BertForTagging
         model = cls(tiny_layers.CONFIG, labels=["O", "B-PER", "I-PER"])

@@ -211,7 +211,11 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(computed.outputs, labelled.outputs)
 
     def test_outputs_with_positions_are_as_long_as_the_batch(self):
-        model = _fill(BertForTagging(tiny_model.CONFIG, num_labels=3))
+        model = _fill(
+            BertForTagging(
+                tiny_model.CONFIG, num_labels=3, return_encoder_outputs=True
+            )
+        )
         features = _Features(_LENGTHS, is_labeled=False)
         computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
             features, _EIGHTS
@@ -224,7 +228,11 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(logits[:row], alone, atol=1e-5, rtol=1e-5)
 
     def test_rows_of_choices(self):
-        model = _fill(BertForMultipleChoice(tiny_model.CONFIG))
+        model = _fill(
+            BertForMultipleChoice(
+                tiny_model.CONFIG, return_encoder_outputs=True
+            )
+        )
         features = _Features(_LENGTHS, num_choices=3)
         computed = task_prediction.OutputComputer(model, _Task(), 4).compute(
             features, _EIGHTS
