@@ -1,6 +1,6 @@
 r"""Converts a BERT from one project's format to another's.
 
-  python run/convert_checkpoint.py --input=uncased_L-12_H-768_A-12 \
+  python run/convert_checkpoint.py --input=bert-base-uncased \
       --to=huggingface --output=bert-base
 
 Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden

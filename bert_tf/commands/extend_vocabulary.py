@@ -1,6 +1,6 @@
 r"""Adds words to a trained model's vocabulary, lengthens its inputs, or both.
 
-  python run/extend_vocabulary.py --input=uncased_L-12_H-768_A-12 \
+  python run/extend_vocabulary.py --input=bert-base-uncased \
       --new_words_file=words.txt --output=output/extended
 
 New words, one a line, replace the [unusedN] lines of the vocabulary first, then
