@@ -23,6 +23,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -120,9 +121,14 @@ def _worker_pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=streaming_worker.begin_worker,
     )
     try:
-        # They start now, while this process is still busy.
-        for _ in range(num_processes):
-            pool.submit(os.getpid)
+        # They start now, while this process is still busy. They inherit the
+        # mask, so Ctrl-C does not interrupt their imports.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(num_processes):
+                pool.submit(os.getpid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield pool
     except BrokenProcessPool as error:
         raise WorkerEndedError(
