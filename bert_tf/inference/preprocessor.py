@@ -265,11 +265,13 @@ class Preprocessor:
         y: Any = None,
         sample_weight: Any = None,
         batch_size: int | None = None,
+        is_one_hot: bool = False,
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
         Data sets of strings are tokenized in the graph, as they are read;
-        everything else before. Numbers stay as they are.
+        everything else before. Numbers stay as they are. With `is_one_hot`
+        labels [N, L] do not mean several labels.
         """
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
@@ -288,7 +290,7 @@ class Preprocessor:
             return *converted, *([None] * (3 - len(converted)))
         if y is not None and self.has_task and is_text(y):
             y = self._label_ids(raw_rows.to_labels(y))
-        elif self.has_task and getattr(y, "ndim", 1) == 2:
+        elif self.has_task and getattr(y, "ndim", 1) == 2 and not is_one_hot:
             self.adapt_to_labels(y)
         return x, y, sample_weight
 
@@ -307,12 +309,12 @@ class Preprocessor:
             self.task.problem_type,
         )
 
-    def validation_data(self, data: Any, batch_size: int | None = None) -> Any:
+    def validation_data(self, data: Any, *options: Any) -> Any:
         """Returns the argument of the same name of Keras' `fit`."""
         if isinstance(data, tf.data.Dataset):
-            return self.training_data(data, batch_size=batch_size)[0]
+            return self.training_data(data, None, None, *options)[0]
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        x, y, weight = self.training_data(x, y, weight)
+        x, y, weight = self.training_data(x, y, weight, *options)
         return (x, y) if weight is None else (x, y, weight)
 
     def class_weight(self, weights: Mapping | None) -> dict | None:

@@ -188,12 +188,13 @@ class KerasMethods:
             row.
         """
         if self.preprocessor is not None:
+            options = (batch_size, self._has_one_hot_loss())
             x, y, sample_weight = self.preprocessor.training_data(
-                x, y, sample_weight, batch_size
+                x, y, sample_weight, *options
             )
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
-                    validation_data, batch_size
+                    validation_data, *options
                 )
             class_weight = self.preprocessor.class_weight(class_weight)
             if self._has_defaults or not self.compiled:
@@ -238,7 +239,7 @@ class KerasMethods:
         """
         if self.preprocessor is not None:
             x, y, sample_weight = self.preprocessor.training_data(
-                x, y, sample_weight, batch_size
+                x, y, sample_weight, batch_size, self._has_one_hot_loss()
             )
             if not self.compiled:
                 self._compile_with_defaults(None)
@@ -321,6 +322,12 @@ class KerasMethods:
         if self.head_outputs:
             y, y_pred, sample_weight, _ = self._align(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _has_one_hot_loss(self):
+        loss = getattr(self, "loss", None)
+        return isinstance(loss, keras.losses.CategoricalCrossentropy) or (
+            loss == "categorical_crossentropy"
+        )
 
     def _compile_with_defaults(self, num_steps):
         self.compile(**self.preprocessor.compile_arguments(num_steps))

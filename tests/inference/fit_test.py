@@ -159,6 +159,27 @@ class CompileTest(FitTestCase):
             scores["accuracy"], np.mean(logits.argmax(-1) == y[is_label])
         )
 
+    def test_one_hot_labels_are_single_labels(self):
+        model = self.new(
+            compiled={
+                "optimizer": "sgd",
+                "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
+                "metrics": ["accuracy"],
+            }
+        )
+        features, ids = model.preprocessor(_TEXTS, _LABELS)
+        scores = model.evaluate(
+            features, np.eye(2)[ids], verbose=0, return_dict=True
+        )
+        losses = _softmax_losses(model(features)["logits"], ids)
+        self.assertAllClose(scores["loss"], losses.mean(), rtol=1e-5)
+        self.assertEqual(model.preprocessor.task.problem_type, "single_label")
+        # Files of before have no such argument.
+        config = model.get_config()
+        self.assertFalse(config.pop("return_encoder_outputs"))
+        again = type(model).from_config(config)
+        self.assertEqual(set(again(features)), {"logits"})
+
     def test_wrong_names_and_missing_losses(self):
         with self.assertRaisesRegex(UserError, "outputs are logits.*'label'"):
             self.new(compiled={"loss": {"label": _CROSS_ENTROPY}})
