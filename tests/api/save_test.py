@@ -317,7 +317,9 @@ class KerasFileTest(_SaveCase):
             loaded = keras.models.load_model(path)
         self.assertIsNone(loaded.preprocessor)
         loaded.save(path)
-        self.assertTrue(bert_tf.load_model(path).preprocessor.has_task)
+        again = bert_tf.load_model(path)
+        self.assertTrue(again.has_vocabulary)
+        self.assertTrue(again.preprocessor.has_task)
 
     def test_keeps_text_inside_another_model(self):
         model = self._load()
