@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.examples import ProblemType
+from bert_tf.tasks.classification.labels import ProblemType
 from bert_tf.tasks.packed_rows import PackedTexts
 from bert_tf.text.tokenizer import BertTokenizer
 

@@ -15,11 +15,11 @@ from bert_tf.errors import UserError
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.tasks import metrics
 from bert_tf.tasks import task as task_lib
-from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import inputs
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -239,7 +239,7 @@ def _parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
                 f"--class_weights must be {_BALANCED!r} or name labels once "
                 f"each, as --class_weights={example}. Received: "
                 f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
-                f"labels are {classification_examples.name_some(labels)}."
+                f"labels are {label_values.name_some(labels)}."
             )
         received = match[0].strip().removesuffix(",")
         weights[match[1]] = _parse_weight(match[2], received)
@@ -274,7 +274,7 @@ def _balanced_weights(task: ClassificationTask) -> tuple[float, ...]:
         raise UserError(
             f"--class_weights={_BALANCED} needs examples of every label; "
             f"{task.files[task_lib.TRAIN]} has none of "
-            f"{classification_examples.name_some(missing)}."
+            f"{label_values.name_some(missing)}."
         )
     return tuple(
         len(examples) / (len(task.labels) * counts[label])

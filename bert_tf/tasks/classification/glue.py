@@ -12,6 +12,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 
@@ -252,15 +253,15 @@ def _read_label(
 ) -> str | float | None:
     name = ""
     if value is not None:
-        name = classification_examples.parse_name(where, value)
+        name = label_values.parse_name(where, value)
     if is_test and name in _HIDDEN:
         return None
     if not name:
         raise UserError(f"{where} has no label.")
     if task.labels is None:
-        return classification_examples.parse_number(where, name)
+        return label_values.parse_number(where, name)
     name = task.aliases.get(name, name)
-    classification_examples.check_known(where, name, task.labels)
+    label_values.check_known(where, name, task.labels)
     return name
 
 

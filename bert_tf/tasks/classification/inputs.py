@@ -10,7 +10,7 @@ from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.examples import ProblemType
+from bert_tf.tasks.classification.labels import ProblemType
 
 # Rows at the start of each file; training reads all.
 _NUM_ROWS = 1000

@@ -33,11 +33,12 @@ from bert_tf.tasks.classification import features as classification_features
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification import inputs
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
-from bert_tf.tasks.classification.examples import ProblemType
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.classification.features import ClassificationFeatures
+from bert_tf.tasks.classification.labels import ProblemType
 from bert_tf.text.tokenizer import BertTokenizer
 
 # A multi-label problem predicts the labels with at least this probability.
@@ -360,9 +361,7 @@ class ClassificationTask(task.Task):
         return classification_examples.parse_row(row, choices)
 
     def add_label(self, example: InputExample, label: Any) -> InputExample:
-        label = classification_examples.parse_label(
-            label, self.labels, self.problem_type
-        )
+        label = label_values.parse_label(label, self.labels, self.problem_type)
         return dataclasses.replace(example, label=label)
 
     @property

@@ -28,7 +28,7 @@ from bert_tf.io import tables
 from bert_tf.tasks import metrics
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
-from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import features as multiple_choice_features
@@ -251,9 +251,7 @@ class MultipleChoiceTask(task.Task):
     ) -> MultipleChoiceExample:
         """Returns the example with the index of its correct choice."""
         # Rows without names of columns have indices for names.
-        name = classification_examples.parse_label(
-            label, example.names, "single_label"
-        )
+        name = label_values.parse_label(label, example.names, "single_label")
         return dataclasses.replace(example, label=example.names.index(name))
 
     def to_json(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.tasks import plots
 from bert_tf.tasks import task
-from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
 from bert_tf.tasks.tagging import metrics as tagging_metrics
@@ -347,9 +347,7 @@ class TaggingTask(task.Task):
                 f"word. Received: {label!r:.80}."
             )
         tags = [
-            classification_examples.parse_label(
-                tag, self.labels, "single_label"
-            )
+            label_values.parse_label(tag, self.labels, "single_label")
             for tag in label
         ]
         return dataclasses.replace(example, tags=tuple(tags))

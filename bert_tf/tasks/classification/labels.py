@@ -1,0 +1,193 @@
+"""Labels of classification: names, several names or numbers."""
+
+import json
+import math
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
+import numpy as np
+
+from bert_tf.errors import UserError
+
+ProblemType = Literal["single_label", "multi_label", "regression"]
+# Depends on the problem type: a name, several names, or a number.
+Label = str | tuple[str, ...] | float
+
+_MAX_LABELS_SHOWN = 10
+# The values of columns with one label each.
+_FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
+
+
+def check_known(where: str, label: Label, known: Collection[str]) -> None:
+    """Raises `UserError` if a label, or one of several, is unknown."""
+    for name in label if isinstance(label, tuple) else (label,):
+        if name not in known:
+            raise UserError(
+                f"{where} has the label {name!r}, which is not among the "
+                f"{len(known)} known labels: {name_some(sorted(known))}."
+            )
+
+
+def name_some(labels: Sequence[str]) -> str:
+    """Returns the first labels and the number of others, for messages."""
+    shown = ", ".join(map(repr, labels[:_MAX_LABELS_SHOWN]))
+    more = len(labels) - _MAX_LABELS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def parse_number(where: str, value: Any) -> float:
+    """Returns a regression label.
+
+    Raises:
+      UserError: If it is not a finite number in float32, or is written with
+        underscores, as 1_000.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(np.float32(number))
+    if not is_finite or isinstance(value, bool) or "_" in str(value):
+        raise UserError(
+            f"{where} must have a number as its label. Received: {value!r:.80}."
+        )
+    return number
+
+
+def read_label(
+    where: str,
+    values: Mapping[str, Any],
+    columns: Sequence[str],
+    problem_type: ProblemType,
+    separator: str,
+) -> Label | None:
+    """Returns the label of a row of a table; None if it has none.
+
+    Args:
+      where: The row, for messages.
+      values: Column to value.
+      columns: The column of the label, or one column for each label.
+      problem_type: The problem type.
+      separator: The separator of several names in one column.
+
+    Raises:
+      UserError: If a value does not fit the problem type.
+    """
+    if len(columns) > 1:
+        return _read_flags(where, values, columns, problem_type)
+    value = values.get(columns[0])
+    # Programs that read all columns as floats write NaN for missing values.
+    if value is None or _is_nan(value):
+        return None
+    if problem_type == "multi_label":
+        return _parse_names(where, value, separator)
+    if isinstance(value, str) and not value.strip():
+        return None
+    if problem_type == "regression":
+        return parse_number(where, value)
+    return parse_name(where, value)
+
+
+def parse_name(where: str, value: Any) -> str:
+    """Returns a label as a string: 1 is "1" and JSON's true is "true".
+
+    Raises:
+      UserError: If it is a list, an object, null or NaN.
+    """
+    if value is None or _is_nan(value) or isinstance(value, list | dict):
+        raise UserError(
+            f"{where} must have one label. Received: "
+            f"{json.dumps(value, ensure_ascii=False)}."
+        )
+    return (value if isinstance(value, str) else json.dumps(value)).strip()
+
+
+def parse_label(
+    value: Any, labels: Sequence[str] | None, problem_type: ProblemType
+) -> Label:
+    """Converts a Python value to a label.
+
+    Args:
+      value: The name or the index of a label; for several labels a list of
+        names, or a 0 or 1 for each label; for regression a number.
+      labels: The labels in the order of their indices.
+      problem_type: The problem type.
+
+    Raises:
+      UserError: If it is not among the labels, or of another type.
+    """
+    if problem_type == "regression":
+        return parse_number("The example", value)
+    if problem_type == "single_label":
+        return _name_of(value, labels)
+    if not isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        raise UserError(
+            "Expected a list of labels for each example. Received: "
+            f"{value!r:.80}."
+        )
+    is_flag = [not isinstance(x, str) and x in (0, 1) for x in value]
+    if len(value) == len(labels) and all(is_flag):
+        pairs = zip(labels, value, strict=True)
+        return tuple(name for name, is_set in pairs if is_set)
+    return tuple(dict.fromkeys(_name_of(one, labels) for one in value))
+
+
+def _name_of(value: Any, labels: Sequence[str]) -> str:
+    """Returns the name of a label, given its name or its index."""
+    if isinstance(value, str) and value in labels:
+        return value
+    if isinstance(value, int | float | np.number | np.bool_):
+        if value in range(len(labels)):
+            return labels[int(value)]
+    raise UserError(
+        f"Expected a label among {name_some(labels)}, or its index from 0 to "
+        f"{len(labels) - 1}. Received: {value!r:.80}."
+    )
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _parse_names(where: str, value: Any, separator: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        if value.strip().startswith("[") and value.strip().endswith("]"):
+            raise UserError(
+                f"{where} must have labels separated by {separator!r}; lists "
+                f"are for .jsonl and .json files. Received: {value!r:.80}."
+            )
+        value = value.split(separator)
+    elif not isinstance(value, list):
+        value = [value]
+    names = (parse_name(where, name) for name in value)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _read_flags(
+    where: str,
+    values: Mapping[str, Any],
+    columns: Sequence[str],
+    problem_type: ProblemType,
+) -> tuple[str, ...] | None:
+    if problem_type != "multi_label":
+        raise UserError(
+            "Several label columns need the problem type multi_label. "
+            f"Received: {problem_type} with {', '.join(columns)}."
+        )
+    if all(values.get(column) in (None, "") for column in columns):
+        return None
+    return tuple(c for c in columns if _read_flag(where, c, values.get(c)))
+
+
+def _read_flag(where: str, column: str, value: Any) -> bool:
+    name = parse_name(where, value).lower()
+    if name not in (*_FALSE, *_TRUE):
+        raise UserError(
+            f"{where} must have 0 or 1 in column {column!r}. Received: "
+            f"{value!r}."
+        )
+    return name in _TRUE
