@@ -58,7 +58,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
         for text in ("the best on dev", "has failed: Step 2", "Trial 3 of 3"):
             self.assertIn(text, chief_log)
             self.assertIn(text, log)
-        for text in ("The model is in", "Wrote the predictions", "step/s"):
+        for text in ("The model is in", "Wrote the predictions", "tokens/s"):
             self.assertIn(text, chief_log)
             self.assertNotIn(text, log)
 
