@@ -47,7 +47,7 @@ def _values(model):
     return {name: x.numpy() for name, x in named.items()}
 
 
-class _SaveCase(tf.test.TestCase, parameterized.TestCase):
+class _SaveTestCase(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -65,7 +65,7 @@ class _SaveCase(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(weights, expected, rtol=0, atol=0)
 
 
-class SaveModelTest(_SaveCase):
+class SaveModelTest(_SaveTestCase):
     def _assert_same(self, loaded, model):
         self.assertIs(type(loaded), type(model))
         self._assert_equal(_values(loaded), _values(model))
@@ -223,7 +223,7 @@ class SaveModelTest(_SaveCase):
         self.assertEqual(config["label2id"]["ümlaut"], 2)
 
 
-class KerasFileTest(_SaveCase):
+class KerasFileTest(_SaveTestCase):
     def _save(self, model):
         path = self._path("x.keras")
         model.save(path)
