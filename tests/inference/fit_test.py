@@ -65,6 +65,7 @@ class CompileTest(FitTestCase):
         ({"logits": _CROSS_ENTROPY}, {"logits": ["accuracy"]}, _IDS),
         ({"logits": _CROSS_ENTROPY}, {"logits": "accuracy"}, {"logits": _IDS}),
     )
+    @pytest.mark.slow
     def test_all_forms_train_as_a_functional_model(self, loss, metrics, y):
         rate = {"learning_rate": 1e-2}
         model = self.new(

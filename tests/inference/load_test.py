@@ -55,7 +55,9 @@ _CHOICE_ROWS = [
 
 @contextlib.contextmanager
 def _standard_error():
-    with contextlib.redirect_stderr(io.StringIO()) as stream:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    with contextlib.redirect_stderr(terminal) as stream:
         yield stream
 
 
@@ -142,7 +144,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotIn("predicting", stream.getvalue())
         with _standard_error() as stream:
             model.predict(_PAIRS)
-        self.assertIn("predicting: 100%", stream.getvalue())
+        self.assertIn("predicting 2/2", stream.getvalue())
 
     def test_no_rows(self):
         self.assertEqual(self._load(_TAGGING).predict([], verbose=0), [])
