@@ -10,6 +10,7 @@ import textwrap
 
 import bert_tf
 from bert_tf import commands
+from bert_tf import errors
 from bert_tf.flags import cli
 
 _WIDTH = 80
@@ -39,7 +40,7 @@ _ORDER = (
     "glue_submission",
 )
 _END = f"""
-`{cli.PROGRAM} COMMAND -h` lists the flags of a command. With a clone of the
+`{errors.PROGRAM} COMMAND -h` lists the flags of a command. With a clone of the
 repository, `python run/COMMAND.py` with underscores is the same program.
 --version prints the version.
 """
@@ -75,7 +76,7 @@ def help_text() -> str:
                 subsequent_indent=" " * (width + 4),
             )
         )
-    usage = f"Usage: {cli.PROGRAM} COMMAND [--FLAG=VALUE ...]\n\n"
+    usage = f"Usage: {errors.PROGRAM} COMMAND [--FLAG=VALUE ...]\n\n"
     return usage + "\n".join(lines) + "\n" + _END
 
 
@@ -90,7 +91,7 @@ def main() -> None:
         sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
     elif name.replace("_", "-") in names():
         module = name.replace("-", "_")
-        sys.argv = [f"{cli.PROGRAM} {name}", *rest]
+        sys.argv = [f"{errors.PROGRAM} {name}", *rest]
         cli.run(importlib.import_module(f"bert_tf.commands.{module}").main)
     else:
         sys.exit(f"ERROR: {_unknown(name)}")
@@ -100,14 +101,14 @@ def _unknown(name: str) -> str:
     if name.startswith("-"):
         return (
             "Expected a command before the flags, as in "
-            f"`{cli.PROGRAM} predict --help`. Received: {name}. "
-            f"`{cli.PROGRAM} -h` lists the commands."
+            f"`{errors.PROGRAM} predict --help`. Received: {name}. "
+            f"`{errors.PROGRAM} -h` lists the commands."
         )
     close = difflib.get_close_matches(name.replace("_", "-"), names(), n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     return (
-        f"{name} is no command of {cli.PROGRAM}.{hint} `{cli.PROGRAM} -h` "
-        "lists the commands."
+        f"{name} is no command of {errors.PROGRAM}.{hint} "
+        f"`{errors.PROGRAM} -h` lists the commands."
     )
 
 

@@ -1,8 +1,12 @@
-"""Exceptions that end a script early: user errors and preemption."""
+"""Exceptions that end a script early, and the names of scripts for messages."""
 
 import contextlib
 import importlib.util
+import os
+import sys
 from collections.abc import Iterator
+
+PROGRAM = "bert-tf"
 
 # The extra of the wheel that installs a package. A test compares these with
 # pyproject.toml.
@@ -99,3 +103,28 @@ def _missing(package: str) -> UserError:
         f"This needs the package {package}, which is not installed: "
         f'pip install "bert_tf[{EXTRAS[package]}]"'
     )
+
+
+def command(script: str) -> str:
+    """Returns a script's name as a subcommand of `bert-tf`.
+
+    >>> command("run/fill_mask.py"), command("export/tflite.py")
+    ('fill-mask', 'export-tflite')
+    """
+    folder, _, name = script.removesuffix(".py").rpartition("/")
+    if folder == "export":
+        name = "verify_export" if name == "verify" else f"export_{name}"
+    return name.replace("_", "-")
+
+
+def program(script: str) -> str:
+    """Returns the words that start a script, for messages.
+
+    They are `python run/predict.py` in a clone, and `bert-tf predict` where
+    there is none, or where the user started this process so.
+    """
+    clone = os.path.dirname(os.path.dirname(__file__))
+    started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
+    if started_by_name or not os.path.exists(os.path.join(clone, script)):
+        return f"{PROGRAM} {command(script)}"
+    return f"python {script}"

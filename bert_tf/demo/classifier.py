@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf import errors
 from bert_tf.checkpoints import model_directory
 from bert_tf.demo import corpus as demo_corpus
 from bert_tf.errors import UserError
@@ -282,7 +283,7 @@ def describe_served(
 def _command(script: str, config: Any) -> list[str]:
     """Returns the command line that is printed, as a list."""
     _, _, *flags = shlex.split(cli.command_line(script, config))
-    return [sys.executable, *_PROGRAM, cli.command(script), *flags]
+    return [sys.executable, *_PROGRAM, errors.command(script), *flags]
 
 
 @contextlib.contextmanager

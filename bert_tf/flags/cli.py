@@ -31,6 +31,7 @@ from bert_tf.config import IGNORED
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
+from bert_tf.errors import program
 from bert_tf.flags import flag_files
 from bert_tf.flags.model_source import ModelSourceConfig
 
@@ -42,7 +43,6 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
-PROGRAM = "bert-tf"
 _VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 _HELP_WIDTH = 80
 _HELP_END = (
@@ -89,31 +89,6 @@ def define_flags(
     return lambda: config_cls(
         **{field: flag_values[name].value for field, name in names.items()}
     )
-
-
-def command(script: str) -> str:
-    """Returns a script's name as a subcommand of `bert-tf`.
-
-    >>> command("run/fill_mask.py"), command("export/tflite.py")
-    ('fill-mask', 'export-tflite')
-    """
-    folder, _, name = script.removesuffix(".py").rpartition("/")
-    if folder == "export":
-        name = "verify_export" if name == "verify" else f"export_{name}"
-    return name.replace("_", "-")
-
-
-def program(script: str) -> str:
-    """Returns the words that start a script, for messages.
-
-    They are `python run/predict.py` in a clone, and `bert-tf predict` where
-    there is none, or where the user started this process so.
-    """
-    clone = os.path.dirname(os.path.dirname(bert_tf.__file__))
-    started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
-    if started_by_name or not os.path.exists(os.path.join(clone, script)):
-        return f"{PROGRAM} {command(script)}"
-    return f"python {script}"
 
 
 def command_line(script: str, config: Any) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 
 BASE_VARIABLE = "BERT_TF_RELEASES_URL"
@@ -108,7 +109,8 @@ def refuse_name(name: str, flag: str | None = None) -> None:
     The error has the command that was probably meant.
     """
     expected = f"{flag}: e" if flag else "E"
-    command = "python run/models.py --fetch="
+    program = errors.program("run/models.py")
+    command = f"{program} --fetch="
     if re.fullmatch(f"{_PART}/{_PART}", name):
         if not os.path.isdir(os.path.dirname(name)):
             raise UserError(
@@ -119,7 +121,7 @@ def refuse_name(name: str, flag: str | None = None) -> None:
             )
     elif re.fullmatch(_PART, name) and ".ckpt" not in name:
         meant = closest(name)
-        hint = "the names are listed by: python run/models.py"
+        hint = f"the names are listed by: {program}"
         if meant:
             hint = (
                 f"if you mean {meant}, give that name, or fetch it first: "
