@@ -187,7 +187,7 @@ class ImageTest(tf.test.TestCase):
             check=False,
         )
         self.assertEqual(result.returncode, 1)
-        self.assertIn("ERROR: --model_base_path", result.stderr)
+        self.assertIn("ERROR: The base path of model none", result.stderr)
         environments.run(
             *(python, "-c", "from bert_tf.serving import litert, server"),
             env=environments.clean_environment(),
