@@ -20,11 +20,11 @@ import types
 
 import tensorflow as tf
 
-from bert_tf import paths
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.convert import FORMATS
+from bert_tf.io import paths
 
 # Imported on first use, as importing KerasHub takes seconds.
 _MODULES = {

@@ -12,7 +12,6 @@ from urllib import parse
 
 import tensorflow as tf
 
-from bert_tf import terminal
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.export import artifact as artifacts
@@ -22,6 +21,7 @@ from bert_tf.export.artifact import Artifact
 from bert_tf.export.verify.run import Report
 from bert_tf.flags import cli
 from bert_tf.io import files
+from bert_tf.io import terminal
 
 MARKDOWN_FILE = os.path.join(artifacts.EXTRAS, "MODEL_CARD.md")
 # Calls per length; the card has their median.

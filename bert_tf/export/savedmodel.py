@@ -10,7 +10,6 @@ from absl import logging
 
 from bert_tf import errors
 from bert_tf import keras_backend
-from bert_tf import quiet
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
@@ -28,6 +27,7 @@ from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import load
 from bert_tf.io import files
+from bert_tf.io import quiet
 from bert_tf.modeling import inference
 from bert_tf.tasks import registry as tasks
 

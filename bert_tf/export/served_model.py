@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from bert_tf import paths
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import paths
 
 # Entries of a folder whose first version is still being written.
 _NO_VERSION_YET = re.compile(

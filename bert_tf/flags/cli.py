@@ -23,9 +23,6 @@ from absl import logging
 import bert_tf
 from bert_tf import errors
 from bert_tf import keras_backend
-from bert_tf import paths
-from bert_tf import quiet
-from bert_tf import terminal
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
 from bert_tf.errors import INTERRUPTED
@@ -34,6 +31,9 @@ from bert_tf.errors import UserError
 from bert_tf.errors import program
 from bert_tf.flags import flag_files
 from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.io import paths
+from bert_tf.io import quiet
+from bert_tf.io import terminal
 
 flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
 

@@ -19,9 +19,9 @@ from typing import IO
 from typing import Any
 from typing import TextIO
 
-from bert_tf import paths
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.io import paths
 
 _CHUNK_BYTES = 1 << 24
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")

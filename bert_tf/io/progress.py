@@ -6,7 +6,7 @@ from typing import Any
 
 import tqdm
 
-from bert_tf import terminal
+from bert_tf.io import terminal
 
 _BYTES = "B"
 _ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {speed}, {remaining} left"

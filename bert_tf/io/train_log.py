@@ -10,9 +10,9 @@ from logging import handlers as logging_handlers
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import terminal
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
+from bert_tf.io import terminal
 
 FILE = "train.log"
 

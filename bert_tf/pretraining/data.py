@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import paths
 from bert_tf.checkpoints import stored_model
 from bert_tf.config import BertConfig
 from bert_tf.data.input_pipeline import PretrainingInput
@@ -18,6 +17,7 @@ from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 

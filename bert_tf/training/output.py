@@ -17,11 +17,11 @@ from matplotlib import ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bert_tf import terminal
 from bert_tf.checkpoints import model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import terminal
 from bert_tf.io import train_log
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import metrics as training_metrics

@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import terminal
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
 from bert_tf.training import metrics as training_metrics
 from bert_tf.training import resume as resume_checks

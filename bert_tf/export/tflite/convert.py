@@ -11,10 +11,10 @@ from absl import logging
 from tensorflow.lite.python import convert_phase
 from tensorflow.lite.python import schema_py_generated as schema
 
-from bert_tf import quiet
 from bert_tf.errors import UserError
 from bert_tf.export import serving_module
 from bert_tf.export.tflite import quantize
+from bert_tf.io import quiet
 
 SIGNATURE = "serving_default"
 # The converter has this option only as an undocumented attribute.

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf import quiet
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import functions
 from bert_tf.export.tflite.build import Build
@@ -30,6 +29,7 @@ from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.reference import ReferenceOutputs
 from bert_tf.export.verify.texts import Row
 from bert_tf.inference.lite_model import LiteModel
+from bert_tf.io import quiet
 
 # The largest allowed difference from the model. The effect of int8 is measured
 # by the score on a dev set instead.

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf import keras_backend
-from bert_tf import quiet
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
@@ -37,6 +36,7 @@ from bert_tf.export.verify.report import Check
 from bert_tf.export.verify.report import Report
 from bert_tf.flags.export import VerifyConfig
 from bert_tf.io import files
+from bert_tf.io import quiet
 
 # The largest allowed difference of numbers, by precision.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.quiet: TensorFlow's noise on standard error."""
+"""Tests for bert_tf.io.quiet: TensorFlow's noise on standard error."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from bert_tf import quiet
+from bert_tf.io import quiet
 
 _CUINIT = (
     "2026-11-23 14:40:16.379142: E external/xla/cuda_platform.cc:51] failed "
@@ -30,7 +30,7 @@ def _start(code, stderr):
     """Starts a program that drops noise; `say` writes as C++ does."""
     start = """
         import os, sys, time
-        from bert_tf import quiet
+        from bert_tf.io import quiet
 
         def say(text):
             os.write(2, text.encode())
@@ -39,7 +39,7 @@ def _start(code, stderr):
         """
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(start) + textwrap.dedent(code)],
-        cwd=os.path.dirname(os.path.dirname(__file__)),
+        cwd=os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
         stderr=stderr,
     )
 

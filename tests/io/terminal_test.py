@@ -1,4 +1,4 @@
-"""Tests for bert_tf.terminal: the log lines of scripts."""
+"""Tests for bert_tf.io.terminal: the log lines of scripts."""
 
 import io
 import logging as python_logging
@@ -9,8 +9,8 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from bert_tf import terminal
 from bert_tf.io import progress
+from bert_tf.io import terminal
 
 
 class Stream(io.StringIO):

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.paths, and for scripts that check their inputs early."""
+"""Tests for bert_tf.io.paths, and for scripts that check their inputs early."""
 
 import contextlib
 import dataclasses
@@ -10,8 +10,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf import config as options
-from bert_tf import paths
 from bert_tf.errors import UserError
+from bert_tf.io import paths
 
 # Prints the error of a script, and whether TensorFlow was imported.
 _PROGRAM = """

@@ -16,7 +16,7 @@ from bert_tf.recipes import releases
 # The kinds of inputs that a flag may name; see `config.option`.
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
-RECIPES = os.path.join(os.path.dirname(__file__), "recipes")
+RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
 # Parts of names without which a directory holds no model of any format.
 _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras)$|\.ckpt|\.data-|"
