@@ -106,7 +106,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         other = tiny_model.write(f"{folder}/other", kind="encoder")
         with self.assertRaisesRegex(UserError, "kind='encoder'"):
             fill_mask.FillMask(other)
-        with self.assertRaisesRegex(UserError, "Expected a model directory"):
+        with self.assertRaisesRegex(UserError, "Expected a path"):
             fill_mask.FillMask(folder)
 
     @parameterized.parameters(
@@ -184,7 +184,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(f"{second.probability:.2%}  {second.token}", lines[1])
 
     def test_run_takes_a_configuration(self):
-        with self.assertRaisesRegex(UserError, "Expected a model directory"):
+        with self.assertRaisesRegex(UserError, "Expected a path"):
             fill_mask.run(FillMaskConfig(model_dir="nowhere", text="[MASK]"))
 
 

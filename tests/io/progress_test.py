@@ -7,7 +7,7 @@ import tqdm
 from absl.testing import parameterized
 
 from bert_tf.io import progress
-from tests.terminal_test import Stream
+from tests.io.terminal_test import Stream
 
 
 class BarTest(tf.test.TestCase, parameterized.TestCase):
