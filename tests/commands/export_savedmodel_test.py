@@ -16,6 +16,7 @@ from bert_tf.inference.fill_mask import FillMask
 from bert_tf.text import packing
 from tests.support import fresh_process
 from tests.support import tiny_exports
+from tests.support import tiny_model
 
 _TEXTS = tiny_exports.TEXTS
 _PAIRS = list(zip(_TEXTS, reversed(_TEXTS), strict=True))
@@ -108,7 +109,7 @@ class HeadsTest(tf.test.TestCase):
         cls.expected, cls.num_bytes, calls = {}, {}, {}
         for name, (task, flags, batches, expect) in _cases().items():
             folder = os.path.join(cls.folder, name)
-            model_dir = tiny_exports.write(folder, task)
+            model_dir = tiny_exports.write(folder, task, _config(name))
             version = tiny_exports.export(
                 model_dir,
                 os.path.join(folder, "out"),
@@ -196,6 +197,11 @@ class HeadsTest(tf.test.TestCase):
 
     def test_fill_mask(self):
         self._compare("fill_mask")
+
+
+def _config(name):
+    """Returns two layers where one of them is left out."""
+    return tiny_model.CONFIG if name == "embeddings" else tiny_model.ONE_LAYER
 
 
 def _count_bytes(name, model_dir, version):

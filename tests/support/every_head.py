@@ -72,14 +72,16 @@ def publish() -> dict[str, Published]:
     }
 
 
-def write_model(folder, name):
+def write_model(folder, name, config=tiny_model.CONFIG):
     """Writes a model with the head; returns its path and export flags."""
     task, values = _HEADS[name]
     model_dir = _model_dir(folder, name)
     if name == "tagging":
-        tiny_model.write_task(model_dir, task, _tagging_weights(task))
+        tiny_model.write_task(
+            model_dir, task, _tagging_weights(task, config), config
+        )
     else:
-        tiny_exports.write(os.path.dirname(model_dir), task)
+        tiny_exports.write(os.path.dirname(model_dir), task, config)
     return model_dir, values
 
 
@@ -107,9 +109,9 @@ def _publish_all(folder):
             )
 
 
-def _tagging_weights(task):
+def _tagging_weights(task, config):
     """Returns weights that give words different tags."""
-    model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+    model = BertForTagging(config, **task.model_arguments())
     weights = tiny_model.random_weights(model)
     for name in weights:
         if name.endswith(("/beta", "bias", "type_embeddings")):

@@ -14,6 +14,8 @@ from tests.support import every_head
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
+_CONFIG = tiny_model.ONE_LAYER
+
 
 @functools.cache
 def folder():
@@ -45,11 +47,11 @@ def write_model(name):
     if name == "tagging":
         # With weights whose predictions float16 does not change.
         task = tiny_exports.tagging()
-        model = BertForTagging(tiny_model.CONFIG, **task.model_arguments())
+        model = BertForTagging(_CONFIG, **task.model_arguments())
         weights = tiny_model.random_weights(model, scale=0.2)
         path = os.path.join(folder(), "tagging_model")
-        return tiny_model.write_task(path, task, weights), {}
-    return every_head.write_model(folder(), name)
+        return tiny_model.write_task(path, task, weights, _CONFIG), {}
+    return every_head.write_model(folder(), name, _CONFIG)
 
 
 @functools.cache

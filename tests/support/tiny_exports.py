@@ -75,12 +75,12 @@ def tagging():
     )
 
 
-def write(folder, task):
+def write(folder, task, config=tiny_model.CONFIG):
     """Writes a model for a task or of a kind; returns its path."""
     path = os.path.join(folder, "model")
     if isinstance(task, str):
-        return tiny_model.write(path, kind=task)
-    return tiny_model.write_task(path, task)
+        return tiny_model.write(path, kind=task, config=config)
+    return tiny_model.write_task(path, task, config=config)
 
 
 def export(model_dir, output_dir, signatures=None, **flags):

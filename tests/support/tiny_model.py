@@ -91,22 +91,23 @@ def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     return path
 
 
-def write_task(path, task, weights=None, **values):
+def write_task(path, task, weights=None, config=CONFIG, **values):
     """Writes the directory of a model for a task; returns it.
 
     Args:
       path: The directory.
       task: The task.
       weights: Canonical name to value; random by default.
+      config: The configuration of the model.
       **values: Further settings in task.json; None removes a key of the task.
     """
     values = {"kind": task.kind} | task.to_json() | values
     model_directory.write(
         path,
-        CONFIG,
+        config,
         weights
         or _random(
-            _shapes(TASK_MODELS[task.kind], CONFIG, **task.model_arguments())
+            _shapes(TASK_MODELS[task.kind], config, **task.model_arguments())
         ),
         Vocabulary(TOKENS),
         dict(_tokenizer_settings()),

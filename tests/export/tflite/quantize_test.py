@@ -16,6 +16,7 @@ from bert_tf.modeling.layers import Projection
 from tests.support import eval_files
 from tests.support import rows_of_ids
 from tests.support import tiny_builds
+from tests.support import tiny_model
 
 _NUM_SAMPLES, _WIDTH = 40, 8
 
@@ -212,7 +213,7 @@ class ColumnScalesTest(tf.test.TestCase):
             conversion.operators(eval_files.make("classification", **given))
             for given in (flags, {})
         )
-        layers = 2 * 4 + 1  # With the pooler.
+        layers = 4 * tiny_model.ONE_LAYER.num_hidden_layers + 1  # The pooler.
         self.assertEqual(count["MUL"] - usual["MUL"], 2 * layers)
 
 
