@@ -106,7 +106,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
         other = tiny_model.write(f"{folder}/other", kind="encoder")
         with self.assertRaisesRegex(UserError, "kind='encoder'"):
             fill_mask.FillMask(other)
-        with self.assertRaisesRegex(UserError, "Expected a path"):
+        with self.assertRaisesRegex(UserError, "Expected a model directory"):
             fill_mask.FillMask(folder)
 
     @parameterized.parameters(
