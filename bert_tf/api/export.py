@@ -125,6 +125,10 @@ def _to_config(
         for field in dataclasses.fields(config_cls)
         if field.name != "model_dir"
     }
+    values = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in values.items()
+    }
     for name, value in values.items():
         if name not in fields:
             close = difflib.get_close_matches(name, fields, 1)

@@ -1,5 +1,6 @@
 """`load_model` and `load_tokenizer`: trained models, by path or name."""
 
+import os
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from bert_tf.api import export  # noqa: F401 (sets what `model.export` calls)
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import names
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.inference import load
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -18,14 +20,14 @@ from bert_tf.training import optimizer  # noqa: F401
 
 
 def load_model(
-    path: str,
+    path: str | os.PathLike,
     kind: str | None = None,
     *,
     labels: Sequence[str] | None = None,
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
     max_seq_length: int | None = None,
-    cache_dir: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
     **kwargs: Any,
 ) -> keras.Model:
@@ -79,6 +81,7 @@ def load_model(
       >>> load_model("output/sst-2/model").predict(["A fine film."])
       [{'label': '1', 'probability': 0.99, 'probabilities': {...}}]
     """
+    path = os.fspath(path)
     changes = (kind, labels, num_labels, max_seq_length)
     is_as_stored = not any(changes) and not new_parts and not kwargs
     if is_as_stored and keras_model.recognizes(path):
@@ -87,7 +90,7 @@ def load_model(
             load.restore_text(model)
         return model
     return load.build_model(
-        formats.read(names.resolve(path, cache_dir, offline)),
+        _read(path, cache_dir, offline),
         kind,
         labels=labels,
         num_labels=num_labels,
@@ -98,10 +101,10 @@ def load_model(
 
 
 def load_tokenizer(
-    path: str,
+    path: str | os.PathLike,
     preserve_special_tokens: bool | None = None,
     *,
-    cache_dir: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
 ) -> BertTokenizer:
     """Loads the tokenizer of a trained model of any format.
@@ -116,5 +119,15 @@ def load_tokenizer(
     Raises:
       UserError: If there is no model, or it has no vocabulary.
     """
-    stored = formats.read(names.resolve(path, cache_dir, offline))
+    stored = _read(path, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)
+
+
+def _read(
+    path: str | os.PathLike,
+    cache_dir: str | os.PathLike | None,
+    offline: bool | None,
+) -> StoredModel:
+    """Reads a model by path or name, which is fetched if need be."""
+    folder = None if cache_dir is None else os.fspath(cache_dir)
+    return formats.read(names.resolve(os.fspath(path), folder, offline))

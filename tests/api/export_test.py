@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import pathlib
 from unittest import mock
 
 import numpy as np
@@ -117,8 +118,11 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config.output_dir, self._path("served"))
         self.assertTrue(config.litert)
         with _spying(tflite_export, "run", weights) as calls:
-            self.model.export(self._path("x.tflite"), "litert", batch_size=2)
+            path = pathlib.Path(self.folder, "x.tflite")
+            dev = path.with_name("dev.csv")
+            self.model.export(path, "litert", batch_size=2, eval_file=dev)
         ((config, _),) = calls
+        self.assertEqual(config.eval_file, self._path("dev.csv"))
         self.assertEqual(config.output_file, self._path("x.tflite"))
         self.assertEqual(config.batch_size, 2)
         with self.assertRaisesRegex(ValueError, "Unrecognized format=zip"):

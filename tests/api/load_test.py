@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -173,6 +174,20 @@ class LoadModelTest(_ModelTest):
         for name in _POOLER:
             del expected[name]
         self._assert_weights(model, expected, _POOLER)
+
+    def test_paths_may_be_path_objects(self):
+        stored = _stored("encoder")
+        path = pathlib.Path(self._write("bert_tf", stored))
+        model = bert_tf.load_model(path, cache_dir=path / "unused")
+        self._assert_weights(model, stored.weights)
+        tokenizer = bert_tf.load_tokenizer(path, cache_dir=path / "unused")
+        self.assertEqual(tokenizer.vocabulary.tokens, stored.vocabulary.tokens)
+        file = path / "model.keras"
+        model.save(file)
+        self._assert_weights(bert_tf.load_model(file), stored.weights)
+        copy = path / "copy"
+        bert_tf.save_model(model, copy)
+        self._assert_weights(bert_tf.load_model(copy), stored.weights)
 
     def test_options_of_the_model(self):
         path = self._write("bert_tf", _stored("classification"))
