@@ -109,6 +109,8 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
+    # Earlier versions wrote a language for tasks that have none.
+    values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
         complete["labels"] = None  # The task names them by their numbers.

@@ -132,14 +132,20 @@ class SaveModelTest(_SaveTestCase):
         self.assertEqual(loaded.labels, ("sad", "glad", "b|c"))
         self.assertEqual(loaded.preprocessor.max_seq_length, 7)
 
-    def test_values_of_the_training_run_are_dropped(self):
+    def test_values_of_the_run_and_of_other_tasks_are_dropped(self):
         task = tiny_exports.classification()
         path = tiny_model.write_task(
-            self._path("model"), task, global_step=7, results={"dev": {}}
+            self._path("model"),
+            task,
+            global_step=7,
+            results={"dev": {}},
+            language="zh",
         )
         bert_tf.save_model(bert_tf.load_model(path), self.output)
         kept = formats.read(self.output).task
-        self.assertNoCommonElements(kept, ["global_step", "results"])
+        self.assertNoCommonElements(
+            kept, ["global_step", "results", "language"]
+        )
 
     def test_models_of_a_constructor_have_no_vocabulary(self):
         config = tiny_model.ONE_LAYER
