@@ -27,6 +27,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import ORIGINAL
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
+from bert_tf.flags import options
 from bert_tf.flags.convert import ConvertCheckpointConfig
 from bert_tf.io import files
 
@@ -239,10 +240,6 @@ def _card(
     stored: StoredModel, source_format: str, config: ConvertCheckpointConfig
 ) -> str:
     """Returns the model card of a model directory."""
-    flags = {
-        field.metadata["name"] or field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-    }
     kind = stored.task["kind"]
     program = cli.program("run/fill_mask.py")
     usage = f'{program} --model_dir=. --text="A [MASK] is here."'
@@ -253,7 +250,7 @@ def _card(
         f"A BERT of kind {kind}, converted from the format {source_format} "
         f"({stored.source}) by run/convert_checkpoint.py of bert_tf.",
         {
-            "Flags": {k: v for k, v in flags.items() if v is not None},
+            "Flags": options.for_card(config),
             "Notes": dict(enumerate(stored.report.notes, 1)),
         },
         usage,

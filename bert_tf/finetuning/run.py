@@ -32,6 +32,7 @@ from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.experiment import Experiment
 from bert_tf.finetuning.trial import Trial
 from bert_tf.flags import cli
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
@@ -353,24 +354,15 @@ def _write_model(
     stored = experiment.stored
     task_json = {"kind": task.kind} | task.to_json()
     task_json |= {"global_step": step, "results": dict(results)}
-    flags = dataclasses.asdict(experiment.config) | dataclasses.asdict(
-        trial_config
-    )
-    defaults = {
-        field.name: field.default
-        for field in dataclasses.fields(experiment.config)
-    }
     card = model_directory.build_card(
         f"A BERT for {_subject(task)}",
         f"A BERT fine-tuned for {step} steps with bert_tf, from "
         f"{stored.source}.",
         {
             "Data": dict(task.files),
-            "Flags (the others have their defaults)": {
-                name: value
-                for name, value in flags.items()
-                if value != defaults.get(name)
-            },
+            "Flags (others: default, or no effect)": options.for_card(
+                experiment.config, **dataclasses.asdict(trial_config)
+            ),
             "Metrics": {
                 f"{split} {name}": value
                 for split, metrics in results.items()

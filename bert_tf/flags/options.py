@@ -43,6 +43,27 @@ def set_values(config: Any, *names: str) -> dict[str, Any]:
     return {name: x for name, x in values.items() if x is not None}
 
 
+def for_card(config: Any, **values: Any) -> dict[str, Any]:
+    """Returns the flags for a model card: names and values.
+
+    Only flags that affect the weights or name an input, unless they have their
+    default.
+
+    Args:
+      config: The flags, a dataclass.
+      **values: Values that replace those of `config`.
+    """
+    found = {}
+    for field in dataclasses.fields(config):
+        value = values.get(field.name, getattr(config, field.name))
+        counts = field.metadata["affects"] == "weights" or (
+            field.metadata["affects"] == "place" and field.metadata["reads"]
+        )
+        if counts and value is not None and value != field.default:
+            found[field.metadata["name"] or field.name] = value
+    return found
+
+
 def require_at_least(config: Any, least: int, *names: str) -> None:
     """Raises `UserError` if a flag, unless it is None, is below `least`."""
     _require_each(config, names, lambda x: x >= least, f"be at least {least}")

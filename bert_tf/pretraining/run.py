@@ -1,6 +1,5 @@
 """Pretraining, from the flags to the model directory."""
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from bert_tf.data.records.repair import Budget
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
+from bert_tf.flags import options
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.io import train_log
@@ -75,6 +75,7 @@ class _PretrainingTrainer(Trainer):
         self._flags = config
         self._budget = Budget(0)
         self._left_out_before: list[dict[str, Any]] = []
+        self._start: dict[str, Any] = {}
 
     def identify(self) -> Mapping[str, Any]:
         """Reads model configuration, records and vocabulary."""
@@ -122,6 +123,7 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._left_out_before = metadata.get("corrupt_records", [])
+        self._start = metadata.get("initial_weights", {})
         if config.do_eval:
             # Errors in the evaluation data are raised before training.
             self._eval_input = pretraining_input.build_evaluation_input(
@@ -132,6 +134,12 @@ class _PretrainingTrainer(Trainer):
         start = None
         if checkpoint is None and config.init_checkpoint:
             start = self._read_start(config.init_checkpoint)
+            self._start = {
+                "model": start.source,
+                "optimizer state": (
+                    "of the model" if config.init_optimizer_state else "new"
+                ),
+            }
         training_step = training_setup.build_training(
             config,
             self._data.bert_config,
@@ -286,11 +294,10 @@ class _PretrainingTrainer(Trainer):
             f"{self.step} steps with run/pretrain.py of bert_tf.",
             {
                 "Training data": data,
-                "Flags (the others have their defaults)": {
-                    field.name: getattr(self._flags, field.name)
-                    for field in dataclasses.fields(self._flags)
-                    if getattr(self._flags, field.name) != field.default
-                },
+                "Flags (others: default, or no effect)": options.for_card(
+                    self._flags
+                ),
+                **({"Initial weights": self._start} if self._start else {}),
                 "Devices of the last steps": self._describe_devices(),
                 "Metrics": dict(results),
             },
@@ -351,6 +358,7 @@ class _PretrainingTrainer(Trainer):
             "devices": self._describe_devices(),
             "micro_batch_size": self.training_step.plan.micro_batch_size,
             "corrupt_records": self._budget.describe(self._left_out_before),
+            **({"initial_weights": self._start} if self._start else {}),
         }
 
     def _evaluate(self) -> dict[str, float]:

@@ -308,6 +308,9 @@ class FlagsTest(ConversionTestCase):
         self.assertIn(f"| input | {source} |", card)
         self.assertIn("| to | bert_tf |", card)
         self.assertIn("| tensorflow |", card)
+        # Defaults, and a flag of places.
+        self.assertNotIn("| offline |", card)
+        self.assertNotIn("| overwrite |", card)
 
     def test_existing_output_is_refused(self):
         source = self.write(self.stored, target="tf1")

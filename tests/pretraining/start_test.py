@@ -11,6 +11,7 @@ from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import pretrain_case
 from tests.support import tiny_pretraining
@@ -30,7 +31,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         """Writes the first run's model and state in a format."""
         stored = formats.read(self.path("first"))
         stored = dataclasses.replace(stored, **changes)
-        os.mkdir(self.path(name))
+        os.makedirs(self.path(name))
         formats.module_of(weights_format).write_model(self.path(name), stored)
         return self.path(name)
 
@@ -52,9 +53,11 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
 
     @pytest.mark.slow
     def test_loads_weights_without_moments_and_step(self):
+        # As in the cache of Hugging Face.
+        snapshot = f"models--own--tiny/snapshots/{'a' * 40}"
         for name, path in {
             "training": self.path("first"),
-            "hugging": self.convert("huggingface", "hugging"),
+            "hugging": self.convert("huggingface", snapshot),
         }.items():
             # With a learning rate of 0 the weights do not change.
             log = self.pretrain(
@@ -63,12 +66,27 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 num_train_steps=1,
             )
             self.assertStartsWith(log[1], "Initialized from the checkpoint")
-            self.assertIn("loaded 30 weights; new: none", "\n".join(log))
+            self.assertIn(
+                "loaded 30 weights, all of the model's", "\n".join(log)
+            )
             tensors = tf1_checkpoint.read(self.path("next", name))
             self.assert_weights_of_first_run(tensors)
             self.assertEqual(tensors["global_step"], 1)
             moment = "bert/pooler/dense/kernel/adam_v"
             self.assertNotAllClose(tensors[moment], self.first[moment])
+        # A resumed run's card has the revision too.
+        for steps in (1, 2):
+            self.pretrain(
+                init_checkpoint=path,
+                output_dir=self.path("next", name),
+                num_train_steps=steps,
+            )
+            card = files.read_bytes(self.path("next", name, "model/README.md"))
+            self.assertIn(
+                f"| model | hf://own/tiny@{'a' * 40} |\n"
+                "| optimizer state | new |",
+                card.decode(),
+            )
 
     @pytest.mark.slow
     def test_missing_heads_are_new(self):
@@ -87,7 +105,7 @@ class PretrainStartTest(pretrain_case.PretrainCase, tf.test.TestCase):
         self.assertIn(
             "loaded 26 weights; new: bert/pooler/dense/kernel, "
             "bert/pooler/dense/bias, cls/seq_relationship/output_weights, "
-            "cls/seq_relationship/output_bias;",
+            "cls/seq_relationship/output_bias.",
             "\n".join(log),
         )
         self.assert_weights_of_first_run(
