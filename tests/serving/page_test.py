@@ -510,6 +510,49 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         headline = self.browser.find("#answer .headline").text
         self.assertEqual(headline, "There is nothing to choose from")
 
+    def test_examples_suit_the_labels(self):
+        module = f"http://{self.address}/page/heads.js"
+        for labels, start in (
+            (None, "I ordered a new card"),
+            (["card_arrival", "refund"], "I ordered a new card"),
+            (["negative", "positive"], "A quiet, funny film"),
+            (["Sports", "World"], "The home side won"),
+        ):
+            head = {
+                "name": "classification",
+                "fields": [{"name": "text"}],
+                "examples": [],
+            }
+            examples = self.browser.script(
+                "return import(arguments[0]).then(({examplesOf}) =>"
+                "examplesOf(arguments[1], arguments[2]));",
+                module,
+                head,
+                labels,
+            )
+            self.assertStartsWith(examples[0]["text"], start)
+
+    @parameterized.parameters(
+        ("pair", "text_pair", "Second text", "A man is playing a guitar."),
+        ("classification", "text", "Text", None),
+    )
+    def test_blank_texts_are_refused(self, model, name, label, first):
+        self._open(model)
+        field = self.browser.find("#field-text")
+        self.assertEqual(
+            field.get_attribute("value"),
+            first or "I ordered a new card two weeks ago. When will it arrive?",
+        )
+        self._type(**{name: " \n"})
+        self._submit()
+        self.assertEqual(
+            self.browser.find("#answer .problem pre").text,
+            f'Type something into the field "{label}".',
+        )
+        self._type(**{name: "the dog"})
+        self._submit()
+        self.assertEmpty(self.browser.all(".problem"))
+
     def test_works_by_keyboard_alone(self):
         self._open("classification")
         self.browser.actions().send_keys(*[Keys.TAB] * 3).perform()

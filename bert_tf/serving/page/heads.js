@@ -8,6 +8,56 @@ const LABELS = {
   choices: "Choices, one on each line",
 };
 
+const PAIRS = [
+  {
+    text: "A man is playing a guitar.",
+    text_pair: "Someone plays an instrument.",
+  },
+  {
+    text: "Two dogs run through the snow.",
+    text_pair: "The bank opens at nine.",
+  },
+];
+
+/** Examples of single texts, for classifiers with a label that matches. */
+const SINGLE_TEXTS = [
+  {
+    labels: /^(very[ _-]?)?(pos|neg)|sentiment|\bstars?\b|^(good|bad)$/i,
+    examples: [
+      {text: "A quiet, funny film with a heart of gold."},
+      {text: "The plot is thin, and the songs are worse."},
+    ],
+  },
+  {
+    labels: /^(world|sports?|business|politics|science|tech|health|economy)/i,
+    examples: [
+      {text: "The home side won the final after extra time, before 60,000."},
+      {text: "Shares fell after the bank raised its interest rates again."},
+    ],
+  },
+  {
+    labels: /^(spam|ham|junk)$/i,
+    examples: [
+      {text: "You have won a free phone! Send your address to claim it."},
+      {text: "Are we still meeting at the station at six?"},
+    ],
+  },
+  {
+    labels: /^(joy|anger|fear|sad|happy|surprise|love)/i,
+    examples: [
+      {text: "I cannot stop smiling, she said yes!"},
+      {text: "I lie awake and listen for steps on the stairs."},
+    ],
+  },
+  {
+    labels: null,
+    examples: [
+      {text: "I ordered a new card two weeks ago. When will it arrive?"},
+      {text: "Thank you, the transfer has worked now."},
+    ],
+  },
+];
+
 /** The known heads; the first one that matches a signature is its head. */
 const HEADS = [
   {
@@ -88,13 +138,8 @@ const HEADS = [
     outputs: ["labels", "probabilities"],
     title: "Labels, any number",
     about: "Says of each label whether it holds.",
-    rows: {text: 3},
-    examples: [
-      {
-        text: "The plot is thin, but the songs are lovely.",
-        text_pair: "I would see it again.",
-      },
-    ],
+    rows: {text: 3, text_pair: 3},
+    examples: PAIRS,
   },
   {
     name: "classification",
@@ -102,16 +147,7 @@ const HEADS = [
     title: "Classification",
     about: "Says which label fits.",
     rows: {text: 3, text_pair: 3},
-    examples: [
-      {
-        text: "A quiet, funny film with a heart of gold.",
-        text_pair: "The film is warm and amusing.",
-      },
-      {
-        text: "The cat sat on the mat.",
-        text_pair: "Nothing has ever happened here.",
-      },
-    ],
+    examples: PAIRS,
   },
   {
     name: "regression",
@@ -119,16 +155,7 @@ const HEADS = [
     title: "Regression",
     about: "Answers with a number.",
     rows: {text: 3, text_pair: 3},
-    examples: [
-      {
-        text: "A man is playing a guitar.",
-        text_pair: "Someone plays an instrument.",
-      },
-      {
-        text: "Two dogs run through the snow.",
-        text_pair: "The bank opens at nine.",
-      },
-    ],
+    examples: PAIRS,
   },
 ];
 
@@ -168,6 +195,31 @@ export function headOf(signature) {
     fields.find(({name}) => name === "text").label = "First text";
   }
   return {...head, fields};
+}
+
+/**
+ * Returns examples for a head; for single texts its labels choose them.
+ *
+ * @param {Object} head From `headOf`.
+ * @param {?Array<string>} labels The names of all labels, if there are any.
+ */
+export function examplesOf(head, labels) {
+  const names = head.fields.map(({name}) => name);
+  const isClassifier = ["classification", "multi_label"].includes(head.name);
+  if (!isClassifier || names.includes("text_pair")) return head.examples;
+  return SINGLE_TEXTS.find((one) => one.labels === null ||
+    (labels ?? []).some((label) => one.labels.test(label))).examples;
+}
+
+/**
+ * Returns the first text field that is blank, or undefined.
+ *
+ * A question may be put to an empty context, which has no answer.
+ */
+export function blankField(head, values) {
+  if (head.name === "other") return undefined;
+  return head.fields.find(({name, kind}) =>
+    kind === "text" && name !== "context" && !values[name].trim());
 }
 
 /** Returns the input field for a string: "text", "lines", or null if none. */

@@ -3,7 +3,7 @@
 import {attentionView} from "/page/attention.js";
 import * as client from "/page/client.js";
 import {element, find} from "/page/dom.js";
-import {headOf, instanceOf} from "/page/heads.js";
+import {blankField, examplesOf, headOf, instanceOf} from "/page/heads.js";
 import {view} from "/page/views.js";
 
 // Browsers become slow with more numbers than this in one answer.
@@ -63,10 +63,16 @@ async function chooseVersion() {
   const signatureName = "serving_default" in signatures
     ? "serving_default" : Object.keys(signatures)[0];
   const signature = signatures[signatureName];
-  model = {
+  const chosen = {
     name, path, signatures, signature, signatureName,
     head: headOf(signature), labels: null,
   };
+  const [first] = chosen.head.examples;
+  const labels = await labelNames(chosen, Object.fromEntries(
+    chosen.head.fields.map((one) => [one.name, first[one.name] ?? ""])));
+  if (path !== wanted()) return;
+  chosen.head.examples = examplesOf(chosen.head, labels);
+  model = chosen;
   forget();
   showModel();
 }
@@ -163,6 +169,12 @@ async function askModel() {
   const {head, path, signature, signatureName} = model;
   const input = Object.fromEntries(
     inputs().map(({name, value}) => [name, value]));
+  const blank = blankField(head, input);
+  if (blank) {
+    forget();
+    throw new client.ServerError(
+      "There is no text", `Type something into the field "${blank.label}".`);
+  }
   let instance;
   try {
     instance = instanceOf(head, input);
@@ -175,7 +187,7 @@ async function askModel() {
   // Requests the names of labels only once, so that answers stay fast.
   const [answer, labels] = await Promise.all([
     client.ask(`${path}:predict`, body, signal),
-    labelNames(instance, signal),
+    labelNames(model, instance, signal),
   ]);
   asked = instance;
   find("result").setAttribute("aria-busy", "false");
@@ -213,11 +225,10 @@ function shortened(text) {
  * `serving_default` names only the best label; the interface for
  * classification names them all, in the order of the probabilities.
  */
-async function labelNames(instance, signal) {
-  const {path, signatures, head} = model;
+async function labelNames(at, instance, signal) {
+  const {path, signatures, head} = at;
   if (!["classification", "multi_label"].includes(head.name)) return null;
-  if (model.labels || !("classify" in signatures)) return model.labels;
-  const at = model;
+  if (at.labels || !("classify" in signatures)) return at.labels;
   const {value} = await client.ask(`${path}:classify`, JSON.stringify(
     {signature_name: "classify", examples: [instance]}), signal);
   at.labels = value.results[0].map(([label]) => label);
