@@ -279,6 +279,11 @@ class TfliteConfig(ExportConfig):
             bool(os.path.basename(self.output_file)),
             f"--output_file must name a file. Received: {self.output_file!r}.",
         )
+        options.require(
+            self.output_file.endswith(".tflite"),
+            "--output_file must end in .tflite. Received: "
+            f"{self.output_file!r}; use {self.output_file + '.tflite'!r}.",
+        )
         is_calibrated = self.quantization in ("full_int8", ALL)
         options.require(
             is_calibrated or self.representative_file is None,

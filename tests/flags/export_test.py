@@ -75,6 +75,10 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"max_drop": 2.0}, "--max_drop is for --eval_file. Received: 2.0"),
         ({"output_file": "a/b/"}, "--output_file must name a file.*'a/b/'"),
         ({"output_file": ""}, "--output_file must name a file"),
+        (
+            {"output_file": "a/b"},
+            "must end in .tflite. Received: 'a/b'; use 'a/b.tflite'",
+        ),
         ({"representative_file": "r"}, "is for --quantization=full_int8 or"),
         ({"quantization": "full_int8"}, "needs --representative_file"),
         (
@@ -95,9 +99,12 @@ class TfliteConfigTest(tf.test.TestCase, parameterized.TestCase):
     def test_flags_make_the_configuration(self):
         values = flags.FlagValues()
         read = cli.define_flags(TfliteConfig, values)
-        values(["tflite.py", "--model_dir=m", "--output_file=o", "--pair"])
+        values(
+            ["tflite.py", "--model_dir=m", "--output_file=o.tflite", "--pair"]
+        )
         self.assertEqual(
-            read(), TfliteConfig(model_dir="m", output_file="o", pair=True)
+            read(),
+            TfliteConfig(model_dir="m", output_file="o.tflite", pair=True),
         )
         self.assertEqual(read().quantization, "dynamic")
         for quantization in export.QUANTIZATIONS:

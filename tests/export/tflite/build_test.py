@@ -14,7 +14,7 @@ from tests.support import tiny_builds
 class BuildTest(tf.test.TestCase, parameterized.TestCase):
     def _require(self, model, **flags):
         config = TfliteConfig(
-            model_dir="output/recurrent", output_file="a", **flags
+            model_dir="output/recurrent", output_file="a.tflite", **flags
         )
         builds._require_form(config, model)
 

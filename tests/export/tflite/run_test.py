@@ -94,13 +94,21 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         ({"top_k": 7}, "--top_k is for --head=fill_mask.*with the head class"),
         ({"head": "fill_mask"}, "can be exported with --head=classification"),
         ({"model_dir": "nowhere"}, "Received: 'nowhere', where there is"),
-        ({"output_file": "/tmp"}, "--output_file must name a file.*director"),
     )
     def test_invalid_flags_raise_one_sentence(self, flags, message):
         config = self._config(**flags)
         with self.assertRaisesRegex(UserError, message):
             tflite_export.run(config)
         self.assertEmpty(os.listdir(self.folder))
+
+    def test_a_folder_is_not_replaced(self):
+        path = self.create_tempdir("folder.tflite").full_path
+        config = self._config(output_file=path)
+        with self.assertRaisesRegex(
+            UserError, "--output_file must name a file.*director"
+        ):
+            tflite_export.run(config)
+        self.assertEmpty(os.listdir(path))
 
     def test_a_failed_conversion_leaves_no_files(self):
         config = self._config()
