@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
+from bert_tf.inference import masked_lm
 from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
@@ -44,11 +45,13 @@ def count_steps(
     return -(-num_rows // (batch_size or _BATCH_SIZE)) * epochs
 
 
-def compile_arguments(task: Task, num_steps: int | None) -> dict[str, Any]:
+def compile_arguments(
+    task: Task | None, num_steps: int | None
+) -> dict[str, Any]:
     """Returns the arguments of `compile` for a run of so many steps.
 
     They are the defaults of run/finetune_classifier.py. Without `num_steps` the
-    learning rate is constant.
+    learning rate is constant. `task` is None for masked language models.
     """
     optimizer = build_optimizer(
         learning_rate=_LEARNING_RATE,
@@ -58,16 +61,11 @@ def compile_arguments(task: Task, num_steps: int | None) -> dict[str, Any]:
     metrics = ["accuracy"]
     if getattr(task, "problem_type", None) == "regression":
         metrics = ["mean_absolute_error"]
-    # XLA would compile for minutes before the first step of a large model.
-    return {
-        "optimizer": optimizer,
-        "metrics": metrics,
-        "jit_compile": False,
-    }
+    return {"optimizer": optimizer, "metrics": metrics}
 
 
 def compute_loss(
-    task: Task,
+    task: Task | None,
     outputs: Mapping[str, tf.Tensor],
     x: Mapping[str, tf.Tensor],
     y: Any,
@@ -76,13 +74,15 @@ def compute_loss(
     """Returns the mean of the task's losses, <float32>[], in graph.
 
     Args:
-      task: The task.
+      task: The task; None for masked language models.
       outputs: The model's outputs.
       x: Its inputs.
       y: The labels that `Preprocessor` returns.
-      sample_weight: The weight of each row, or None. As in Keras, the sum is
-        divided by the number of losses, not by the sum of weights.
+      sample_weight: The weight of each row or label, or None. As in Keras, the
+        sum is divided by the number of losses, not by the sum of weights.
     """
+    if task is None:
+        return masked_lm.compute_loss(outputs, y, sample_weight)
     batch = {
         INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]),
         **x,
@@ -94,7 +94,9 @@ def compute_loss(
     if sample_weight is not None:
         # Keras repeats it for each of several labels.
         weight = tf.nest.flatten(sample_weight)[0]
-        losses = weigh(losses, tf.cast(weight, losses.dtype))
+        weight = tf.cast(weight, losses.dtype)
+        is_for_rows = weight.shape.rank == 1
+        losses = weigh(losses, weight) if is_for_rows else losses * weight
     return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
 
 

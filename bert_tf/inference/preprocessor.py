@@ -11,18 +11,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
+from bert_tf.inference import class_weights
 from bert_tf.inference import default_training
+from bert_tf.inference import masked_lm
+from bert_tf.inference import prepared
 from bert_tf.inference import raw_rows
 from bert_tf.inference import text_datasets
 from bert_tf.io import progress
-from bert_tf.modeling import inference
 from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.modeling.keras_methods import is_text
 from bert_tf.tasks import packed_rows
-from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.features import ClassificationFeatures
@@ -30,11 +32,11 @@ from bert_tf.tasks.classification.features import convert_labels
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.tasks.predict import MODEL_INPUTS
-from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad.features import SquadFeatures
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
+from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import BertTokenizer
@@ -60,6 +62,8 @@ class Preprocessor:
 
     Attributes:
       task_values: The contents of task.json.
+      mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
+        language model draw; may be set at any time.
 
     Raises:
       UserError: If `max_seq_length` is more than the model can read.
@@ -91,7 +95,17 @@ class Preprocessor:
                     f"Received: {max_seq_length}."
                 )
             self.task_values["max_seq_length"] = max_seq_length
-        self._prepared: _Prepared | None = None
+        self._prepared: prepared.PreparedModel | None = None
+        # Compiled steps read its current value.
+        self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
+
+    @property
+    def mask_seed(self) -> int:
+        return int(self._mask_seed)
+
+    @mask_seed.setter
+    def mask_seed(self, seed: int) -> None:
+        self._mask_seed.assign(seed)
 
     @functools.cached_property
     def tokenizer(self) -> BertTokenizer:
@@ -135,6 +149,12 @@ class Preprocessor:
         return task
 
     @property
+    def draws_masks(self) -> bool:
+        """True for masked language models, which are trained without labels."""
+        heads = weight_map.HEADS.get(self.task_values["kind"], ())
+        return weight_map.MASKED_LM in heads
+
+    @property
     def max_seq_length(self) -> int:
         """The maximum number of tokens in a row."""
         if self.has_task:
@@ -175,6 +195,11 @@ class Preprocessor:
         """
         rows = raw_rows.to_rows(x)
         if not self.has_task:
+            if y is not None:
+                raise UserError(
+                    "Expected texts without labels, as the model has no task: "
+                    f"kind={self.task_values['kind']!r}. Received: labels."
+                )
             features: Features = packed_rows.pack_texts(
                 *raw_rows.to_texts(rows), self.tokenizer, self.max_seq_length
             )
@@ -248,16 +273,16 @@ class Preprocessor:
             vocabulary, or its task.json does not describe a task.
         """
         if self._prepared is None or self._prepared.model is not model:
-            self._prepared = _Prepared(model)
+            self._prepared = prepared.PreparedModel(model)
         self._prepared.update()
         predictor = self._prepared.predictor(
             self.task, self.tokenizer, batch_size or _ROWS_AT_ONCE
         )
         examples = self.examples(raw_rows.to_rows(rows))
         if not show_progress:
-            return _describe(predictor, examples)
+            return prepared.describe(predictor, examples)
         with progress.bar(len(examples), "predicting", "example") as bar:
-            return _describe(predictor, examples, bar.update)
+            return prepared.describe(predictor, examples, bar.update)
 
     def training_data(
         self,
@@ -285,8 +310,12 @@ class Preprocessor:
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
             converted = self(x, y, sample_weight)
+            if y is None and sample_weight is not None:
+                raise UserError(  # Keras would ignore it.
+                    "Expected labels beside sample_weight. Received: none."
+                )
             if y is None:
-                return converted, None, sample_weight
+                return converted, None, None
             return *converted, *([None] * (3 - len(converted)))
         if y is not None and self.has_task and is_text(y):
             y = self._label_ids(raw_rows.to_labels(y))
@@ -313,34 +342,34 @@ class Preprocessor:
         """Returns the argument of the same name of Keras' `fit`."""
         if isinstance(data, tf.data.Dataset):
             return self.training_data(data, None, None, *options)[0]
+        if isinstance(data, list) and all(isinstance(x, str) for x in data):
+            data = (data,)  # Texts without labels.
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         x, y, weight = self.training_data(x, y, weight, *options)
         return (x, y) if weight is None else (x, y, weight)
 
-    def class_weight(self, weights: Mapping | None) -> dict | None:
-        """Returns `class_weight` with indices in place of names."""
+    def class_weight(
+        self, weights: Mapping | None, y: Any = None, sample_weight: Any = None
+    ) -> tuple[dict | None, Any]:
+        """Returns `class_weight` by index and `sample_weight` for Keras.
+
+        Where Keras takes one of the two alone, and for labels of tokens, the
+        first is None and the second the product.
+        """
         if weights is None:
-            return None
-        labels = getattr(self.task, "labels", None) if self.has_task else None
-        unknown = [
-            name
-            for name in weights
-            if isinstance(name, str) and name not in (labels or ())
-        ]
-        if unknown:
-            raise UserError(
-                "Expected class_weight by label or by index; the labels are "
-                f"{', '.join(labels or ['none'])}. Received: "
-                f"{', '.join(map(repr, unknown))}."
-            )
-        return {
-            labels.index(name) if isinstance(name, str) else name: weight
-            for name, weight in weights.items()
-        }
+            return None, sample_weight
+        task = self.task  # A `UserError` without one.
+        weights = class_weights.by_index(weights, getattr(task, "labels", None))
+        if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
+            is_for_rows = y.ndim == 1 and sample_weight is not None
+            if is_for_rows or isinstance(task, TaggingTask):
+                return None, class_weights.multiply(weights, y, sample_weight)
+        return weights, sample_weight
 
     def compile_arguments(self, num_steps: int | None) -> dict[str, Any]:
         """Returns `default_training.compile_arguments` for the task."""
-        return default_training.compile_arguments(self.task, num_steps)
+        task = None if self.draws_masks else self.task
+        return default_training.compile_arguments(task, num_steps)
 
     def count_steps(self, *arguments: Any) -> int | None:
         """Returns `default_training.count_steps`."""
@@ -348,7 +377,19 @@ class Preprocessor:
 
     def compute_loss(self, *arguments: Any) -> tf.Tensor:
         """Returns `default_training.compute_loss` for the task."""
-        return default_training.compute_loss(self.task, *arguments)
+        task = None if self.draws_masks else self.task
+        return default_training.compute_loss(task, *arguments)
+
+    def draw_masks(
+        self, features: Mapping[str, tf.Tensor], step: Any
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Returns `masked_lm.draw`; the step is None for scores."""
+        return masked_lm.draw(
+            features,
+            self.tokenizer.vocabulary,
+            self._mask_seed,
+            -1 if step is None else step,
+        )
 
 
 def pad(features: Features, max_seq_length: int) -> dict[str, np.ndarray]:
@@ -357,34 +398,6 @@ def pad(features: Features, max_seq_length: int) -> dict[str, np.ndarray]:
     allowed = length_buckets.every_multiple(max_seq_length)
     length = next(one for one in allowed if one >= longest)
     return features.batch(np.arange(len(features)), length)
-
-
-class _Prepared:
-    """A model's form for inference, with its compiled functions."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self.model = model
-        self._copy: keras.Model | None = None
-        # By task and batch size.
-        self._predictors: dict[tuple[int, int], Predictor] = {}
-
-    def update(self) -> None:
-        """Copies the model's current weights."""
-        if self._copy is None:
-            self._copy = inference.prepare(self.model, self.model.compute_dtype)
-        else:
-            inference.copy_weights(self.model, self._copy)
-
-    def predictor(
-        self, task: Task, tokenizer: BertTokenizer, batch_size: int
-    ) -> Predictor:
-        """Returns the predictor, the same one for the same arguments."""
-        key = (id(task), batch_size)
-        if key not in self._predictors:
-            self._predictors[key] = Predictor(
-                self._copy, task, tokenizer, batch_size
-            )
-        return self._predictors[key]
 
 
 def _to_example(
@@ -421,14 +434,3 @@ def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
         f"sample_weight. Received: {num_examples} rows, which make "
         f"{len(features)} windows."
     )
-
-
-def _describe(
-    predictor: Predictor,
-    examples: Sequence[Any],
-    on_examples: Callable[[int], object] | None = None,
-) -> list[dict[str, Any]]:
-    described = []
-    for chunk in task_prediction.chunks(predictor.task, examples):
-        described += predictor.describe(chunk, on_examples)
-    return described

@@ -306,6 +306,7 @@ class BertForPretraining(BertWithHead):
         super().__init__(config, fuse, name=name, **kwargs)
         self.heads = tuple(heads)
         self.head_outputs = tuple(f"{head}_logits" for head in heads)
+        self.labels_tokens = heads[0] == "masked_lm"
         if "masked_lm" in heads:
             self.masked_lm_head = self.add_layer(
                 head_layers.MaskedLMHead, "predictions"
@@ -340,6 +341,32 @@ class BertForPretraining(BertWithHead):
                 encoded["pooled_output"]
             )
         return self.with_encoder(outputs, encoded)
+
+    def train_step(self, data):
+        """Trains on a batch; texts without labels get masks for the step."""
+        return super().train_step(
+            self._with_masks(data, self.optimizer.iterations)
+        )
+
+    def test_step(self, data):
+        """Scores a batch; texts without labels always get the same masks."""
+        return super().test_step(self._with_masks(data, None))
+
+    def _with_masks(self, data, step):
+        """Returns the data of Keras with masks, unless these are given."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        draws = getattr(self.preprocessor, "draws_masks", False)
+        if not draws or y is not None or "masked_lm_positions" in x:
+            return data
+        if self._trained_outputs != ("masked_lm_logits",):
+            raise UserError(
+                "Texts without labels train the masked-LM head alone: call "
+                "compile(optimizer) without a loss, or with loss="
+                '{"masked_lm_logits": ...}. Received: a loss for '
+                f"{', '.join(self._trained_outputs)}."
+            )
+        x, labels = self.preprocessor.draw_masks(x, step)
+        return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
 
     def get_config(self):
         return super().get_config() | {"heads": list(self.heads)}

@@ -22,7 +22,7 @@ _OUTPUT_OF_LABEL = {
 }
 _POOLER_WARNING = (
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
-    r"'[^']*/pooler/dense/bias'\]"
+    r"'[^']*/pooler/dense/bias'(, '[^']*/seq_relationship/[^']*')*\]"
 )
 # A key among the arguments of `compile` in a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
@@ -58,12 +58,15 @@ class KerasMethods:
         tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
         model that its constructor made.
       head_outputs: The names of the outputs of the head; () without a head.
-      labels_tokens: True if each token has a label; -1 then means none.
+      labels_tokens: True if the labels of the first output are for tokens; -1
+        then means none.
     """
 
     preprocessor = None
     head_outputs = ()
     labels_tokens = False
+    # Those of `head_outputs` that `compile` gave a loss.
+    _trained_outputs = ()
     # Whether `compile` left the loss to the task.
     _has_task_loss = False
     # Whether `fit` chose the arguments of `compile`.
@@ -76,6 +79,8 @@ class KerasMethods:
         loss_weights=None,
         metrics=None,
         weighted_metrics=None,
+        *,
+        jit_compile=False,
         **kwargs,
     ):
         """Configures training, as `keras.Model.compile`.
@@ -89,16 +94,19 @@ class KerasMethods:
           metrics: Metrics of logits, for each output of the head or in a
             dictionary by output.
           weighted_metrics: As `metrics`, weighted as the loss.
+          jit_compile: Whether XLA compiles the steps; by default not, as that
+            takes minutes for a large model. "auto" is the default of Keras.
           **kwargs: As for Keras.
 
         Raises:
           UserError: If a dictionary names something that is no output.
         """
+        self._trained_outputs = self._choose_outputs(loss)
         metrics, weighted_metrics = (
             self._by_output(_replace_accuracy(x, loss, self.preprocessor))
             for x in (metrics, weighted_metrics)
         )
-        if self.labels_tokens and metrics:
+        if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
             # Tokens without a label have no weight.
             metrics, weighted_metrics = (
                 None,
@@ -113,6 +121,7 @@ class KerasMethods:
             loss_weights=self._by_output(loss_weights),
             metrics=metrics,
             weighted_metrics=weighted_metrics,
+            jit_compile=jit_compile,
             **kwargs,
         )
         self._has_task_loss = loss is None and bool(self.head_outputs)
@@ -166,7 +175,9 @@ class KerasMethods:
             of names each for several labels; numbers for regression. Tagging:
             a list of tags each. Question answering: two lists in a tuple, the
             answers' texts and their first characters. Multiple choice: an
-            index each.
+            index each. Models with a masked-LM head: None; masks are drawn
+            in each step, from `preprocessor.mask_seed`, and the masked-LM
+            head alone is trained, not the next-sentence head.
           batch_size: Rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
@@ -174,7 +185,8 @@ class KerasMethods:
           validation_split: As for Keras.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
-          class_weight: Label, by name or index, to weight.
+          class_weight: Label, by name or index, to weight. Beside row weights,
+            and for tagging, it also weights the rows of `validation_split`.
           sample_weight: The weight of each row.
           initial_epoch: As for Keras.
           steps_per_epoch: As for Keras.
@@ -196,7 +208,9 @@ class KerasMethods:
                 validation_data = self.preprocessor.validation_data(
                     validation_data, *options
                 )
-            class_weight = self.preprocessor.class_weight(class_weight)
+            class_weight, sample_weight = self.preprocessor.class_weight(
+                class_weight, y, sample_weight
+            )
             if self._has_defaults or not self.compiled:
                 self._compile_with_defaults(
                     self.preprocessor.count_steps(
@@ -204,7 +218,8 @@ class KerasMethods:
                     )
                 )
         with warnings.catch_warnings():
-            # Heads that read tokens do not train the pooler.
+            # Heads that read tokens do not train the pooler, and masks not the
+            # next-sentence head.
             warnings.filterwarnings("ignore", _POOLER_WARNING)
             return super().fit(
                 x=x,
@@ -333,9 +348,17 @@ class KerasMethods:
         self.compile(**self.preprocessor.compile_arguments(num_steps))
         self._has_defaults = True
 
+    def _choose_outputs(self, loss):
+        """Returns the names of the outputs that have the loss."""
+        names = self.head_outputs
+        is_of_first = isinstance(loss, Mapping) and set(loss) == set(names[:1])
+        if self.labels_tokens and (loss is None or is_of_first):
+            return names[:1]
+        return names
+
     def _by_output(self, value):
         """Returns losses or metrics in the structure that `_align` returns."""
-        names = self.head_outputs
+        names = self._trained_outputs
         if value is None or not names:
             return value
         if isinstance(value, Mapping):
@@ -358,7 +381,7 @@ class KerasMethods:
         A single output is bare. The mask is <float32>[B, S], 1 for tokens with
         a label, or None if labels are not for tokens.
         """
-        names = self.head_outputs
+        names = self._trained_outputs
         if len(names) > 1:
             if isinstance(y, list | tuple):
                 y = dict(zip(names, y, strict=True))

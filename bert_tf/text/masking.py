@@ -84,7 +84,7 @@ class DynamicMasking:
           The features with new `input_ids`, `masked_lm_positions`,
           `masked_lm_ids` and `masked_lm_weights`.
         """
-        num_slots = features["masked_lm_positions"].shape[1]
+        num_slots = _width(features["masked_lm_positions"])
         original_ids = restore_ids(features)
         positions, weights = self._choose(
             original_ids, features["input_mask"], example_index, seed, num_slots
@@ -121,8 +121,9 @@ class DynamicMasking:
         order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
         count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
         weights = tf.sequence_mask(count, num_slots, tf.float32)
-        missing = max(0, num_slots - order.shape[1])
+        missing = tf.maximum(0, num_slots - _width(order))
         positions = tf.pad(order, [[0, 0], [0, missing]])[:, :num_slots]
+        positions = tf.ensure_shape(positions, weights.shape)
         return positions, weights
 
     def _choose_words(self, ids, candidates, limit, example_index, seed):
@@ -134,7 +135,7 @@ class DynamicMasking:
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
         word = tf.where(candidates, word, -1)
-        width = ids.shape[1]
+        width = _width(ids)
         one_hot = tf.one_hot(word, width, dtype=tf.int32)  # [B, S, words]
         word_lengths = tf.reduce_sum(one_hot, axis=1)  # [B, words]
         rank = _random_rank(word_lengths > 0, example_index, seed)
@@ -172,11 +173,17 @@ def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
     )
 
 
+def _width(values: tf.Tensor) -> tf.Tensor | int:
+    """Returns the size of the second axis, a tensor if it is dynamic."""
+    width = values.shape[1]
+    return tf.shape(values)[1] if width is None else width
+
+
 def _random_rank(
     candidates: tf.Tensor, example_index: tf.Tensor, seed: int
 ) -> tf.Tensor:
     """Ranks the candidates of each row in random order, then the others."""
-    columns = tf.range(candidates.shape[1], dtype=tf.int64)
+    columns = tf.range(tf.cast(_width(candidates), tf.int64))
     drawn = stateless_random.uniform(
         _ORDER_SALT, seed, example_index[:, None], columns
     )
@@ -187,7 +194,7 @@ def _random_rank(
 def _scatter(ids, positions, values, chosen):
     """Writes the chosen values at their positions into [B, S]."""
     batch_size = tf.shape(ids)[0]
-    width = ids.shape[1]
+    width = _width(ids)
     # Positions that are not chosen go to an extra column, which is cut off.
     columns = tf.where(chosen, positions, width)  # [B, P]
     rows = tf.broadcast_to(tf.range(batch_size)[:, None], tf.shape(columns))

@@ -269,7 +269,7 @@ class LabelsTest(FitTestCase):
         self.assertAllClose(loss, np.mean(losses * weights), rtol=1e-5)
         self.assertEqual(
             model.preprocessor.class_weight({"good": 2.0, 0: 1.0}),
-            {1: 2.0, 0: 1.0},
+            ({1: 2.0, 0: 1.0}, None),
         )
         with self.assertRaisesRegex(UserError, "are bad, good.*'best'"):
             model.fit(_TEXTS, _LABELS, class_weight={"best": 1.0})

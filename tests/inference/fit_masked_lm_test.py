@@ -1,0 +1,219 @@
+"""Tests of `fit` without labels, of masks, and of XLA in `compile`."""
+
+import os
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.errors import UserError
+from bert_tf.inference import masked_lm
+from bert_tf.text.vocabulary import Vocabulary
+from bert_tf.training import losses
+from tests.support import tiny_model
+
+_TEXTS = ["the cat sat on the mat", "dogs sat", "the dog", "cat", "a mat ."]
+_CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+_MASK_ID = tiny_model.TOKENS.index("[MASK]")
+
+
+class DrawTest(tf.test.TestCase):
+    def _draw(self, ids, seed=0, step=0):
+        ids = np.int32(ids)
+        features = {"input_ids": ids, "input_mask": np.int32(ids > 0)}
+        masked, labels = masked_lm.draw(
+            features, Vocabulary(tiny_model.TOKENS), seed, step
+        )
+        return masked["input_ids"], masked["masked_lm_positions"], labels
+
+    def test_the_rule_of_the_original(self):
+        rng = np.random.default_rng(1)
+        # [CLS], 38 tokens, [SEP]; 6 of 40 are predicted.
+        rows = rng.integers(5, 16, [3000, 38])
+        rows = np.pad(rows, [(0, 0), (1, 1)], constant_values=2)
+        rows[:, -1] = 3
+        ids, positions, labels = (x.numpy() for x in self._draw(rows))
+        self.assertEqual(labels.shape, (3000, 6))
+        self.assertAllGreater(labels, 4)
+        self.assertAllEqual(np.take_along_axis(rows, positions, 1), labels)
+        chosen = np.take_along_axis(ids, positions, 1)
+        self.assertAllClose(
+            np.mean(chosen == _MASK_ID), 0.8 + 0.1 / 16, 0, 0.01
+        )
+        self.assertAllClose(np.mean(chosen == labels), 0.1 + 0.1 / 16, 0, 0.01)
+        np.put_along_axis(ids, positions, labels, 1)
+        self.assertAllEqual(ids, rows)
+
+    def test_masks_depend_on_the_row_the_seed_and_the_step(self):
+        row = [2, *range(5, 16), *range(5, 16), 3]
+        short = [2, 8, 3] + [0] * 21
+        _, both, labels = self._draw([short, row])
+        self.assertEqual(labels[0, 1:].numpy().tolist(), [-1] * 3)
+        self.assertEqual(labels[0, 0], 8)
+        _, alone, _ = self._draw([row + [0] * 4])
+        self.assertAllEqual(alone[0], both[1])
+        others = {tuple(both[1].numpy())}
+        for seed, step in ((1, 0), (0, 1), (-1, 0), (0, 10**12)):
+            others.add(tuple(self._draw([row], seed, step)[1][0].numpy()))
+        self.assertLen(others, 5)
+
+    def test_batches_of_unknown_shape(self):
+        ids = np.int32([[2, *range(5, 16), 3]])
+        draw = tf.function(
+            lambda ids: masked_lm.draw(
+                {"input_ids": ids}, Vocabulary(tiny_model.TOKENS), 0, 0
+            ),
+            input_signature=[tf.TensorSpec([None, None], tf.int32)],
+        )
+        masked, labels = draw(ids)
+        expected = self._draw(ids)
+        self.assertAllEqual(labels, expected[2])
+        self.assertAllEqual(masked["masked_lm_positions"], expected[1])
+
+
+class MaskedLMTestCase(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write(
+            tempfile.mkdtemp(), config=tiny_model.ONE_LAYER
+        )
+
+    def new(self, kind="masked_lm", compiled=None, **options):
+        """Returns the same new model each time; eager unless compiled."""
+        keras.utils.set_random_seed(7)
+        model = bert_tf.load_model(self.path, kind, **options)
+        if compiled is not None:
+            model.compile(run_eagerly=True, **compiled)
+        return model
+
+
+class FitMaskedLMTest(MaskedLMTestCase):
+    @pytest.mark.slow
+    def test_texts_train_in_the_graph(self):
+        model = self.new()
+        model.fit(_TEXTS, epochs=2, batch_size=5, verbose=0)
+        self.assertEqual(int(model.optimizer.iterations), 2)
+
+    @pytest.mark.slow
+    def test_texts_train_as_their_features(self):
+        tf.config.run_functions_eagerly(True)
+        self.addCleanup(tf.config.run_functions_eagerly, False)
+        model, other = self.new(), self.new("pretraining")
+        features = model.preprocessor(_TEXTS)
+        options = {"batch_size": 3, "verbose": 0}
+        data = tf.data.Dataset.from_tensor_slices(_TEXTS)
+        history = model.fit(_TEXTS, validation_data=data, **options).history
+        expected = other.fit(
+            features, validation_data=list(_TEXTS), **options
+        ).history
+        self.assertEqual(
+            set(history), {"loss", "accuracy", "val_loss", "val_accuracy"}
+        )
+        self.assertAllClose(history, expected, rtol=1e-6)
+        before = self.new()
+        for mine, theirs, old in zip(
+            model.weights, other.weights, before.weights, strict=True
+        ):
+            self.assertAllEqual(mine, theirs)
+            if mine.path.endswith(("predictions/output_bias", "query/kernel")):
+                self.assertNotAllEqual(mine, old)
+            if "seq_relationship" in mine.path:
+                self.assertAllEqual(mine, old)
+        folder = self.create_tempdir().full_path
+        keras_file = os.path.join(folder, "model.keras")
+        model.save(keras_file)
+        bert_tf.save_model(model, os.path.join(folder, "model"))
+        again = bert_tf.load_model(keras_file)
+        stored = bert_tf.load_model(os.path.join(folder, "model"))
+        scores = model.evaluate(_TEXTS, verbose=0)
+        for one in (again, stored):
+            self.assertAllClose(one.evaluate(_TEXTS, verbose=0), scores)
+
+    def test_loss_and_accuracy_are_those_of_pretraining(self):
+        model = self.new(compiled={"optimizer": "sgd", "metrics": ["accuracy"]})
+        results = []
+        for seed in (3, 4):
+            model.preprocessor.mask_seed = seed
+            scores = model.evaluate(_TEXTS, verbose=0, return_dict=True)
+            features, labels = model.preprocessor.draw_masks(
+                model.preprocessor(_TEXTS), None
+            )
+            weights = np.float32(labels != -1)
+            sums = losses.masked_lm_sums(
+                model(features)["masked_lm_logits"],
+                tf.maximum(labels, 0),
+                tf.constant(weights),
+            )
+            expected = losses.normalize(sums, tf.constant([weights.sum(), 0]))
+            self.assertAllClose(scores["loss"], expected["loss"])
+            self.assertAllClose(
+                scores["accuracy"], expected["masked_lm_accuracy"]
+            )
+            results.append(scores["loss"])
+            # Masks of one's own.
+            mine = model.evaluate(features, labels, verbose=0, return_dict=True)
+            self.assertAllClose(mine, scores)
+        self.assertNotAlmostEqual(*results)
+        half = model.evaluate(
+            features,
+            labels,
+            sample_weight=np.full(5, 0.5),
+            verbose=0,
+            return_dict=True,
+        )
+        self.assertAllClose(half["loss"], results[1] / 2, rtol=1e-5)
+
+    def test_each_step_has_masks_of_its_own(self):
+        model = self.new(compiled={"optimizer": keras.optimizers.SGD(0.0)})
+        history = model.fit(_TEXTS, epochs=3, verbose=0).history["loss"]
+        self.assertLen(set(history), 3)
+
+    def test_losses_of_the_user(self):
+        expected = self.new(compiled={"optimizer": "sgd"}).evaluate(
+            _TEXTS, verbose=0
+        )
+        options = {"optimizer": "sgd", "loss": _CROSS_ENTROPY}
+        alone = self.new(
+            "pretraining",
+            {**options, "metrics": ["accuracy"]},
+            heads=["masked_lm"],
+        )
+        loss, _ = alone.evaluate(_TEXTS, verbose=0)
+        self.assertAllClose(loss, expected, rtol=1e-5)
+        named = options | {"loss": {"masked_lm_logits": _CROSS_ENTROPY}}
+        loss = self.new(compiled=named).evaluate(_TEXTS, verbose=0)
+        self.assertAllClose(loss, expected, rtol=1e-5)
+        with self.assertRaisesRegex(UserError, "masked-LM head alone"):
+            self.new(compiled=options).fit(_TEXTS, verbose=0)
+
+    def test_labels_are_refused(self):
+        model = self.new()
+        with self.assertRaisesRegex(UserError, "without labels.*'masked_lm'"):
+            model.fit(_TEXTS, [0] * 5)
+        with self.assertRaisesRegex(UserError, "beside sample_weight"):
+            model.evaluate(_TEXTS, sample_weight=[1.0] * 5)
+        with self.assertRaisesRegex(UserError, "head of a task"):
+            model.fit(_TEXTS, class_weight={0: 1.0})
+        with self.assertRaisesRegex(UserError, "head of a task.*'encoder'"):
+            self.new("encoder").fit(_TEXTS)
+
+
+class CompileTest(MaskedLMTestCase):
+    def test_xla_is_off_unless_asked_for(self):
+        model = self.new("pretraining")
+        model.compile("sgd")
+        self.assertFalse(model.jit_compile)
+        model.compile("sgd", jit_compile=True)
+        self.assertTrue(model.jit_compile)
+        stored = model.get_compile_config()
+        other = self.new("pretraining")
+        other.compile_from_config(stored)
+        self.assertTrue(other.jit_compile)
+
+
+if __name__ == "__main__":
+    tf.test.main()
