@@ -1,5 +1,7 @@
 """Progress bars that show rate and remaining time."""
 
+import collections
+import statistics
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,34 +15,65 @@ _ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {speed}, {remaining} left"
 _IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {speed}, {remaining} left"
 
 
+class Rate:
+    """Units per second in recent calls, without the calls that compile.
+
+    These are the first call, and calls that took five times as long as most.
+    """
+
+    _RECENT = 100
+    _TOO_LONG = 5
+
+    def __init__(self) -> None:
+        self._calls: collections.deque[tuple[int, float]] = collections.deque(
+            maxlen=self._RECENT
+        )
+        self._is_first = True
+
+    def add(self, units: int, seconds: float) -> None:
+        """Adds a call that took some seconds for some units."""
+        if not self._is_first:
+            self._calls.append((units, seconds))
+        self._is_first = False
+
+    @property
+    def value(self) -> float | None:
+        """Units per second; None before the second call."""
+        if not self._calls:
+            return None
+        limit = self._TOO_LONG * statistics.median_low(
+            seconds / units for units, seconds in self._calls
+        )
+        kept = [(u, s) for u, s in self._calls if s <= limit * u]
+        return sum(u for u, _ in kept) / sum(s for _, s in kept)
+
+
 class Bar(tqdm.tqdm):
     """A progress bar with whole numbers and rates in words."""
+
+    # Whether `_rate` replaces the bar's own.
+    _has_rate = False
+    _rate: float | None = None
 
     @property
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         rate, elapsed = values["rate"], values["elapsed"]
-        if rate is None and elapsed > 0:
+        if self._has_rate:
+            # Without a rate no elapsed time, or tqdm would compute one.
+            rate, elapsed = self._rate, elapsed if self._rate else 0
+        elif rate is None and elapsed > 0:
             rate = (self.n - self.initial) / elapsed
-        return values | {"speed": _speed(rate, self.unit)}
+        return values | {
+            "rate": rate,
+            "elapsed": elapsed,
+            "speed": _speed(rate, self.unit),
+        }
 
-    def restart_clock(self) -> None:
-        """Measures the rate from now on, without what took time before."""
-        if self.disable:
-            return
-        self.initial = self.last_print_n = self.n
-        self.start_t = self.last_print_t = self._time()
-        self._ema_dn = tqdm.std.EMA(self.smoothing)
-        self._ema_dt = tqdm.std.EMA(self.smoothing)
-
-    def move_to(self, n: int, counts: bool = True) -> None:
-        """Moves the bar; the rate is without a step that does not count."""
-        if counts:
-            self.update(n - self.n)
-            return
-        self.n = n
-        self.restart_clock()
-        self.refresh()
+    def move_to(self, n: int, rate: float | None) -> None:
+        """Moves the bar, and shows a rate, or none, in place of its own."""
+        self._has_rate, self._rate = True, rate
+        self.update(n - self.n)
 
 
 class _Lines:

@@ -136,6 +136,7 @@ class Trainer(abc.ABC):
         # Since the last metrics line.
         self._seconds = 0.0
         self._steps = 0
+        self._rate = progress.Rate()
 
     @abc.abstractmethod
     def identify(self) -> Mapping[str, Any]:
@@ -278,6 +279,7 @@ class Trainer(abc.ABC):
             step += count
             self._seconds += seconds
             self._steps += count
+            self._rate.add(count, seconds)
             self._show(step, metrics)
             if step == 1 or step % config.metrics_every == 0:
                 self._write_metrics(step, metrics)
@@ -299,7 +301,6 @@ class Trainer(abc.ABC):
 
     def _open_bar(self) -> None:
         if self._bar is not None:
-            self._bar.restart_clock()
             return
         self._bar = progress.bar(
             self._config.last_step,
@@ -320,7 +321,7 @@ class Trainer(abc.ABC):
         """Moves the bar; logs the step, in intervals."""
         notes = training_metrics.summarize(metrics), self._dev_score
         self._bar.set_postfix_str(", ".join(filter(None, notes)), False)
-        self._bar.move_to(step, counts=bool(self._line_due))
+        self._bar.move_to(step, self._rate.value)
         last_step, now = self._config.last_step, time.monotonic()
         is_end = step in (1, last_step)
         if not self.coordinator.is_chief or not (
@@ -338,7 +339,7 @@ class Trainer(abc.ABC):
             last_step,
             training_metrics.describe(metrics),
             examples * self._config.tokens_per_example,
-            progress.duration((last_step - step) / speed),
+            progress.duration((last_step - step) / (self._rate.value or speed)),
             " (compilation included)" if self._compiles else "",
             extra={terminal.SHOWN: "always" if is_end else "sometimes"},
         )

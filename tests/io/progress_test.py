@@ -10,6 +10,34 @@ from bert_tf.io import progress
 from tests.io.terminal_test import Stream
 
 
+class RateTest(tf.test.TestCase):
+    def test_leaves_out_calls_that_compile(self):
+        rate = progress.Rate()
+        values = []
+        # Units and seconds; the first and the third call compile.
+        for units, seconds in ((1, 30), (1, 2), (1, 20), (2, 6), (4, 10)):
+            rate.add(units, seconds)
+            values.append(rate.value)
+        self.assertEqual(values, [None, 1 / 2, 1 / 2, 3 / 8, 7 / 18])
+
+    def test_a_second_call_that_compiles_is_left_out_once_there_are_others(
+        self,
+    ):
+        rate = progress.Rate()
+        for seconds in (30, 20, 0.5, 0.25):
+            rate.add(1, seconds)
+        self.assertEqual(rate.value, 2 / 0.75)
+
+    def test_keeps_long_rows_and_follows_a_change(self):
+        rate = progress.Rate()
+        for seconds in [1, 1, 4] * 10:
+            rate.add(1, seconds)
+        self.assertEqual(rate.value, 29 / 59)
+        for _ in range(100):
+            rate.add(1, 8)
+        self.assertEqual(rate.value, 1 / 8)
+
+
 class BarTest(tf.test.TestCase, parameterized.TestCase):
     def _bar(self, stream, *args, **kwargs):
         """Returns a bar whose clock is `self.now`."""
@@ -26,12 +54,12 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         stream = Stream(True)
         bar = self._bar(stream, 1560, "training", "step")
         self.now += 20.0  # Compilation.
-        bar.move_to(1, counts=False)
+        bar.move_to(1, None)
         self.assertIn("1/1560 |", stream.getvalue())
         self.assertIn("? steps/s, ? left", stream.getvalue())
         self.now += 10.0
         bar.set_postfix_str("loss 0.5", False)
-        bar.move_to(1351)
+        bar.move_to(1351, 135.0)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1351/1560 |")
         self.assertEndsWith(last, "| 135 steps/s, 00:01 left, loss 0.5")
