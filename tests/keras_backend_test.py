@@ -16,14 +16,14 @@ from bert_tf.errors import UserError
 
 _SCRIPT = """
 from bert_tf.flags import cli
-from bert_tf.flags.predict import FillMaskConfig
+from bert_tf.flags.data import DataServiceConfig
 
-def main(config: FillMaskConfig) -> None:
+def main(config: DataServiceConfig) -> None:
     from bert_tf.modeling import bert
 
 cli.run(main)
 """
-_FLAGS = ("--model_dir=x", "--text=y")
+_FLAGS = ("--port=1",)
 
 
 class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):

@@ -143,7 +143,7 @@ class ErrorsTest(tf.test.TestCase):
     def test_verify(self):
         lines = self._stderr("verify").splitlines()
         (line,) = [x for x in lines if "ERROR: " in x]
-        self.assertStartsWith(line, "ERROR: --export_dir must be")
+        self.assertStartsWith(line, "ERROR: --export_dir: no such directory")
         self.assertEqual(self.ended["verify"].stdout, "")
 
     def test_pretrain(self):
