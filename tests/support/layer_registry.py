@@ -90,6 +90,8 @@ def _multiple_choice_inputs():
 
 
 _CONFIG = {"config": tiny_layers.CONFIG}
+# The outputs of the encoder give each of its weights a large gradient.
+_MODEL = _CONFIG | {"return_encoder_outputs": True}
 _PRETRAINING_LOGITS = ("masked_lm_logits", "next_sentence_logits")
 
 _ENTRIES = (
@@ -145,35 +147,35 @@ _ENTRIES = (
     ),
     Entry(
         bert.BertForPretraining,
-        _CONFIG,
+        _MODEL,
         _pretraining_inputs,
         46,
         _PRETRAINING_LOGITS,
     ),
     Entry(
         task_models.BertForClassification,
-        _CONFIG | {"labels": ["no", "maybe", "yes"]},
+        _MODEL | {"labels": ["no", "maybe", "yes"]},
         lambda: {"inputs": tiny_layers.inputs()},
         41,
         ("logits",),
     ),
     Entry(
         task_models.BertForTagging,
-        _CONFIG | {"num_labels": 4, "head_dropout_prob": 0.3},
+        _MODEL | {"num_labels": 4, "head_dropout_prob": 0.3},
         lambda: {"inputs": tiny_layers.inputs()},
         41,
         ("logits",),
     ),
     Entry(
         task_models.BertForQuestionAnswering,
-        _CONFIG,
+        _MODEL,
         lambda: {"inputs": tiny_layers.inputs()},
         41,
         ("start_logits", "end_logits"),
     ),
     Entry(
         task_models.BertForMultipleChoice,
-        _CONFIG,
+        _MODEL,
         _multiple_choice_inputs,
         41,
         ("logits",),
