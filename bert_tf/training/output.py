@@ -1,6 +1,7 @@
 """Writes the output of a run: model directory, results and learning curves."""
 
 import contextlib
+import math
 import os
 import sys
 import textwrap
@@ -291,8 +292,16 @@ def _draw(
         layout="constrained",
     )
     FigureCanvasAgg(figure)
-    for number, (name, label, factor) in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
+    # The panels of the last row fill it.
+    in_last = len(panels) - columns * (rows - 1)
+    cells = math.lcm(columns, in_last)
+    grid = figure.add_gridspec(rows, cells)
+    for number, (name, label, factor) in enumerate(panels):
+        row, column = divmod(number, columns)
+        width = cells // (in_last if row == rows - 1 else columns)
+        axes = figure.add_subplot(
+            grid[row, column * width : (column + 1) * width]
+        )
         axes.set_title(label, fontsize=11, loc="left")
         _draw_training(axes, name, *_series(train, name, "step", factor))
         _draw_evaluation(

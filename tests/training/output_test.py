@@ -159,6 +159,23 @@ class LearningCurvesTest(tf.test.TestCase, parameterized.TestCase):
         del row["learning_rate"], row["tokens_per_second"]
         self.assertEqual(self._draw([row], (), draw).shape, (350, 866, 3))
 
+    @parameterized.parameters((5, 1300), (7, 1733), (8, 1733))
+    def test_panels_fill_each_row(self, number, width):
+        evaluations = [
+            {"global_step": step}
+            | {f"metric_{n}": step * n for n in range(1, number - 3)}
+            for step in (10, 20)
+        ]
+        picture = self._draw(
+            _finetuning_rows((1, 10, 20)),
+            evaluations,
+            training_output.draw_finetuning,
+        )
+        self.assertEqual(picture.shape, (700, width, 3))
+        orange = np.all(picture == [0xD9, 0x5F, 0x02], axis=-1)
+        # The last panel ends near the right edge.
+        self.assertTrue(orange[350:640, -60:].any())
+
     def test_moving_average(self):
         line = np.linspace(5, 1, 100)
         smooth = training_output._moving_average(line, 10)
