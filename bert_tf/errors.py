@@ -3,10 +3,14 @@
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
+
+# The name of a script in a text, but not at the end of another path.
+_SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
 # The extra of the wheel that installs a package. A test compares these with
 # pyproject.toml.
@@ -128,3 +132,17 @@ def program(script: str) -> str:
     if started_by_name or not os.path.exists(os.path.join(clone, script)):
         return f"{PROGRAM} {command(script)}"
     return f"python {script}"
+
+
+def name_programs(text: str) -> str:
+    """Replaces scripts in a text by subcommands, where the user has these.
+
+    For `bert-tf`, "start run/serve.py" becomes "start bert-tf serve". In a
+    clone the text stays as it is.
+    """
+
+    def replace(match: re.Match) -> str:
+        words = program(match[1])
+        return match[0] if words.startswith("python ") else words
+
+    return _SCRIPT.sub(replace, text)

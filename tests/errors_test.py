@@ -43,5 +43,23 @@ class ExtrasTest(tf.test.TestCase):
             import no_such_package  # noqa: F401
 
 
+class NameProgramsTest(tf.test.TestCase):
+    _TEXT = (
+        "start run/data_service.py (python export/verify.py), not a/run/b.py"
+    )
+
+    def test_names_subcommands_for_their_users(self):
+        with mock.patch.object(sys, "argv", ["bert-tf serve"]):
+            self.assertEqual(
+                errors.name_programs(self._TEXT),
+                "start bert-tf data-service (bert-tf verify-export), not "
+                "a/run/b.py",
+            )
+
+    def test_keeps_scripts_in_a_clone(self):
+        with mock.patch.object(sys, "argv", ["run/serve.py"]):
+            self.assertEqual(errors.name_programs(self._TEXT), self._TEXT)
+
+
 if __name__ == "__main__":
     tf.test.main()

@@ -55,6 +55,8 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         result = self._run(*words)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("--model_dir=TEXT", result.stdout)
+        self.assertIn("\n  bert-tf ", result.stdout)
+        self.assertNotIn("run/", result.stdout)
 
     @parameterized.parameters((("--version",),), (("predict", "--version"),))
     def test_version(self, words):

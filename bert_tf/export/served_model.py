@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
@@ -82,10 +83,10 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             logging.info("Serving the export of %s in %s.", path, folder)
             return folder
         logging.info(
-            "Exporting %s to %s, once; export/savedmodel.py exports it to a "
-            "folder of yours.",
+            "Exporting %s to %s, once; `%s` exports it to a folder of yours.",
             path,
             folder,
+            errors.program("export/savedmodel.py"),
         )
         # Imported here, as it takes seconds and is not needed the second time.
         from bert_tf.export import savedmodel

@@ -124,7 +124,7 @@ def help_text(config_cls: type, description: str) -> str:
             return 0
         return 1 if _flag_name(field) in examples else 2
 
-    paragraphs = [description.strip()]
+    paragraphs = [errors.name_programs(description.strip())]
     fields = sorted(dataclasses.fields(config_cls), key=rank)
     for group in GROUPS:
         entries = [
@@ -157,7 +157,8 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
     # Continuation lines of the form are indented more than the text below it.
     lines = [("  ", " " * 10, form)]
     if field.metadata["group"] != IGNORED:
-        lines.append((" " * 6, " " * 6, field.metadata["help"]))
+        text = errors.name_programs(field.metadata["help"])
+        lines.append((" " * 6, " " * 6, text))
     return "\n".join(
         textwrap.fill(
             text,
@@ -261,7 +262,7 @@ def run(main: Callable[[Any], None]) -> None:
                 main(config)
         except UserError as error:
             sys.stdout.flush()
-            sys.exit(f"ERROR: {error}")
+            sys.exit(f"ERROR: {errors.name_programs(str(error))}")
         except Preempted as stop:
             logging.info("%s", stop)
             sys.exit(stop.status)

@@ -52,7 +52,7 @@ class ExtendVocabularyConfig(ModelSourceConfig):
 
     input: str = options.model(
         help_text="Model to extend: a model directory, or any format that "
-        "convert_checkpoint.py reads.",
+        "run/convert_checkpoint.py reads.",
         reads="model",
     )
     output: str = options.output(help_text="Model directory to write.")

@@ -265,13 +265,14 @@ class _HelpConfig:
 class HelpTest(tf.test.TestCase, parameterized.TestCase):
     def test_groups_flags_by_subject(self):
         text = cli.help_text(
-            _HelpConfig, "Trains.\n\n  python run/x.py --nosteps --file=a\n"
+            _HelpConfig,
+            "Trains.\n\n  python run/predict.py --nosteps --file=a\n",
         )
         words = ("word " * 15).strip()
         expected = f"""\
             Trains.
 
-              python run/x.py --nosteps --file=a
+              python run/predict.py --nosteps --file=a
 
             Data:
               --file=TEXT (required)
