@@ -37,7 +37,7 @@ class _Recorder(logging_handlers.MemoryHandler):
     def close_file(self) -> None:
         if self.target is not None:
             self.flush()
-            self.target.stream.close()
+            self.target.close()
             self.setTarget(None)
 
 
@@ -47,11 +47,25 @@ class _Appender(python_logging.StreamHandler):
     def __init__(self, stream) -> None:
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
+        self._has_ended = False
 
-    def handleError(self, record: python_logging.LogRecord) -> None:  # noqa: N802
+    def emit(self, record: python_logging.LogRecord) -> None:
+        # The line about the end comes here, too.
+        if not self._has_ended:
+            super().emit(record)
+
+    def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
         del record
-        self.setLevel(python_logging.CRITICAL + 1)
-        logging.error("%s ends here: %s", FILE, sys.exc_info()[1])
+        if not self._has_ended:
+            self._has_ended = True
+            logging.error("%s ends here: %s", FILE, sys.exc_info()[1])
+
+    def close(self) -> None:
+        try:
+            self.stream.close()
+        except (OSError, tf.errors.OpError):
+            self.handleError(None)
+        super().close()
 
 
 @contextlib.contextmanager

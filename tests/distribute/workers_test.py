@@ -35,7 +35,9 @@ class WorkersTest(tf.test.TestCase):
             self.assertEqual(result["from_chief"], {"token": 0})
             # The count of the chief, and the stop of any worker.
             self.assertEqual(result["next_calls"], [[3, False], [3, True]])
-            self.assertIn(f"[worker {index}] I", logs[index])
+            self.assertRegex(
+                logs[index], rf"(?m)^\[worker {index}\] \d\d:\d\d:\d\d "
+            )
             self.assertIn("All 2 workers are running", logs[index])
 
         # Each worker has its rows of each batch; together, each record once.

@@ -48,6 +48,19 @@ class TrainLogTest(tf.test.TestCase):
             raise UserError("No such file.")
         self.assertFalse(os.path.exists(self.folder))
 
+    def test_a_full_disk_ends_the_file_alone(self):
+        os.makedirs(self.folder)
+        os.symlink("/dev/full", os.path.join(self.folder, train_log.FILE))
+        with self.assertLogs(level="INFO") as logs:
+            with train_log.recording():
+                train_log.open_in(self.folder)
+                logging.info("First.")
+                logging.info("Second.")
+        first, end, second = logs.output
+        self.assertEndsWith(first, "First.")
+        self.assertRegex(end, "^ERROR.*train.log ends here: .*No space left")
+        self.assertEndsWith(second, "Second.")
+
 
 if __name__ == "__main__":
     tf.test.main()

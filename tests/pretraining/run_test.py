@@ -378,9 +378,9 @@ class FullDiskTest(pretrain_case.PretrainCase, tf.test.TestCase):
                     )
             lines = [x for x in logs.output if "The checkpoint of step" in x]
             self.assertLen(lines, 3)
-            # No half-written files; TensorBoard's files may be empty.
+            # No half-written files; the log and TensorBoard's may be empty.
             self.assertContainsSubset(
-                os.listdir(folder), ["filler", "summaries"]
+                os.listdir(folder), ["filler", "summaries", "train.log"]
             )
 
 
