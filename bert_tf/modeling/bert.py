@@ -352,6 +352,26 @@ class BertForPretraining(BertWithHead):
         """Scores a batch; texts without labels always get the same masks."""
         return super().test_step(self._with_masks(data, None))
 
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """Computes the loss of the heads, in graph."""
+        y = self._labels_to_build(x, y, y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Updates the metrics of the heads, and returns them all."""
+        y = self._labels_to_build(x, y, y_pred)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _labels_to_build(self, x, y, y_pred):
+        """Returns `y`, or some labels where it comes without masks."""
+        draws = getattr(self.preprocessor, "draws_masks", False)
+        if not draws or y is not None or "masked_lm_positions" in x:
+            return y
+        # Steps have masks: in a strategy Keras builds losses and metrics first.
+        return tf.argmax(y_pred["masked_lm_logits"], -1)
+
     def _with_masks(self, data, step):
         """Returns the data of Keras with masks, unless these are given."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

@@ -95,7 +95,7 @@ class KerasMethods:
             dictionary by output.
           weighted_metrics: As `metrics`, weighted as the loss.
           jit_compile: Whether XLA compiles the steps; by default not, as that
-            takes minutes for a large model. "auto" is the default of Keras.
+            takes minutes for a large model. Keras chooses with "auto".
           **kwargs: As for Keras.
 
         Raises:
@@ -323,7 +323,9 @@ class KerasMethods:
                     "Expected a loss: compile(optimizer, loss, ...). Only "
                     "models of bert_tf.load_model have one of their own."
                 )
-            return self.preprocessor.compute_loss(y_pred, x, y, sample_weight)
+            loss = self.preprocessor.compute_loss(y_pred, x, y, sample_weight)
+            # Keras adds up the losses of the replicas.
+            return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
             # Keras divides by the number of all tokens.
