@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import itertools
 import os
 import pathlib
@@ -231,6 +232,10 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
             "from bert_tf.flags import cli\n\n"
             'if __name__ == "__main__":\n'
             f"    cli.run({module}.main)\n",
+        )
+        imported = importlib.import_module(f"run.{module}")
+        self.assertEqual(
+            getattr(imported, module).__name__, f"bert_tf.commands.{module}"
         )
         path = _ROOT / "bert_tf" / "commands" / name
         text = path.read_text(encoding="utf-8")

@@ -115,6 +115,24 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
                 source_format=source_format,
             )
 
+    def test_no_format_fits_in_another_file_system(self):
+        root = f"ram:/{self.folder}"
+        for name in ("empty", "other"):
+            tf.io.gfile.makedirs(f"{root}/{name}")
+        for name in ("other/notes.txt", "model.onnx"):
+            with tf.io.gfile.GFile(f"{root}/{name}", "w") as file:
+                file.write("?")
+        for name, message in (
+            ("empty", "a directory that holds nothing"),
+            ("other", "a directory that holds notes.txt"),
+            ("model.onnx", "a file that is no checkpoint"),
+            ("nowhere", "where there is nothing"),
+        ):
+            with self.assertRaisesRegex(
+                UserError, f"Expected .*Received: '{root}/{name}', {message}"
+            ):
+                formats.read(f"{root}/{name}")
+
     def test_several_formats_in_one_directory(self):
         path = self._copy("huggingface")
         for name in (*_CHECKPOINT, "bert_config.json"):

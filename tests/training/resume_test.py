@@ -196,6 +196,17 @@ class RunIdentityTest(tf.test.TestCase, parameterized.TestCase):
             self._check(before, self._describe(moved))
             self._check(before, self._describe(tolerant))
 
+    def test_logs_a_change_of_other_options(self):
+        before = self._describe()
+        now = dataclasses.replace(self.config, weight_decay_rate=0.25)
+        with self.assertLogs(level="WARNING") as logs:
+            self._check(before, self._describe(now))
+        (line,) = logs.output
+        self.assertIn(
+            "Changed at step 7: --weight_decay_rate was 0.01 and is 0.25 now.",
+            line,
+        )
+
     def test_logs_a_change_of_devices(self):
         before = {"the number of workers": 3, "the precision": "float32"}
         with self.assertLogs(level="INFO") as logs:

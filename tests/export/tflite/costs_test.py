@@ -61,7 +61,7 @@ class CostsTest(tf.test.TestCase):
         main = sys.modules["__main__"]
         with (
             mock.patch.object(main, "__spec__", None),
-            mock.patch.object(main, "__file__", program),
+            mock.patch.object(main, "__file__", program, create=True),
         ):
             found = costs.measure_peak_memory(content, 8)
         self.assertBetween(found, len(content), ballast.nbytes)
