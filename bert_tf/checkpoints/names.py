@@ -11,6 +11,7 @@ A model is named by
 An existing path wins. Nothing else touches the network.
 """
 
+import functools
 import json
 import os
 import re
@@ -48,11 +49,7 @@ def resolve(
     release = releases.find(name)
     if "://" not in name and _exists(name):
         if release:
-            logging.info(
-                "%s is a path here, so it is read; the model of that name is "
-                "not fetched.",
-                name,
-            )
+            _log_path(name)
         return name
     if not is_name(name):
         if "://" not in name:
@@ -73,6 +70,16 @@ def resolve(
     if release:
         return archived_models.fetch_release(release, cache, offline)
     return archived_models.fetch_url(name, cache, offline)
+
+
+@functools.cache
+def _log_path(name: str) -> None:
+    """Logs, once for each name, that a path comes before a released model."""
+    logging.info(
+        "%s is a path here, so it is read; the model of that name is not "
+        "fetched.",
+        name,
+    )
 
 
 def is_name(text: str) -> bool:
