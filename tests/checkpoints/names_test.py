@@ -128,6 +128,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(self.server.requests)
 
     def test_an_existing_path_wins(self):
+        names._log_path.cache_clear()
         os.mkdir("bert-base-uncased")
         with self.assertLogs(level="INFO") as logs:
             path = names.resolve("bert-base-uncased")
