@@ -50,6 +50,14 @@ class OutputRows:
                 "--top_k is for models that choose among labels or choices. "
                 f"Received: a model for {key}; drop it."
             )
+        if self._empty is None and key not in _NAMES:
+            # A task of the user's, whose answers have other names.
+            if self._ending or config.keep_columns:
+                raise UserError(
+                    "Tables and --keep_columns are for classification, "
+                    f"{', '.join(_NAMES)}. Received: a model for {key}; write "
+                    "JSON lines (.jsonl) without kept columns."
+                )
         names = self._answer_names()
         self._kept = _kept_names(config, task, set(names))
         self._columns = (*self._kept.values(), *names)
@@ -96,8 +104,8 @@ class OutputRows:
 
     def _answer_names(self) -> list[str]:
         """Returns the columns of the answers in a table."""
-        answer = self._empty or _NAMES[self._task.variant or self._task.kind]
-        names = list(answer)
+        key = self._task.variant or self._task.kind
+        names = list(self._empty or _NAMES.get(key, ()))
         if self._top_k is None or not self._ending:
             return [
                 x for x in names if x != _PROBABILITIES or "labels" in names

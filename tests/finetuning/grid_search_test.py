@@ -143,7 +143,7 @@ class GridSearchTest(
         best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
         self.assertContainsSubset(
             os.listdir(self.out("output")),
-            {"runs", "runs.txt", "notes.txt", *os.listdir(best)},
+            {"runs", "runs.txt", "train.log", "notes.txt", *os.listdir(best)},
         )
 
     @pytest.mark.thorough

@@ -143,6 +143,17 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             OutputRows(self._config("", **flags), getattr(tiny_exports, task)())
 
+    def test_tasks_of_users_have_json_lines(self):
+        task = tiny_exports.tagging()
+        own = type("Stars", (type(task),), {"variant": "stars"})
+        task = own(**vars(task))
+        header, line = self._lines(".jsonl", task, {"stars": 4})
+        self.assertIsNone(header)
+        self.assertEqual(json.loads(line), {"stars": 4})
+        for ending, flags in ((".csv", {}), (".jsonl", {"keep_columns": "id"})):
+            with self.assertRaisesRegex(UserError, "a model for stars; write"):
+                OutputRows(self._config(ending, **flags), task)
+
     def test_refuses_other_formats_and_columns(self):
         for ending, keep in ((".xlsx", None), ("", "a,,b"), ("", "a,a")):
             with self.assertRaisesRegex(

@@ -33,7 +33,7 @@ TOLERANCE = 1e-5
 FIXED = {"batch_size": 1, "max_seq_length": client_models.LENGTH}
 FILES = {
     "fixed": (ASCII_LOWER, FIXED),
-    "free": (ASCII_LOWER, {}),
+    "free": (ASCII_LOWER, {"dynamic_shapes": True}),
     "original": (ORIGINAL, FIXED),
     "float16": (ASCII_LOWER, {**FIXED, "quantization": "float16"}),
     "int8": (ASCII_LOWER, {**FIXED, "quantization": "dynamic"}),
