@@ -7,7 +7,7 @@ import tqdm
 from absl.testing import parameterized
 
 from bert_tf.io import progress
-from tests.io.terminal_test import Stream
+from tests.support.streams import Stream
 
 
 class RateTest(tf.test.TestCase):

@@ -1,32 +1,24 @@
 """Tests for bert_tf.io.terminal: the log lines of scripts."""
 
-import io
 import logging as python_logging
 import re
 from unittest import mock
 
 import tensorflow as tf
 from absl import logging
+from absl.testing import flagsaver
 from absl.testing import parameterized
 
 from bert_tf.io import progress
 from bert_tf.io import terminal
-
-
-class Stream(io.StringIO):
-    """Standard error, as a terminal or as a file."""
-
-    def __init__(self, is_terminal):
-        super().__init__()
-        self._is_terminal = is_terminal
-
-    def isatty(self):
-        return self._is_terminal
+from tests.support.streams import Stream
 
 
 class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
+        # tf.test.main sets it, for a second copy of each line.
+        self.enter_context(flagsaver.flagsaver(alsologtostderr=False))
         handler = logging.get_absl_handler()
         python_handler = handler.python_handler
         before = (

@@ -1,0 +1,73 @@
+"""Tests of scripts that check their inputs before TensorFlow is imported."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+# Prints the error of a script, and whether TensorFlow was imported.
+_PROGRAM = """
+import importlib, sys
+from bert_tf.flags import cli
+module = importlib.import_module(f"bert_tf.commands.{sys.argv.pop(1)}")
+try:
+    cli.run(module.main)
+except SystemExit as error:
+    print(error.code, "tensorflow" in sys.modules)
+"""
+
+
+class InputsTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
+        for folder in ("empty", "model"):
+            os.mkdir(folder)
+        open("model/config.json", "w").close()
+
+    @parameterized.parameters(
+        (
+            "finetune_classifier",
+            ["--task_name=custom", "--train_file=table.csv", "--do_train"],
+            "table.csv has no column 'label'; its first line names the columns "
+            "'text', 'topic'; name another with --label_column.",
+        ),
+        (
+            "finetune_classifier",
+            ["--task_name=mrp", "--data_dir=empty", "--do_eval"],
+            "--task_name must be one of cola",
+        ),
+        (
+            "finetune_multiple_choice",
+            ["--task_name=custom", "--train_file=table.csv", "--do_train"],
+            "table.csv has no column 'context'",
+        ),
+        (
+            "finetune_tagger",
+            ["--train_file=tags.txt", "--word_column=word", "--do_train"]
+            + ["--tag_column=tag"],
+            "'tag'",
+        ),
+    )
+    def test_scripts_answer_without_tensorflow(self, command, flags, message):
+        with open("table.csv", "w") as file:
+            file.write("text,topic\na,x\n")
+        with open("tags.txt", "w") as file:
+            file.write("word label\nBerlin B-LOC\n")
+        finished = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, command]
+            + ["--pretrained_model_dir=model", "--output_dir=out", *flags],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.assertIn(message, finished.stdout)
+        self.assertEndsWith(finished.stdout.strip(), " False")
+
+
+if __name__ == "__main__":
+    tf.test.main()
