@@ -1,18 +1,24 @@
 """`load_model` and `load_tokenizer`: trained models, by path or name."""
 
+import dataclasses
 import os
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from bert_tf.api import export  # noqa: F401 (sets what `model.export` calls)
+from bert_tf.api.preprocessor import Preprocessor
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import keras_model
+from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.inference import load
+from bert_tf.modeling import saving
 from bert_tf.text.tokenizer import BertTokenizer
 
 # Registers the optimizer, for `.keras` files of compiled models.
@@ -87,17 +93,52 @@ def load_model(
     if is_as_stored and keras_model.recognizes(path):
         model = keras.saving.load_model(path)
         if model.preprocessor is None:  # A file of an earlier version.
-            load.restore_text(model)
+            _restore_text(model)
         return model
-    return load.build_model(
-        _read(path, cache_dir, offline),
+    stored = _read(path, cache_dir, offline)
+    model = load.build_model(
+        stored,
         kind,
         labels=labels,
         num_labels=num_labels,
         new_parts=new_parts,
-        max_seq_length=max_seq_length,
         **kwargs,
     )
+    values = {"kind": stored.task["kind"] if kind is None else kind}
+    if "head" not in new_parts and values["kind"] == stored.task["kind"]:
+        values = dict(stored.task)
+    _attach_text(model, stored, values, max_seq_length)
+    return model
+
+
+def _attach_text(
+    model: keras.Model,
+    stored: StoredModel,
+    task_values: Mapping[str, Any],
+    max_seq_length: int | None = None,
+) -> None:
+    """Gives a model its text side: the preprocessor and its files."""
+    labels = getattr(model, "labels", None)
+    nothing = Tensors.from_arrays({})
+    # The model holds the weights now.
+    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
+    model.text_files = model_directory.text_files(rest)
+    model.preprocessor = Preprocessor(
+        {**task_values, "labels": None if labels is None else list(labels)},
+        rest.build_tokenizer,
+        model.bert_config,
+        getattr(model, "num_labels", None),
+        max_seq_length,
+    )
+
+
+def _restore_text(model: keras.Model) -> None:
+    """Gives a model that Keras has loaded its text side back."""
+    stored = keras_model.from_model(model, f"the .keras file of {model.name}")
+    _attach_text(model, stored, stored.task)
+
+
+saving.hooks.restore = _restore_text
 
 
 def load_tokenizer(

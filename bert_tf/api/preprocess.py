@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
-from bert_tf.inference import raw_rows
 from bert_tf.text.tokenizer import BertTokenizer
 
 

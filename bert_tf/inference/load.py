@@ -1,4 +1,4 @@
-"""Builds a Keras model and its preprocessor from a stored model."""
+"""Builds a Keras model from a stored model."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,16 +8,12 @@ from typing import Any
 import keras
 from absl import logging
 
-from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import load as checkpoint_loading
-from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
-from bert_tf.inference.preprocessor import Preprocessor
-from bert_tf.modeling import saving
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.task_models import BertForClassification
@@ -47,7 +43,6 @@ def build_model(
     labels: Sequence[str] | None = None,
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
-    max_seq_length: int | None = None,
     **kwargs: Any,
 ) -> keras.Model:
     """Builds a model and loads its weights, one at a time.
@@ -58,7 +53,6 @@ def build_model(
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
-      max_seq_length: The maximum number of tokens in a row of text.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -88,43 +82,7 @@ def build_model(
             stored.path,
             ", ".join(sorted(missing)),
         )
-    _attach_text(model, stored, chosen, "head" not in new_parts, max_seq_length)
     return model
-
-
-def _attach_text(
-    model: keras.Model,
-    stored: StoredModel,
-    kind: str,
-    is_stored_head: bool,
-    max_seq_length: int | None = None,
-) -> None:
-    """Gives a model its text side: the preprocessor and the files of it."""
-    values: dict[str, Any] = {}
-    if is_stored_head and stored.task["kind"] == kind:
-        values = dict(stored.task)
-    labels = getattr(model, "labels", None)
-    values |= {"kind": kind, "labels": None if labels is None else list(labels)}
-    nothing = Tensors.from_arrays({})
-    # The model holds the weights now.
-    rest = dataclasses.replace(stored, weights=nothing, optimizer_state=nothing)
-    model.text_files = model_directory.text_files(rest)
-    model.preprocessor = Preprocessor(
-        values,
-        rest.build_tokenizer,
-        model.bert_config,
-        getattr(model, "num_labels", None),
-        max_seq_length,
-    )
-
-
-def restore_text(model: keras.Model) -> None:
-    """Gives a model that Keras has loaded its text side back."""
-    stored = keras_model.from_model(model, f"the .keras file of {model.name}")
-    _attach_text(model, stored, stored.task["kind"], is_stored_head=True)
-
-
-saving.hooks.restore = restore_text
 
 
 def _check(kind, labels, num_labels, new_parts) -> None:

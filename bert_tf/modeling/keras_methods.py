@@ -55,7 +55,7 @@ class KerasMethods:
 
     Attributes:
       preprocessor: The text side of the model, set by the loader that has the
-        tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
+        tokenizer: `bert_tf.api.preprocessor.Preprocessor`. None for a
         model that its constructor made.
       head_outputs: The names of the outputs of the head; () without a head.
       labels_tokens: True if the labels of the first output are for tokens; -1

@@ -50,7 +50,7 @@ class SavedWithText:
       text_files: File name to contents, as the model was loaded; empty for
         models that a constructor made.
       preprocessor: The text side of the model, set by the loader that has the
-        tokenizer: `bert_tf.inference.preprocessor.Preprocessor`. None for a
+        tokenizer: `bert_tf.api.preprocessor.Preprocessor`. None for a
         model that its constructor made.
     """
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 import bert_tf
+from bert_tf.api import masked_lm
 from bert_tf.errors import UserError
-from bert_tf.inference import masked_lm
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import losses
 from tests.support import logical_devices

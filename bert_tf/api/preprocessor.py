@@ -11,16 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.api import class_weights
+from bert_tf.api import default_training
+from bert_tf.api import masked_lm
+from bert_tf.api import prepared
+from bert_tf.api import raw_rows
+from bert_tf.api import text_datasets
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.data import length_buckets
 from bert_tf.errors import UserError
-from bert_tf.inference import class_weights
-from bert_tf.inference import default_training
-from bert_tf.inference import masked_lm
-from bert_tf.inference import prepared
-from bert_tf.inference import raw_rows
-from bert_tf.inference import text_datasets
 from bert_tf.io import progress
 from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.modeling.keras_methods import is_text

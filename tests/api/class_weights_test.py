@@ -1,4 +1,4 @@
-"""Tests for bert_tf.inference.class_weights, and of them in `fit`."""
+"""Tests for bert_tf.api.class_weights, and of them in `fit`."""
 
 import dataclasses
 import tempfile
@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import bert_tf
-from bert_tf.inference import class_weights
+from bert_tf.api import class_weights
 from tests.support import tiny_model
 
 _TEXTS = ["the cat sat on the mat", "dogs sat", "the dog", "cat", "a mat ."]

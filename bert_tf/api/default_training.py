@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.api import masked_lm
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
-from bert_tf.inference import masked_lm
 from bert_tf.modeling.keras_methods import NO_LABEL
 from bert_tf.tasks.tagging.features import LABEL_IDS
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS

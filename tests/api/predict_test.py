@@ -1,4 +1,4 @@
-"""Tests for bert_tf.inference.load: `predict` of loaded models."""
+"""Tests for `predict` of the models of bert_tf.api.load."""
 
 import contextlib
 import dataclasses
