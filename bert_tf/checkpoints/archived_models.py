@@ -86,7 +86,7 @@ def _fetch(
             f"address. Received: #{fragment}."
         )
     sha256 = release.sha256 if release else expected and expected[1]
-    with download.exclusive(folder):
+    with files.exclusive(folder, "fetches"):
         if _is_complete(folder):  # By another process, meanwhile.
             return folder
         _fetch_locked(title, url, folder, sha256, release)

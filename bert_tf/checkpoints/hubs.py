@@ -21,7 +21,9 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.errors import extras
 from bert_tf.io import download
+from bert_tf.io import files
 from bert_tf.recipes import releases
 
 _NAME = r"[\w.-]+"
@@ -91,7 +93,7 @@ def fetch_hugging_face(name: str, offline: bool) -> str:
     repository, revision = match[1], match[2] or "main"
     for library in ("httpx", "httpx2"):  # They log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
-    hub = _import("huggingface_hub", name)
+    hub = importlib.import_module("huggingface_hub")
     constants = importlib.import_module("huggingface_hub.constants")
     errors = importlib.import_module("huggingface_hub.errors")
     http_error = errors.HfHubHTTPError.__mro__[1]
@@ -292,7 +294,8 @@ def fetch_kaggle(name: str, offline: bool) -> str:
             f"Received: {name!r}."
         )
     with contextlib.redirect_stdout(sys.stderr):  # For its log.
-        kagglehub = _import("kagglehub", name)
+        with extras():
+            kagglehub = importlib.import_module("kagglehub")
     requests = importlib.import_module("requests")
     errors = importlib.import_module("kagglehub.exceptions")
     handle = importlib.import_module("kagglehub.handle").parse_model_handle(
@@ -312,7 +315,7 @@ def fetch_kaggle(name: str, offline: bool) -> str:
                 return folder
             cache = importlib.import_module("kagglehub.cache")
             # The library itself does not keep processes apart.
-            with download.exclusive(cache.get_cached_path(handle)):
+            with files.exclusive(cache.get_cached_path(handle), "fetches"):
                 folder = _cached_kaggle(handle)
                 if folder:
                     return folder
@@ -410,16 +413,6 @@ def _explain_kaggle(name: str, error: Exception) -> str:
 
 
 # === Both ===
-
-
-def _import(library: str, name: str) -> types.ModuleType:
-    try:
-        return importlib.import_module(library)
-    except ImportError as error:
-        raise UserError(
-            f"{name} needs the package {library}, which is not installed; `pip "
-            f"install {library}`."
-        ) from error
 
 
 def _not_cached(name: str, cache: str) -> UserError:

@@ -2,12 +2,10 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator
 
 from absl import logging
 
@@ -15,6 +13,7 @@ from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import files
 from bert_tf.io import paths
 
 # Entries of a folder whose first version is still being written.
@@ -77,8 +76,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
     has_litert = config.engine == "litert"
     key = _key(path, name, config.engine)
     folder = os.path.join(paths.cache_dir(), "served", key)
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    with _lock(f"{folder}.lock", path):
+    with files.exclusive(folder, f"exports {path} to"):
         if os.path.isdir(os.path.join(folder, "1")):
             logging.info("Serving the export of %s in %s.", path, folder)
             return folder
@@ -101,18 +99,6 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             )
         )
     return folder
-
-
-@contextlib.contextmanager
-def _lock(path: str, model: str) -> Iterator[None]:
-    """Waits until no other process exports the same model."""
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logging.info("Waiting for another process that exports %s.", model)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _key(path: str, name: str, engine: str) -> str:

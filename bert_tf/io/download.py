@@ -10,7 +10,6 @@ Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...).
 import base64
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import http.client
 import ipaddress
@@ -68,30 +67,6 @@ def announce(message: str) -> None:
         logging.info("%s", message)
     else:
         tqdm.tqdm.write(message, file=sys.stderr)
-
-
-@contextlib.contextmanager
-def exclusive(path: str) -> Iterator[None]:
-    """Lets one process at a time fetch a model to `path`; the others wait.
-
-    Raises:
-      UserError: If the folder of `path` cannot be written.
-    """
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        file = open(f"{path}.lock", "a", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(
-            f"The cache {folder} cannot be written ({error}); choose another."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logging.info("Another process fetches %s; waiting for it.", path)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Interrupted(Exception):

@@ -19,6 +19,8 @@ from typing import IO
 from typing import Any
 from typing import TextIO
 
+from absl import logging
+
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import paths
@@ -122,6 +124,34 @@ def lock(file: IO[Any], refusal: str) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UserError(refusal) from error
+
+
+@contextlib.contextmanager
+def exclusive(path: str, work: str) -> Iterator[None]:
+    """Lets one process at a time make a local `path`; the others wait.
+
+    Args:
+      path: The file or folder; the lock is `<path>.lock` beside it.
+      work: A verb for the log line of those that wait, as "fetches".
+
+    Raises:
+      UserError: If the folder of `path` cannot be written.
+    """
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        file = open(f"{path}.lock", "a", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(
+            f"The cache {folder} cannot be written ({error}); choose another."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.info("Another process %s %s; waiting for it.", work, path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def require_no_stream(path: str) -> None:
