@@ -146,7 +146,7 @@ def _build_tokenizer(
 def _parse_layers(text: str, num_layers: int) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    Of the default, a small model has only the last ones.
+    If a model has fewer layers than the default names, it names them all.
     """
     if text == ExtractFeaturesConfig.layers and num_layers < len(
         text.split(",")
