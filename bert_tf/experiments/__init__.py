@@ -1,0 +1,1 @@
+"""The paper's experiments: plans, runs and reports them."""
