@@ -30,12 +30,18 @@ def evaluate(
     that fill up the last batch, or the last replica's share of a batch, do not
     count. All workers get the same results.
 
+    `masked_lm_perplexity` is exp(`masked_lm_loss`): the natural exponential of
+    the mean over the predicted tokens of all evaluated records, each token with
+    equal weight (Table 6). Records with more predictions thus count more. For a
+    left-to-right model it is the perplexity of the next token.
+
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one.
 
     Returns:
-      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss` and, if the
-      loss is included, `next_sentence_accuracy` and `next_sentence_loss`.
+      `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss`,
+      `masked_lm_perplexity` (unless nothing was predicted) and, if the loss is
+      included, `next_sentence_accuracy` and `next_sentence_loss`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
@@ -84,6 +90,8 @@ def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
         "masked_lm_loss": totals["masked_lm_sum"] / weights,
     }
     loss = means["masked_lm_loss"]
+    if totals["masked_lm_weights"]:
+        means["masked_lm_perplexity"] = np.exp(loss)
     if "next_sentence_sum" in totals:
         examples = totals["examples"]
         means |= {

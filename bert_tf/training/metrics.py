@@ -109,6 +109,8 @@ def describe(values: Mapping[str, float]) -> str:
     ):
         if name in values:
             parts.append(f"{label} {100 * values[name]:.1f}%")
+    if "masked_lm_perplexity" in values:
+        parts.append(f"perplexity {values['masked_lm_perplexity']:.4g}")
     if "learning_rate" in values:
         parts.append(f"rate {values['learning_rate']:.2e}")
     if "tokens_per_second" in values:

@@ -50,6 +50,7 @@ def _numpy_results(model, examples):
     return {
         "masked_lm_loss": sums[1] / sums[0],
         "masked_lm_accuracy": sums[2] / sums[0],
+        "masked_lm_perplexity": np.exp(sums[1] / sums[0]),
         "next_sentence_loss": sums[4] / sums[3],
         "next_sentence_accuracy": sums[5] / sums[3],
         "loss": sums[1] / sums[0] + sums[4] / sums[3],
@@ -119,7 +120,13 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertCountEqual(
             results,
-            ["global_step", "loss", "masked_lm_accuracy", "masked_lm_loss"],
+            [
+                "global_step",
+                "loss",
+                "masked_lm_accuracy",
+                "masked_lm_loss",
+                "masked_lm_perplexity",
+            ],
         )
         self.assertEqual(results["loss"], results["masked_lm_loss"])
 

@@ -68,6 +68,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 "loss",
                 "masked_lm_accuracy",
                 "masked_lm_loss",
+                "masked_lm_perplexity",
                 "next_sentence_accuracy",
                 "next_sentence_loss",
             ],

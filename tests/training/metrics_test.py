@@ -81,6 +81,7 @@ class MetricsLogTest(tf.test.TestCase):
             {
                 "loss": 2.34567,
                 "masked_lm_accuracy": 0.1234,
+                "masked_lm_perplexity": 87.6543,
                 "next_sentence_accuracy": 0.5,
                 "learning_rate": 1e-4,
                 "grad_norm": 3.0,
@@ -88,7 +89,8 @@ class MetricsLogTest(tf.test.TestCase):
         )
         self.assertEqual(
             line,
-            "loss 2.346, masked LM 12.3%, next sentence 50.0%, rate 1.00e-04",
+            "loss 2.346, masked LM 12.3%, next sentence 50.0%, "
+            "perplexity 87.65, rate 1.00e-04",
         )
 
 
