@@ -26,12 +26,15 @@ class Column:
       label: The name that readers see, as "SQuAD F1".
       metric: The metric's name in the results of the script.
       higher_is_better: False for perplexity.
+      paper: The column of the paper's table that it stands for, as "ner" for
+        another corpus of names; by default the one with the same name.
     """
 
     name: str
     label: str
     metric: str
     higher_is_better: bool = True
+    paper: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

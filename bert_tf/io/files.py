@@ -114,6 +114,27 @@ def atomic_file(path: str) -> Iterator[str]:
         raise
 
 
+@contextlib.contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Replaces a local file like `atomic_file`, without importing TensorFlow.
+
+    Raises:
+      OSError: If the disk is full, or the folder cannot be written.
+    """
+    require_no_stream(path)
+    folder = os.path.dirname(path) or "."
+    os.makedirs(folder, exist_ok=True)
+    temporary = _temporary_name(path)
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+
+
 def lock(file: IO[Any], refusal: str) -> None:
     """Locks an open file exclusively, until it is closed.
 

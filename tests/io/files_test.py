@@ -109,6 +109,27 @@ class AtomicFileTest(tf.test.TestCase, parameterized.TestCase):
         for name in (self.path, "model/", "a.tmp-1", "model.ckpt-12.json"):
             self.assertFalse(files.is_temporary(name))
 
+    def test_local_file_appears_whole_or_not_at_all(self):
+        def write(text, error=None):
+            with files.local_file(self.path) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write(text)
+                self.assertTrue(files.is_temporary(temporary))
+                if error:
+                    raise error
+
+        for error in (OSError(), _Interruption()):
+            with self.assertRaises(type(error)):
+                write("half", error)
+            self.assertEqual(os.listdir(os.path.dirname(self.path)), [])
+        write("earlier")
+        with self.assertRaises(_Interruption):
+            write("half", _Interruption())
+        self.assertEqual(files.read_bytes(self.path), b"earlier")
+        write("later")
+        self.assertEqual(files.read_bytes(self.path), b"later")
+        self.assertEqual(os.listdir(os.path.dirname(self.path)), ["file.txt"])
+
     def test_body_that_writes_nothing_is_an_error(self):
         with self.assertRaises(OSError):
             with files.atomic_file(self.path):

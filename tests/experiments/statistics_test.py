@@ -1,0 +1,146 @@
+"""Tests for bert_tf.experiments.statistics."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from scipy import stats
+
+from bert_tf.experiments import statistics
+from bert_tf.experiments.statistics import Score
+
+_SIMULATIONS = 1500
+
+
+def _scores(values, first_seed=0):
+    return [Score(seed, float(x)) for seed, x in enumerate(values, first_seed)]
+
+
+class CompareTest(tf.test.TestCase):
+    def test_mean_and_sample_deviation(self):
+        summary = statistics.summarize(_scores([81.0, 84.5, 83.0]))
+        self.assertAllClose(summary.mean, 82.8333333)
+        self.assertAllClose(summary.deviation, np.std([81, 84.5, 83], ddof=1))
+        self.assertEqual(summary.count, 3)
+        self.assertIsNone(statistics.summarize(_scores([81.0])).deviation)
+
+    def test_same_seeds_are_paired_in_any_order(self):
+        first, second = [70.0, 75.0, 71.5], [69.0, 73.0, 72.0]
+        found = statistics.compare(_scores(first), _scores(second)[::-1])
+        expected = stats.ttest_rel(first, second)
+        self.assertEqual(found.method, statistics.PAIRED)
+        self.assertAllClose(found.value / found.error, expected.statistic)
+        self.assertEqual(found.degrees, expected.df)
+
+    def test_other_seeds_use_welch(self):
+        first, second = [70.0, 75.0, 71.5, 78.0], [69.0, 69.5, 68.5]
+        found = statistics.compare(_scores(first), _scores(second))
+        expected = stats.ttest_ind(first, second, equal_var=False)
+        self.assertEqual(found.method, statistics.WELCH)
+        self.assertAllClose(found.value / found.error, expected.statistic)
+        self.assertAllClose(found.degrees, expected.df)
+        shifted = statistics.compare(_scores(first[:3], 9), _scores(second))
+        self.assertEqual(shifted.method, statistics.WELCH)
+
+    def test_one_seed_has_no_error(self):
+        for first, second in ([1.0], [2.0]), ([1.0], [2.0, 4.0]):
+            found = statistics.compare(_scores(first), _scores(second))
+            self.assertEqual(found.method, statistics.ONE_SEED)
+            self.assertIsNone(found.error)
+            self.assertEqual(
+                statistics.judge(found, "below"),
+                statistics.NOT_DISTINGUISHABLE,
+            )
+
+    def test_errors_of_single_scores_add_up(self):
+        found = statistics.compare([Score(1, 9.0, 0.3)], [Score(2, 7.0, 0.4)])
+        self.assertEqual(found.method, statistics.HELD_OUT)
+        self.assertAllClose((found.value, found.error), (2.0, 0.5))
+        without = statistics.compare([Score(1, 9.0, 0.3)], [Score(2, 7.0)])
+        self.assertIsNone(without.error)
+
+
+class JudgeTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (-2.1, 1.0, "below", statistics.AGREES),
+        (2.1, 1.0, "below", statistics.CONTRADICTS),
+        (2.1, 1.0, "above", statistics.AGREES),
+        (-2.1, 1.0, "above", statistics.CONTRADICTS),
+        (-1.9, 1.0, "below", statistics.NOT_DISTINGUISHABLE),
+        (2.0, 1.0, "above", statistics.NOT_DISTINGUISHABLE),
+        # Equal but for rounding: 0.1 + 0.2 - 0.3.
+        (5.6e-17, 0.0, "above", statistics.NOT_DISTINGUISHABLE),
+        (0.5, 0.0, "above", statistics.AGREES),
+    )
+    def test_limit_is_two_standard_errors(self, value, error, sign, verdict):
+        found = statistics.Difference(value, error, statistics.PAIRED, 4)
+        self.assertEqual(statistics.judge(found, sign), verdict)
+
+    @parameterized.product(
+        seeds=(2, 3, 5, 10), method=(statistics.PAIRED, statistics.WELCH)
+    )
+    def test_equal_rows_differ_as_often_as_stated(self, seeds, method):
+        first_seed = 0 if method == statistics.PAIRED else 100
+        rng = np.random.default_rng(seeds)
+        verdicts, chances = [], []
+        for rows in rng.normal(80.0, 1.5, (_SIMULATIONS, 2, seeds)):
+            found = statistics.compare(
+                _scores(rows[0], first_seed), _scores(rows[1])
+            )
+            self.assertEqual(found.method, method)
+            verdicts.append(statistics.judge(found, "below"))
+            chances.append(statistics.chance_beyond_limit(found.degrees))
+        stated = np.mean(chances)
+        agree = verdicts.count(statistics.AGREES) / _SIMULATIONS
+        contradict = verdicts.count(statistics.CONTRADICTS) / _SIMULATIONS
+        # Four deviations of a share. Welch's degrees of freedom are estimated,
+        # which costs up to five points with two seeds.
+        slack = 4 * math.sqrt(stated / _SIMULATIONS)
+        if method == statistics.WELCH:
+            slack += 0.1 / seeds
+        self.assertAllClose(agree + contradict, stated, atol=slack)
+        self.assertAllClose(agree, contradict, atol=slack)
+
+    def test_known_differences_are_found(self):
+        rng = np.random.default_rng(7)
+        counts = dict.fromkeys(("below", "none"), 0)
+        for _ in range(_SIMULATIONS):
+            seeds = rng.normal(0.0, 3.0, 5)  # Shared by both rows.
+            row = 78.0 + seeds + rng.normal(0.0, 0.5, 5)
+            reference = 80.0 + seeds + rng.normal(0.0, 0.5, 5)
+            found = statistics.compare(_scores(row), _scores(reference))
+            verdict = statistics.judge(found, "below")
+            self.assertNotEqual(verdict, statistics.CONTRADICTS)
+            counts["below"] += verdict == statistics.AGREES
+        # Six standard errors; unpaired they would be less than one.
+        self.assertGreater(counts["below"] / _SIMULATIONS, 0.98)
+
+    @parameterized.parameters(
+        (1, 0.2952), (2, 0.1835), (4, 0.1161), (math.inf, 0.0455)
+    )
+    def test_chance(self, degrees, share):
+        self.assertAllClose(
+            statistics.chance_beyond_limit(degrees), share, atol=1e-4
+        )
+
+
+class CrossingTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ([1.0, 2.0, 4.0], 23.3333333),  # -1, -0.5, +1.
+        ([2.5, 2.0, 4.0], 23.3333333),  # The last crossing counts.
+        ([3.0, 3.0, 4.0], 10.0),  # Above from the start.
+        ([1.0, 2.5, 4.0], 20.0),  # Equal at a point.
+        ([4.0, 4.0, 2.0], None),
+        ([4.0, 4.0, 3.0], None),
+    )
+    def test_curve_overtakes(self, first, expected):
+        found = statistics.crossing([10, 20, 30], first, [2.0, 2.5, 3.0])
+        if expected is None:
+            self.assertIsNone(found)
+        else:
+            self.assertAllClose(found, expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()
