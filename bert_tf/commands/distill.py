@@ -21,6 +21,9 @@ from bert_tf.flags.distill import DistillConfig
 
 
 def main(config: DistillConfig) -> None:
+    from bert_tf.distillation import inputs
+
+    inputs.check(config)
     from bert_tf.distillation import run as distillation
 
     distillation.run(config)

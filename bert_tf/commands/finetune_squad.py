@@ -15,6 +15,9 @@ from bert_tf.flags.squad import SquadConfig
 
 
 def main(config: SquadConfig) -> None:
+    from bert_tf.tasks.squad import inputs
+
+    inputs.check(config)
     from bert_tf.finetuning import squad as squad_finetuning
 
     squad_finetuning.run(config)

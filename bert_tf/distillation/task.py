@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from bert_tf.distillation import inputs
 from bert_tf.distillation.objective import IS_LABELED
 from bert_tf.errors import UserError
 from bert_tf.flags.distill import DistillConfig
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -48,28 +48,10 @@ def with_files(task: Task, config: DistillConfig) -> Task:
 
 def _columns(task: Task, config: DistillConfig) -> dict[str, Any]:
     """Returns the column settings for own files, changed by the flags."""
-    flags = config.column_flags()
     if not isinstance(task, ClassificationTask) or task.official is not None:
-        if flags:
-            names = ", ".join(f"--{name}" for name in flags)
-            raise UserError(
-                f"{names}: these are for classification of own files, and the "
-                f"teacher was trained for the task {task.name!r} of kind "
-                f"{task.kind}; drop them."
-            )
+        inputs.refuse_columns(config, task.name, task.kind)
         return {}
-    # Models trained by other programs do not store their columns.
-    stored = task.columns or Columns("text")
-    labels = flags.get("label_column")
-    return {
-        "columns": Columns(
-            flags.get("text_column", stored.text),
-            flags.get("text_pair_column", stored.text_pair),
-            stored.labels or ("label",)
-            if labels is None
-            else tuple(name.strip() for name in labels.split(",")),
-        )
-    }
+    return {"columns": inputs.columns(config, task.columns)}
 
 
 def of_student(task: Task, config: DistillConfig) -> Task:

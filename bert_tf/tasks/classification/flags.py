@@ -118,7 +118,7 @@ def _custom_task(
     config: ClassifierConfig, stored_task: Mapping[str, Any] | None
 ) -> ClassificationTask:
     stored = stored_task or {}
-    problem_type = _problem_type(config, stored)
+    problem_type = inputs.problem_type(config, stored)
     task = ClassificationTask(
         name="custom",
         max_seq_length=config.max_seq_length,
@@ -146,17 +146,6 @@ def _custom_task(
     if len(task.columns.labels) > 1:
         return dataclasses.replace(task, labels=task.columns.labels)
     return _with_labels_of_data(config, task, stored.get("kind", task.kind))
-
-
-def _problem_type(config: ClassifierConfig, stored: Mapping[str, Any]) -> str:
-    flag = config.problem_type
-    trained = inputs.stored_problem_type(stored)
-    if flag and trained and flag != trained:
-        raise UserError(
-            f"The model was trained with --problem_type={trained}. Received: "
-            f"--problem_type={flag}."
-        )
-    return flag or trained or "single_label"
 
 
 def _with_labels_of_data(

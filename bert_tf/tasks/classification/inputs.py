@@ -2,51 +2,51 @@
 
 import os
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.flags.classifier import ClassifierConfig
 from bert_tf.io import tables
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.labels import ProblemType
 
 # Rows at the start of each file; training reads all.
 _NUM_ROWS = 1000
-# A file to predict is read whole up to this size, which takes a second.
-_MAX_BYTES = 1 << 26
 
 
 def check(config: ClassifierConfig) -> None:
-    """Checks task, columns and first rows of the files that training reads.
+    """Checks task, columns and first rows of the files that are read.
 
-    Without --do_train the model may name the columns, so they are checked when
-    it is read. Files that can be read only once, such as pipes, are not read.
+    Without --do_train the model's task.json may name the columns; for models of
+    other formats they are checked when the model is read. Files that can be
+    read only once, such as pipes, are not read.
 
     Raises:
       UserError: As `flags.build_task`.
     """
+    stored = stored_task.read_for_evaluation(config, "classification")
     if not config.is_custom:
-        _check_official(config)
-        return
-    problem_type = config.problem_type or "single_label"
-    columns = columns_of_flags(config, {})
-    check_columns(config, columns, problem_type)
-    for kind in config.requested_splits() if config.do_train else ():
-        path = getattr(config, f"{kind}_file")
-        if os.path.isfile(path):
-            classification_examples.read_examples(
-                path,
-                columns,
-                problem_type,
-                may_lack_labels=kind == "test",
-                label_separator=config.label_separator or ",",
-                num_rows=_NUM_ROWS,
+        _check_official(config, stored)
+    elif stored is not None:
+        chosen = problem_type(config, stored)
+        columns = columns_of_flags(config, stored.get("columns") or {})
+        check_columns(config, columns, chosen)
+        values = stored | {
+            "problem_type": chosen,
+            "label_separator": config.label_separator
+            or stored.get("label_separator"),
+        }
+        for kind in config.requested_splits():
+            check_labeled(
+                getattr(config, f"{kind}_file"), kind, columns, values
             )
 
 
-def _check_official(config: ClassifierConfig) -> None:
+def _check_official(
+    config: ClassifierConfig, stored: Mapping[str, Any] | None
+) -> None:
     # Imported here, as the metrics of GLUE take a second.
     from bert_tf.tasks.classification import glue
     from bert_tf.tasks.classification import glue_tasks
@@ -57,40 +57,75 @@ def _check_official(config: ClassifierConfig) -> None:
         if not official.splits(kind):
             raise glue.no_split(official, kind, flag)
         # Without training the model may choose the language.
-        if "://" not in config.data_dir and config.do_train:
-            glue.find_files(
-                official, config.data_dir, kind, config.language or "zh"
-            )
+        if "://" not in config.data_dir and stored is not None:
+            language = config.language or stored.get("language") or "zh"
+            glue.find_files(official, config.data_dir, kind, language)
+
+
+def check_labeled(
+    path: str, kind: str, columns: Columns, values: Mapping[str, Any]
+) -> None:
+    """Checks the columns and first rows of a file with labels.
+
+    Args:
+      path: The file.
+      kind: "train", "dev" or "test", which may lack labels.
+      columns: The columns to read.
+      values: The contents of a model's task.json. Without labels there, as
+        in training, any label is right.
+
+    Raises:
+      UserError: As `examples.read_examples`.
+    """
+    if not os.path.isfile(path):  # Remote, or a pipe.
+        return
+    chosen = stored_problem_type(values) or "single_label"
+    labels = None if chosen == "regression" else values.get("labels")
+    classification_examples.read_examples(
+        path,
+        columns,
+        chosen,
+        labels,
+        may_lack_labels=kind == "test",
+        label_separator=values.get("label_separator") or ",",
+        num_rows=_NUM_ROWS,
+    )
 
 
 def check_texts(
-    values: Mapping[str, Any],
-    path: str,
-    keep_empty: bool = False,
-    kept_columns: Sequence[str] = (),
-) -> None:
-    """Checks the file of run/predict.py: columns, rows and empty texts.
-
-    Large files are checked when the model is loaded.
+    values: Mapping[str, Any], path: str, keep_empty: bool = False
+) -> tables.Table:
+    """Checks a file to predict: columns, rows and empty texts.
 
     Args:
       values: The contents of the model's task.json.
       path: The file.
       keep_empty: Whether texts may be empty.
-      kept_columns: Further columns that must exist.
+
+    Returns:
+      The table, with its rows unread.
 
     Raises:
       UserError: As `examples.read_texts`.
     """
+    name = values.get("name", "custom")
+    if name != "custom":
+        # Imported here, as the metrics of GLUE take a second.
+        from bert_tf.tasks.classification import glue
+        from bert_tf.tasks.classification import glue_tasks
+
+        official = glue_tasks.TASKS.get(name)
+        if official is not None:
+            for _ in glue.read_texts(official, path):
+                pass
+            return glue.read_input_table(official, path)
     columns = values.get("columns")
-    is_custom = values.get("name", "custom") == "custom"
-    if not (columns and is_custom) or os.path.getsize(path) > _MAX_BYTES:
-        return
-    named = Columns(columns["text"], columns.get("text_pair"))
-    for _ in classification_examples.read_texts(path, (named,), keep_empty):
+    choices = classification_examples.USUAL_COLUMNS
+    if columns:
+        choices = (Columns(columns["text"], columns.get("text_pair")),)
+    for _ in classification_examples.read_texts(path, choices, keep_empty):
         pass
-    flags = dict.fromkeys(kept_columns, "--keep_columns")
-    tables.read_table(path).require(kept_columns, flags)
+    return tables.read_table(path)
 
 
 def check_language(config: ClassifierConfig, has_languages: bool) -> None:
@@ -139,6 +174,24 @@ def check_columns(
             "--label_separator is for --problem_type=multi_label with one "
             "--label_column that holds the names of all labels."
         )
+
+
+def problem_type(
+    config: ClassifierConfig, stored: Mapping[str, Any]
+) -> ProblemType:
+    """Returns the problem type of the flag, else of the model.
+
+    Raises:
+      UserError: If they differ.
+    """
+    flag = config.problem_type
+    trained = stored_problem_type(stored)
+    if flag and trained and flag != trained:
+        raise UserError(
+            f"The model was trained with --problem_type={trained}. Received: "
+            f"--problem_type={flag}."
+        )
+    return flag or trained or "single_label"
 
 
 def stored_problem_type(values: Mapping[str, Any]) -> ProblemType | None:

@@ -32,6 +32,7 @@ from bert_tf.tasks.classification import labels as label_values
 from bert_tf.tasks.classification.features import LABEL_IDS
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice import features as multiple_choice_features
+from bert_tf.tasks.multiple_choice import inputs
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.features import MultipleChoiceFeatures
@@ -264,12 +265,10 @@ class MultipleChoiceTask(task.Task):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "MultipleChoiceTask":
-        columns = values.get("columns", {"context": "context"})
-        choices = tuple(columns.get("choices", ("choices",)))
         return cls(
             name=values.get("name", "custom"),
             max_seq_length=values.get("max_seq_length", 128),
-            columns=Columns(**columns | {"choices": choices}),
+            columns=inputs.stored_columns(values),
             head=values.get("head", "linear"),
         )
 

@@ -359,7 +359,7 @@ def _shorten(names: Sequence[str], max_shown: int | None) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def check_answers(
+def require_answers(
     path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
 ) -> None:
     """Raises `UserError` if a question of SQuAD 1.1 has no answer."""
@@ -370,6 +370,17 @@ def check_answers(
             "SQuAD 2.0; set --version_2_with_negative. The first is "
             f"{without[0]!r}."
         )
+
+
+def check_answers(
+    path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
+) -> None:
+    """Warns of a file that cannot be scored.
+
+    Raises:
+      UserError: As `require_answers`.
+    """
+    require_answers(path, examples, version_2_with_negative)
     num_unknown = sum(one.answers is None for one in examples)
     if 0 < num_unknown < len(examples):
         logging.warning(

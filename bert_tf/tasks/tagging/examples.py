@@ -351,15 +351,20 @@ def read_inputs(path: str, word_column: int | str) -> Iterator[TaggingExample]:
     Raises:
       UserError: If the file is invalid for its ending.
     """
-    ending = tables.file_ending(path)
-    if (
-        ending in _TABLES
-        or (ending == ".tsv" and is_table(path, word_column))
-        or (ending == ".txt" and not _has_columns(path))
-    ):
+    if has_texts(path, word_column):
         yield from _read_table(path)
     else:
         yield from read_untagged(path, word_column)
+
+
+def has_texts(path: str, word_column: int | str) -> bool:
+    """Returns True for a file of texts, not of columns; see `read_inputs`."""
+    ending = tables.file_ending(path)
+    return (
+        ending in _TABLES
+        or (ending == ".tsv" and is_table(path, word_column))
+        or (ending == ".txt" and not _has_columns(path))
+    )
 
 
 def parse_row(row: Any) -> TaggingExample:
@@ -406,7 +411,15 @@ def from_text(text: str) -> TaggingExample:
     )
 
 
-def _read_table(path: str) -> Iterator[TaggingExample]:
+def open_texts(path: str) -> tuple[tables.Table, str]:
+    """Opens a table of raw texts or of lists of words.
+
+    Returns:
+      The table, and the column to read, "text" or "words".
+
+    Raises:
+      UserError: If it has none of these columns, or both.
+    """
     table = tables.read_table(path)
     keys = [key for key in (WORDS, TEXT) if key in table.columns]
     if len(keys) != 1:
@@ -414,9 +427,14 @@ def _read_table(path: str) -> Iterator[TaggingExample]:
             f'{path} must have a column "{TEXT}" with texts or "{WORDS}" with '
             f"lists of words. Received: {', '.join(table.columns)}."
         )
+    return table, keys[0]
+
+
+def _read_table(path: str) -> Iterator[TaggingExample]:
+    table, key = open_texts(path)
     for row in table.rows:
         try:
-            yield parse_row({keys[0]: row.values.get(keys[0])})
+            yield parse_row({key: row.values.get(key)})
         except UserError as error:
             raise UserError(f"{path}, line {row.line}: {error}") from error
 

@@ -2,10 +2,14 @@
 
 import itertools
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.flags.tagger import TaggerConfig
 from bert_tf.io import files
+from bert_tf.io import tables
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.tagging import examples as tagging_examples
 
 # The possible names of files in --data_dir, without ending.
@@ -19,28 +23,76 @@ _CONLL_NAMES = {
     "dev": "eng.testa",
     "test": "eng.testb",
 }
+_DEFAULT_COLUMNS = {"word_column": 0, "tag_column": -1}
 _ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
 
 
 def check(config: TaggerConfig) -> None:
-    """Checks the files that training reads, with their columns and tags.
+    """Checks the files that are read, with their columns and tags.
 
-    Without --do_train the model may name the columns, so they are checked when
-    it is read. Files that can be read only once, such as pipes, are not read.
+    Without --do_train the model's task.json may name the columns; for models of
+    other formats they are checked when the model is read. Files that can be
+    read only once, such as pipes, are not read.
 
     Raises:
       UserError: As `flags.build_task`, or for a bad line.
     """
     if "://" in (config.data_dir or ""):
         return
-    for kind, path in find_files(config).items():
-        if config.do_train and os.path.isfile(path):
-            tagging_examples.read_examples(
-                path,
-                config.parse_column("word_column"),
-                config.parse_column("tag_column"),
-                may_lack_tags=kind == "test",
-            )
+    files_of_splits = find_files(config)
+    stored = stored_task.read_for_evaluation(config, "tagging")
+    if stored is None:
+        return
+    flags = {name: config.parse_column(name) for name in _DEFAULT_COLUMNS}
+    set_flags = {name: x for name, x in flags.items() if x is not None}
+    for kind, path in files_of_splits.items():
+        check_labeled(path, kind, stored | set_flags)
+
+
+def check_labeled(path: str, kind: str, values: Mapping[str, Any]) -> None:
+    """Checks a file with tags.
+
+    Args:
+      path: The file.
+      kind: "train", "dev" or "test", which may lack tags.
+      values: The contents of a model's task.json, which name the columns.
+
+    Raises:
+      UserError: As `examples.read_examples`.
+    """
+    if os.path.isfile(path):  # Neither remote nor a pipe.
+        columns = [
+            values.get(name, default)
+            for name, default in _DEFAULT_COLUMNS.items()
+        ]
+        tagging_examples.read_examples(path, *columns, kind == "test")
+
+
+def check_sentences(
+    values: Mapping[str, Any], path: str
+) -> tables.Table | None:
+    """Checks a file to predict: the column, and the words of its sentences.
+
+    Args:
+      values: The contents of the model's task.json.
+      path: The file.
+
+    Returns:
+      The table of raw texts, with its rows unread; None if the file has lines
+      of words or of texts.
+
+    Raises:
+      UserError: As `examples.read_inputs`.
+    """
+    default = _DEFAULT_COLUMNS["word_column"]
+    word_column = values.get("word_column", default)
+    if tagging_examples.has_texts(path, word_column):
+        table, _ = tagging_examples.open_texts(path)
+        is_lines = tables.file_ending(path) == ".txt"
+        return None if is_lines else table
+    for _ in tagging_examples.read_untagged(path, word_column):
+        pass
+    return None
 
 
 def find_files(config: TaggerConfig) -> dict[str, str]:
