@@ -115,6 +115,7 @@ def _make_config(folder):
         ),
         output_dir=os.path.join(folder, "out"),
         do_train=True,
+        max_predictions_per_seq=20,
         train_batch_size=_BATCH.value,
         mixed_precision=_PRECISION.value,
         **data,

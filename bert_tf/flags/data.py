@@ -8,6 +8,9 @@ from bert_tf.flags import options
 # Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
+# The original's default of --max_predictions_per_seq.
+DEFAULT_PREDICTIONS = 20
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamConfig:
@@ -156,8 +159,10 @@ class CreatePretrainingDataConfig(BeamConfig):
         False, "Mask all tokens of a word together."
     )
     max_seq_length: int = options.data(128, "Sequence length, in tokens.")
-    max_predictions_per_seq: int = options.masking(
-        20, "Maximum number of masked tokens per sequence."
+    max_predictions_per_seq: int | None = options.masking(
+        None,
+        "Maximum number of predicted tokens per sequence (default: 20; with "
+        "--left_to_right, all of them).",
     )
     random_seed: int = options.data(12345, "Random seed.")
     dupe_factor: int = options.data(
@@ -204,8 +209,8 @@ class CreatePretrainingDataConfig(BeamConfig):
     left_to_right: bool = options.masking(
         False,
         "Make data for a left-to-right model (Table 5): no masks, each token "
-        "is predicted from the tokens before it. At most "
-        "--max_predictions_per_seq tokens are predicted, drawn evenly.",
+        "is predicted from the tokens before it. With a smaller "
+        "--max_predictions_per_seq they are drawn evenly.",
     )
     mask_rate: float = options.masking(
         0.8, "Share of chosen tokens replaced with [MASK] (Table 8)."
@@ -225,6 +230,10 @@ class CreatePretrainingDataConfig(BeamConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         options.require_at_least(self, 5, "max_seq_length")
+        if self.max_predictions_per_seq is None:
+            longest = self.max_seq_length - self.num_special_tokens
+            default = longest if self.left_to_right else DEFAULT_PREDICTIONS
+            object.__setattr__(self, "max_predictions_per_seq", default)
         options.require_at_least(
             self, 1, "max_predictions_per_seq", "dupe_factor", "max_ngram"
         )
@@ -246,6 +255,11 @@ class CreatePretrainingDataConfig(BeamConfig):
             self._check_original()
         if self.left_to_right:
             self._check_left_to_right()
+
+    @property
+    def num_special_tokens(self) -> int:
+        """Number of [CLS] and [SEP] in a record; they are never predicted."""
+        return 3 if self.next_sentence_pairs else 2
 
     def _check_left_to_right(self) -> None:
         """Refuses masking flags, which have no effect without masks."""

@@ -39,7 +39,11 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     max_seq_length: int = options.data(
         128, "Sequence length of the records, in tokens."
     )
-    max_predictions_per_seq: int = options.data(20, "Masked tokens per record.")
+    max_predictions_per_seq: int | None = options.data(
+        None,
+        "Predicted tokens per record (default: as the records' manifest "
+        "states, else 20).",
+    )
     do_train: bool = options.training(False, "Train.", affects="nothing")
     do_eval: bool = options.evaluation(False, "Evaluate.", affects="nothing")
     train_batch_size: int = options.training(
@@ -236,6 +240,10 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns the commands that make missing records."""
         vocab_file = self.vocab_file or "vocab.txt"
         records = self.input_file.split(",")[0].replace("*", "train")
+        predictions = self.max_predictions_per_seq
+        predictions = (
+            f" --max_predictions_per_seq={predictions}" if predictions else ""
+        )
         return {
             "input_file": "create the records with "
             f"`{cli.program('run/learn_vocabulary.py')} --input_file=YOUR_TEXT "
@@ -243,6 +251,5 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             f"`{cli.program('run/create_pretraining_data.py')} "
             "--input_file=YOUR_TEXT "
             f"--output_file={records} --vocab_file={vocab_file} "
-            f"--max_seq_length={self.max_seq_length} "
-            f"--max_predictions_per_seq={self.max_predictions_per_seq}`."
+            f"--max_seq_length={self.max_seq_length}{predictions}`."
         }

@@ -5,16 +5,20 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import stored_model
 from bert_tf.config import BertConfig
+from bert_tf.data.generators import masks
+from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records import manifest as manifests
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
+from bert_tf.flags.data import DEFAULT_PREDICTIONS
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
 from bert_tf.io import paths
@@ -195,6 +199,48 @@ def check_objectives(
         )
 
 
+def find_predictions(
+    flag: int | None,
+    manifest: Manifest | None,
+    default: int = DEFAULT_PREDICTIONS,
+) -> int:
+    """Returns the predictions per record, which the manifest states.
+
+    Args:
+      flag: --max_predictions_per_seq, None if it is not given.
+      manifest: The manifest of the records.
+      default: The number for records without a manifest, if no flag is given.
+
+    Raises:
+      UserError: If the flag contradicts the manifest.
+    """
+    if manifest is None:
+        return flag or default
+    stored = manifest.max_predictions_per_seq
+    if flag not in (None, stored):
+        raise UserError(
+            "The records were created with "
+            f"--max_predictions_per_seq={stored} ({manifest.source}). "
+            f"Received: --max_predictions_per_seq={flag}; drop the flag, or "
+            f"give {stored}."
+        )
+    return stored
+
+
+def _warn_of_cut(config: PretrainConfig, manifest: Manifest | None) -> None:
+    """Warns if dynamic masking chooses more tokens than the records hold."""
+    if manifest is None:
+        return
+    counts = RecordCounts.from_dict(manifest.counts)
+    lengths = np.arange(len(counts.length_histogram))
+    predictions = masks.num_predictions(
+        lengths, config.masked_lm_prob, config.max_seq_length
+    )
+    cut = counts.describe_cut(predictions, config.max_predictions_per_seq)
+    if cut:
+        logging.warning("--masked_lm_prob=%g: %s", config.masked_lm_prob, cut)
+
+
 def build_input(
     config: PretrainConfig,
     record_files: list[str],
@@ -220,6 +266,7 @@ def build_input(
             config.masked_lm_prob,
             whole_words=record_flags.get("do_whole_word_mask", False),
         )
+        _warn_of_cut(config, manifest)
         masking = dataclasses.replace(
             masking,
             **{
@@ -243,9 +290,15 @@ def build_input(
 
 
 def build_evaluation_input(
-    config: PretrainConfig, vocabulary_hash: str | None
+    config: PretrainConfig,
+    vocabulary_hash: str | None,
+    predictions_flag: int | None = None,
 ) -> PretrainingInput:
-    """Returns the input of --eval_input_file, by default --input_file."""
+    """Returns the input of --eval_input_file, by default --input_file.
+
+    `predictions_flag` is --max_predictions_per_seq, None if it is not given:
+    then that of these records may differ from that of the training records.
+    """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
     record_files = files.expand_globs(pattern, flag)
@@ -255,7 +308,9 @@ def build_evaluation_input(
     return PretrainingInput(
         record_files,
         config.max_seq_length,
-        config.max_predictions_per_seq,
+        find_predictions(
+            predictions_flag, manifest, config.max_predictions_per_seq
+        ),
         config.eval_batch_size,
         seed=config.seed,
         budget=Budget(config.max_corrupt_records),

@@ -1,5 +1,6 @@
 """Pretraining, from the flags to the model directory."""
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Mapping
@@ -73,6 +74,7 @@ class _PretrainingTrainer(Trainer):
             config.output_dir, config.keep_checkpoint_max, devices, preemption
         )
         self._flags = config
+        self._predictions_flag = config.max_predictions_per_seq
         self._budget = Budget(0)
         self._left_out_before: list[dict[str, Any]] = []
         self._start: dict[str, Any] = {}
@@ -83,6 +85,12 @@ class _PretrainingTrainer(Trainer):
         if self.coordinator.is_chief:
             files.require_checkpoint_folder(config.output_dir, "--output_dir")
         self._data = data = pretraining_input.read_data(config)
+        self._flags = config = dataclasses.replace(
+            config,
+            max_predictions_per_seq=pretraining_input.find_predictions(
+                config.max_predictions_per_seq, data.manifest
+            ),
+        )
         # Once the inputs are known to be good.
         start_overs.start_over(config, self.coordinator)
         return resume_checks.describe(
@@ -130,6 +138,7 @@ class _PretrainingTrainer(Trainer):
                 config,
                 metadata.get("vocabulary_hash")
                 or self.identity["vocabulary_hash"],
+                self._predictions_flag,
             )
         start = None
         if checkpoint is None and config.init_checkpoint:

@@ -95,6 +95,29 @@ class RecordCounts:
         """Share of records whose second segment comes from elsewhere."""
         return self.num_random_next / max(1, self.num_instances)
 
+    def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:
+        """Describes the predictions that do not fit into the records.
+
+        Args:
+          predictions: <int64>, of the shape of `length_histogram`: element n
+            is the predictions of a record of n tokens, without a maximum.
+          most: The maximum, --max_predictions_per_seq.
+
+        Returns:
+          One line with counts, or None if all predictions fit.
+        """
+        records = self.length_histogram
+        is_cut = (predictions > most) & (records > 0)
+        if not is_cut.any():
+            return None
+        left_out = ((predictions - most) * records)[is_cut].sum()
+        return (
+            f"{records[is_cut].sum():,} of {self.num_instances:,} records have "
+            f"more tokens to predict than --max_predictions_per_seq={most}: "
+            f"{left_out:,} of {(predictions * records).sum():,} are left out; "
+            f"{predictions[is_cut].max()} would hold all."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         values = dict(vars(self))
         values["length_histogram"] = self.length_histogram.tolist()

@@ -8,6 +8,7 @@ import numpy as np
 from absl import logging
 from matplotlib import figure
 
+from bert_tf.data.generators import masks
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.flags.data import CreatePretrainingDataConfig
@@ -76,18 +77,42 @@ def _length_bars(
 def _warnings(
     config: CreatePretrainingDataConfig, counts: RecordCounts
 ) -> list[str]:
+    warnings = [
+        counts.describe_cut(
+            _num_predictions(config, counts), config.max_predictions_per_seq
+        ),
+        _warn_of_paragraphs(config, counts),
+    ]
+    return [warning for warning in warnings if warning]
+
+
+def _num_predictions(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> np.ndarray:
+    """Returns the predictions of a record of each length, without a maximum."""
+    lengths = np.arange(len(counts.length_histogram))
+    if config.left_to_right:
+        return lengths - config.num_special_tokens
+    return masks.num_predictions(
+        lengths, config.masked_lm_prob, config.max_seq_length
+    )
+
+
+def _warn_of_paragraphs(
+    config: CreatePretrainingDataConfig, counts: RecordCounts
+) -> str | None:
     share = counts.random_next_share
     if not config.next_sentence_pairs or share <= _MOST_RANDOM_NEXT:
-        return []
+        return None
     advice = (
         "write one sentence per line"
         if config.generator == "original" or config.split_sentences
         else "set --split_sentences, or write one sentence per line"
     )
-    return [
+    return (
         f"{share:.1%} of the pairs are random instead of about 54%: lines seem "
         f"to be paragraphs instead of sentences; {advice}."
-    ]
+    )
 
 
 def write(output_file: str, report: dict[str, Any]) -> None:

@@ -222,9 +222,15 @@ class ResultTest(StreamingGeneratorTestCase):
         )
 
     def test_left_to_right(self):
-        result = self.generate(left_to_right=True, max_predictions_per_seq=32)
+        every = {"left_to_right": True, "max_predictions_per_seq": None}
+        result = self.generate(**every)
         self.assertEqual(result.counts.num_masked, 0)
         records = read(next(iter(result.files)))
+        self.assertEqual(records["masked_lm_ids"].shape[1], 29)
+        single = self.config(**every, next_sentence_pairs=False)
+        self.assertEqual(single.max_predictions_per_seq, 30)
+        masked = self.config(max_predictions_per_seq=None)
+        self.assertEqual(masked.max_predictions_per_seq, 20)
         ids, places = records["input_ids"], records["masked_lm_positions"]
         following = np.take_along_axis(ids, places + 1, axis=1)
         weights = records["masked_lm_weights"] > 0

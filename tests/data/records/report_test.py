@@ -174,6 +174,38 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
                 not split_sentences,
             )
 
+    @parameterized.parameters(
+        # Records of 7, 39 and 40 tokens, 1, 2 and 5 of each, with 3 special
+        # tokens, or 2 if there is one segment.
+        ({"left_to_right": True}, None),
+        (
+            {"left_to_right": True, "max_predictions_per_seq": 36},
+            "5 of 8 records .*=36: 5 of 261 are left out; 37 would hold all",
+        ),
+        (
+            {
+                "left_to_right": True,
+                "max_predictions_per_seq": 20,
+                "next_sentence_pairs": False,
+            },
+            "7 of 8 records .*=20: 124 of 269 are left out; 38 would hold all",
+        ),
+        ({"max_predictions_per_seq": 6}, None),
+        # 15% of 7, 39 and 40 are 1, 6 and 6.
+        (
+            {"max_predictions_per_seq": 5},
+            "7 of 8 records .*=5: 7 of 43 are left out; 6 would hold all",
+        ),
+    )
+    def test_warns_of_predictions_that_do_not_fit(self, flags, message):
+        report = data_report.build(_make_config(**flags), _make_result())
+
+        if message is None:
+            self.assertEqual(report["warnings"], [])
+        else:
+            (warning,) = report["warnings"]
+            self.assertRegex(warning, message)
+
     def test_left_to_right_expects_no_replacement(self):
         report = data_report.build(
             _make_config(left_to_right=True), _make_result()
