@@ -32,6 +32,9 @@ _DAMAGED = (
     EOFError,
     NotImplementedError,  # An unknown compression.
     RuntimeError,  # An encrypted zip.
+    FileExistsError,  # Two entries of one name, or below a file.
+    NotADirectoryError,
+    IsADirectoryError,
 )
 
 
@@ -58,6 +61,11 @@ def unpack(archive: str, folder: str) -> None:
         with contextlib.ExitStack() as stack:
             for number, member in enumerate(_members(archive, stack)):
                 _check(archive, member)
+                if number >= _MAX_MEMBERS:
+                    raise UserError(
+                        f"{archive} holds more than {_MAX_MEMBERS} files and "
+                        "folders, so it is no model."
+                    )
                 path = os.path.join(folder, *member.name.split("/"))
                 if member.is_folder:
                     os.makedirs(path, exist_ok=True)
@@ -66,10 +74,10 @@ def unpack(archive: str, folder: str) -> None:
                 with member.open() as source, open(path, "xb") as target:
                     while chunk := source.read(_CHUNK_BYTES):
                         written += len(chunk)
-                        if written > limit or number > _MAX_MEMBERS:
+                        if written > limit:
                             raise UserError(
-                                f"{archive} unpacks to more than {limit} bytes "
-                                f"or {_MAX_MEMBERS} files, so it is no model."
+                                f"{archive} unpacks to more than {limit} "
+                                "bytes, so it is no model."
                             )
                         target.write(chunk)
     except _DAMAGED as error:

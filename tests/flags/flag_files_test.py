@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+from unittest import mock
 
 import tensorflow as tf
 from absl import flags
@@ -53,13 +54,22 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_nested_file_is_found_beside_the_file_that_names_it(self):
         self.folder.create_file("a/one.flags", "# x\n\n--a=1\n--flagfile=b/two")
-        self.folder.create_file("a/b/two", "// x\n  --b=2 3  \n")
+        self.folder.create_file("a/b/two", "// x\n  --b=2 3  \n--flagfile=c")
+        self.folder.create_file("a/b/c", "--c\n")
+        self.folder.create_file("a/c", "--wrong\n")
         path = os.path.join("a", "one.flags")
         for words in (["--flagfile", path], [f"-flagfile={path}"]):
             self.assertEqual(
                 flag_files.expand(["--z", *words, "--a=4"]),
-                ["--z", "--a=1", "--b=2 3", "--a=4"],
+                ["--z", "--a=1", "--b=2 3", "--c", "--a=4"],
             )
+
+    def test_home_and_no_file(self):
+        self.folder.create_file("mine.flags", "--a=1\n")
+        home = {"HOME": self.folder.full_path}
+        with mock.patch.dict(os.environ, home), contextlib.chdir("/"):
+            words = ["--flagfile=", "--flagfile=~/mine.flags", "--flagfile"]
+            self.assertEqual(flag_files.expand(words), ["--a=1"])
 
     def test_words_after_two_dashes_are_no_flags(self):
         words = ["--a=1", "--", "--flagfile=none"]

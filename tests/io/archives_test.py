@@ -1,5 +1,6 @@
 """Tests for bert_tf.io.archives."""
 
+import contextlib
 import io
 import os
 import stat
@@ -40,7 +41,15 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
                 info.size = len(contents or b"")
                 if contents is None:
                     info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                elif name.endswith("/"):
+                    info.type = tarfile.DIRTYPE
                 file.addfile(info, io.BytesIO(contents or b""))
+
+    def _replace(self, old, new):
+        with open(self.archive, "rb") as file:
+            contents = file.read()
+        with open(self.archive, "wb") as file:
+            file.write(contents.replace(old, new))
 
     def _refused(self, message):
         with self.assertRaisesRegex(UserError, message):
@@ -67,6 +76,43 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
         self._write(kind, {name: b"one"})
         self._refused("path outside its folder.*Received: ")
 
+    def test_a_name_with_a_zero_byte(self):
+        self._write("zip", {"m/a?b": b"one"})
+        self._replace(b"m/a?b", b"m/a\0b")
+        self._refused("path outside its folder.*Received: ")
+
+    @parameterized.product(
+        kind=("zip", "tar.gz"), name=("./a", "a/b", "./a/b/c")
+    )
+    def test_a_name_that_is_taken(self, kind, name):
+        self._write(kind, {"a": b"one", name: b"two"})
+        with self.assertRaisesRegex(UserError, "not a whole archive"):
+            archives.unpack(self.archive, self.target)
+
+    @parameterized.parameters(
+        (6, 8, 1, "encrypted"), (8, 10, 99, "compression")
+    )
+    def test_an_unreadable_zip(self, local, central, value, message):
+        self._write("zip", {"a": b"one"})
+        with open(self.archive, "rb") as file:
+            contents = bytearray(file.read())
+        contents[local] = value
+        contents[contents.index(b"PK\1\2") + central] = value
+        with open(self.archive, "wb") as file:
+            file.write(contents)
+        self._refused(f"not a whole archive.*{message}")
+
+    def test_names_that_begin_at_the_current_folder(self):
+        with tarfile.open(self.archive, "w:gz") as file:
+            with contextlib.chdir(self.create_tempdir().full_path):
+                os.mkdir("m")
+                with open("m/a", "w") as stream:
+                    stream.write("one")
+                file.add(".")
+        archives.unpack(self.archive, self.target)
+        with open(os.path.join(self.target, "m", "a")) as file:
+            self.assertEqual(file.read(), "one")
+
     @parameterized.parameters("zip", "tar.gz")
     def test_links(self, kind):
         self._write(kind, {"m/link": None})
@@ -92,6 +138,18 @@ class ArchivesTest(tf.test.TestCase, parameterized.TestCase):
             mock.patch.object(archives, "_MAX_RATIO", 0),
         ):
             self._refused("unpacks to more than 1000 bytes")
+
+    @parameterized.product(
+        kind=("zip", "tar.gz"), names=(("a", "b", "c"), ("a/", "b/", "c/"))
+    )
+    def test_many_members(self, kind, names):
+        self._write(kind, dict.fromkeys(names, b""))
+        with mock.patch.object(archives, "_MAX_MEMBERS", 3):
+            other = self.create_tempdir().full_path
+            archives.unpack(self.archive, other)
+            self.assertCountEqual(os.listdir(other), ["a", "b", "c"])
+        with mock.patch.object(archives, "_MAX_MEMBERS", 2):
+            self._refused("more than 2 files and folders")
 
 
 if __name__ == "__main__":

@@ -67,14 +67,28 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         self._assert_whole()
         self.assertEqual(self.server.gets("/a/model.zip")[-1], "bytes=1200-")
 
-    def test_starts_over_if_the_file_has_changed(self):
-        old = self.server.add("/a/model.zip", CONTENTS[::-1])
-        old.stops = [1200, 0, 0, 0]
+    @parameterized.product(
+        before=(CONTENTS[::-1], CONTENTS * 2, CONTENTS[:4000]),
+        has_conditions=(True, False),
+    )
+    def test_starts_over_if_the_file_has_changed(self, before, has_conditions):
+        old = self.server.add("/a/model.zip", before)
+        old.stops = [len(before) - 10, 0, 0, 0]
         with self.assertRaises(UserError):
             self._fetch()
-        self.server.add("/a/model.zip", CONTENTS)
+        self.server.add("/a/model.zip", CONTENTS, has_conditions=has_conditions)
         self._fetch()
         self._assert_whole()
+
+    def test_another_address_starts_over(self):
+        self.page.stops = [1200, 0, 0, 0]
+        with self.assertRaises(UserError):
+            self._fetch()
+        self.url = f"{self.server.url}/b.zip"
+        self.server.add("/b.zip", CONTENTS)
+        self._fetch()
+        self._assert_whole()
+        self.assertEqual(self.server.gets("/b.zip"), [None])
 
     def test_starts_over_without_ranges(self):
         self.page.has_ranges = False
@@ -82,15 +96,22 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
         self._fetch()
         self._assert_whole()
 
-    @parameterized.parameters("", 'W/"1"')
-    def test_resumes_without_a_strong_etag(self, etag):
-        self.page.headers = {"ETag": etag}
+    @parameterized.parameters(
+        ('"1"', "Mon, 1", '"1"'),
+        ('W/"1"', "Mon, 1", "Mon, 1"),
+        ('W/"1"', "", None),
+        ("", "Mon, 1", "Mon, 1"),
+        ("", "", None),
+    )
+    def test_resumes_the_same_version(self, etag, date, condition):
+        self.page.headers = {"ETag": etag, "Last-Modified": date}
         self.page.stops = [1200]
         self._fetch()
         self._assert_whole()
         self.assertEqual(
             self.server.gets("/a/model.zip"), [None, "bytes=1200-"]
         )
+        self.assertEqual(self.server.conditions, [None, condition])
 
     def test_always_truncated(self):
         self.page.has_ranges = False
@@ -125,6 +146,9 @@ class DownloadTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_wrong_hash(self):
         self._refused("SHA256 0{64}. Received: [1-9a-f]", sha256="0" * 64)
+        right = hashlib.sha256(CONTENTS).hexdigest().upper()
+        self.assertEqual(self._fetch(sha256=right).sha256, right.lower())
+        os.remove(self.path)
         md5 = base64.b64encode(hashlib.md5(b"other").digest()).decode()
         self.page.headers = {"x-goog-hash": f"crc32c=AAAAAA==,md5={md5}"}
         self._refused("damaged or another one: expected the MD5")

@@ -26,6 +26,7 @@ class Page:
       stops: Numbers of bytes after which the connection breaks, one a request.
       headers: Headers beside Content-Length, ETag and Accept-Ranges.
       has_ranges: Whether a part can be asked for.
+      has_conditions: Whether If-Range counts.
     """
 
     contents: bytes = b""
@@ -33,6 +34,7 @@ class Page:
     stops: list[int] = dataclasses.field(default_factory=list)
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     has_ranges: bool = True
+    has_conditions: bool = True
 
 
 class ModelServer:
@@ -41,11 +43,13 @@ class ModelServer:
     Attributes:
       pages: Path to `Page`.
       requests: Method, path and Range of each request so far.
+      conditions: The If-Range header of each request.
     """
 
     def __init__(self, port=0):
         self.pages = {}
         self.requests = []
+        self.conditions = []
 
         class Handler(_Handler):
             owner = self
@@ -156,16 +160,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, file=""):
         path = urllib.parse.urlsplit(self.path).path + file
         part = self.headers.get("Range")
+        condition = self.headers.get("If-Range")
         self.owner.requests.append((self.command, path, part))
+        self.owner.conditions.append(condition)
         page = self.owner.pages.get(path, Page(b"{}", status=404))
         contents, status, extra = page.contents, page.status, {}
         etag = page.headers.get("ETag", _etag(contents))
         start = 0
         match = re.fullmatch(r"bytes=(\d+)-", part or "")
         if match and page.has_ranges:
-            if self.headers.get("If-Range", etag) == etag:
-                start, status = int(match[1]), 206
-                last = len(contents) - 1
+            same = (None, etag, page.headers.get("Last-Modified"))
+            if condition in same or not page.has_conditions:
+                start, last = int(match[1]), len(contents) - 1
+                status = 206 if start <= last else 416
                 extra["Content-Range"] = f"bytes {start}-{last}/{len(contents)}"
         self.send_response(status)
         headers = {"Content-Length": str(len(contents) - start), "ETag": etag}

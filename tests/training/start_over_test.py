@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -20,6 +21,7 @@ _OF_A_RUN = (
     "checkpoint",
     "model/checksums.json",
     "model/vocab.txt",
+    "model/README.md",
     "vocab.txt",
     "best/model.ckpt-3.index",
     "summaries/train/events.out",
@@ -39,6 +41,7 @@ _OF_A_RUN = (
 )
 _OTHERS = (
     "notes.txt",
+    "README.md",
     "train.csv",
     "best/idea.txt.d/a",
     "bert_config.json",
@@ -95,24 +98,44 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
         self._start_over()
         os.mkdir("out")
         self._start_over()
-        self._write("train.log")
+        self._write("train.log", "record_counts.json")
         self._start_over()
+        self.assertEqual(self._left(), {"train.log", "record_counts.json"})
+
+    def test_keeps_a_configuration_that_is_no_copy(self):
+        for text in ("mine", ""):
+            self._write("model/checksums.json", "model/bert_config.json")
+            with open("out/bert_config.json", "w") as file:
+                file.write(text)
+            self._start_over()
+            self.assertEqual(bool(self._left()), bool(text))
+
+    def test_only_the_chief_removes_and_only_for_training(self):
+        self._write(*_OF_A_RUN)
+        self._start_over(do_train=False)
+        with mock.patch.object(Coordinator, "is_chief", False):
+            self._start_over()
+        self.assertEqual(self._left(), set(_OF_A_RUN))
 
     def test_refuses_a_folder_of_other_files(self):
         self._write(*_OTHERS)
         with self.assertRaisesRegex(
             UserError,
-            "out, which has no output .* bert_config.json, best, .* 2 m",
+            "out, which has no output .* bert_config.json, best, .* 3 m",
         ):
             self._start_over()
         self.assertEqual(self._left(), set(_OTHERS))
 
     @parameterized.parameters(
-        "out/model", "out/model.ckpt-7", "out/best/model.ckpt-3.index"
+        "out/model",
+        "out/model.ckpt-7",
+        "out/best/model.ckpt-3.index",
+        "elsewhere,out/model",
     )
     def test_refuses_to_remove_an_input(self, path):
         self._write(*_OF_A_RUN)
-        with self.assertRaisesRegex(UserError, f"would remove --start={path}"):
+        named = path.rpartition(",")[2]
+        with self.assertRaisesRegex(UserError, f"would remove --start={named}"):
             self._start_over(start=path)
         self.assertEqual(self._left(), set(_OF_A_RUN))
 
