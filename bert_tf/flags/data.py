@@ -213,13 +213,16 @@ class CreatePretrainingDataConfig(BeamConfig):
         "--max_predictions_per_seq they are drawn evenly.",
     )
     mask_rate: float = options.masking(
-        0.8, "Share of chosen tokens replaced with [MASK] (Table 8)."
+        options.MASK_RATES["mask_rate"],
+        "Share of chosen tokens replaced with [MASK] (Table 8).",
     )
     same_rate: float = options.masking(
-        0.1, "Share of chosen tokens left unchanged (Table 8)."
+        options.MASK_RATES["same_rate"],
+        "Share of chosen tokens left unchanged (Table 8).",
     )
     random_rate: float = options.masking(
-        0.1, "Share of chosen tokens replaced with a random one (Table 8)."
+        options.MASK_RATES["random_rate"],
+        "Share of chosen tokens replaced with a random one (Table 8).",
     )
     max_ngram: int = options.masking(
         1,
@@ -243,14 +246,8 @@ class CreatePretrainingDataConfig(BeamConfig):
             "--max_predictions_per_seq must be at most --max_seq_length="
             f"{self.max_seq_length}. Received: {self.max_predictions_per_seq}.",
         )
-        rates = ("mask_rate", "same_rate", "random_rate")
-        options.require_rate(self, "masked_lm_prob", "short_seq_prob", *rates)
-        total = sum(getattr(self, rate) for rate in rates)
-        options.require(
-            abs(total - 1) < 1e-6,
-            "--mask_rate, --same_rate and --random_rate must add up to 1. "
-            f"Received: {total:g}.",
-        )
+        options.require_rate(self, "masked_lm_prob", "short_seq_prob")
+        options.require_mask_rates(self)
         if self.generator == "original":
             self._check_original()
         if self.left_to_right:

@@ -20,6 +20,9 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 hardware = functools.partial(option, group="hardware")
 
+# Shares of the chosen tokens: [MASK], unchanged, random (Table 8).
+MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
+
 
 def ignored(default: Any) -> Any:
     """Declares a flag of the original's that has no effect."""
@@ -106,6 +109,17 @@ def require_rate(config: Any, *names: str) -> None:
     """Raises `UserError` if a flag does not lie between 0 and 1."""
     bounds = "lie between 0 and 1"
     _require_each(config, names, lambda x: 0 <= x <= 1, bounds)
+
+
+def require_mask_rates(config: Any) -> None:
+    """Raises `UserError` unless the three rates of masking add up to 1."""
+    require_rate(config, *MASK_RATES)
+    total = sum(getattr(config, rate) for rate in MASK_RATES)
+    require(
+        abs(total - 1) < 1e-6,
+        "--mask_rate, --same_rate and --random_rate must add up to 1. "
+        f"Received: {total:g}.",
+    )
 
 
 def require_port(config: Any, least: int, *names: str) -> None:

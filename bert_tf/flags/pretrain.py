@@ -114,6 +114,22 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     masked_lm_prob: float = options.training(
         0.15, "Share of tokens to predict, for --dynamic_masking."
     )
+    mask_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
+        "(Table 8; default: as the records; beside one of the other two 0.8).",
+    )
+    same_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens left unchanged, for --dynamic_masking "
+        "(default: as the records; beside one of the other two 0.1).",
+    )
+    random_rate: float | None = options.training(
+        None,
+        "Share of chosen tokens replaced with a random one, for "
+        "--dynamic_masking (default: as the records; beside one of the other "
+        "two 0.1).",
+    )
     use_next_sentence: bool = options.training(
         True, "Include the next-sentence loss."
     )
@@ -187,6 +203,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             "records are masked already. Received: "
             f"{self.masked_lm_prob}.",
         )
+        self._resolve_mask_rates()
         options.require_at_least(
             self,
             0,
@@ -228,6 +245,21 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             "--init_optimizer_state needs --init_checkpoint, the checkpoint "
             "that holds it.",
         )
+
+    def _resolve_mask_rates(self) -> None:
+        """Sets all three rates of masking if one is given, and checks them."""
+        given = options.set_values(self, *options.MASK_RATES)
+        if not given:
+            return
+        options.require(
+            self.dynamic_masking,
+            f"--{next(iter(given))} has no effect without --dynamic_masking: "
+            "the records are masked already. Received: "
+            f"{next(iter(given.values()))}.",
+        )
+        for name, value in (options.MASK_RATES | given).items():
+            object.__setattr__(self, name, value)
+        options.require_mask_rates(self)
 
     def unread_inputs(self) -> frozenset[str]:
         """Returns the flags of inputs that these flags leave unread."""

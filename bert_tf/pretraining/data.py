@@ -18,6 +18,7 @@ from bert_tf.data.records import manifest as manifests
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.data.records.repair import Budget
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.data import DEFAULT_PREDICTIONS
 from bert_tf.flags.pretrain import PretrainConfig
 from bert_tf.io import files
@@ -267,14 +268,15 @@ def build_input(
             whole_words=record_flags.get("do_whole_word_mask", False),
         )
         _warn_of_cut(config, manifest)
-        masking = dataclasses.replace(
-            masking,
-            **{
-                name: record_flags[name]
-                for name in ("mask_rate", "same_rate")
-                if name in record_flags
-            },
-        )
+        rates = options.set_values(config, *options.MASK_RATES) or {
+            name: record_flags[name]
+            for name in options.MASK_RATES
+            if name in record_flags
+        }
+        if rates.pop("random_rate", None) == 0:
+            # The two rates may add up to a little less than 1.
+            rates["same_rate"] = 1 - rates["mask_rate"]
+        masking = dataclasses.replace(masking, **rates)
     return PretrainingInput(
         record_files,
         config.max_seq_length,

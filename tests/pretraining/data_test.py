@@ -135,10 +135,13 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
             pretraining_input._with_vocab_size(own, recipe, vocabulary)
 
     def test_dynamic_masking_uses_the_flags_of_the_records(self):
-        def masking(manifest):
+        def masking(manifest, **flags):
             return pretraining_input.build_input(
                 tiny_pretraining.make_config(
-                    self.folder, dynamic_masking=True, masked_lm_prob=0.3
+                    self.folder,
+                    dynamic_masking=True,
+                    masked_lm_prob=0.3,
+                    **flags,
                 ),
                 [self.path],
                 tiny_pretraining.VOCABULARY,
@@ -157,6 +160,31 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLen(other.continuations, 64)
         self.assertEqual((other.mask_rate, other.same_rate), (0.5, 0.25))
+        # Flags count more than the records, and without one the defaults.
+        manifest = self._manifest(
+            mask_rate=0.5, same_rate=0.25, random_rate=0.25
+        )
+        for flags, expected in (
+            ({"mask_rate": 0.2, "same_rate": 0.7}, (0.2, 0.7)),
+            ({"mask_rate": 0.9, "random_rate": 0.0}, (0.9, 1 - 0.9)),
+            ({"same_rate": 0.0, "random_rate": 0.2}, (0.8, 0.0)),
+        ):
+            given = masking(manifest, **flags)
+            self.assertEqual((given.mask_rate, given.same_rate), expected)
+
+    @parameterized.parameters(
+        ({"mask_rate": 0.9}, "must add up to 1. Received: 1.1"),
+        ({"random_rate": -0.1, "same_rate": 0.3}, "random_rate must lie"),
+        (
+            {"same_rate": 0.1, "dynamic_masking": False},
+            "--same_rate has no effect without --dynamic_masking",
+        ),
+    )
+    def test_refuses_mask_rates(self, flags, message):
+        with self.assertRaisesRegex(UserError, message):
+            tiny_pretraining.make_config(
+                self.folder, **{"dynamic_masking": True} | flags
+            )
 
 
 if __name__ == "__main__":
