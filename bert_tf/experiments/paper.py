@@ -40,7 +40,8 @@ def value(table: Table, row: str, column: Column) -> float | None:
     place = share * points[-1][0]
     for (low, start), (high, end) in zip(points, points[1:], strict=False):
         if low <= place <= high:
-            return start + (place - low) / (high - low) * (end - start)
+            between = (place - low) / (high - low) * (end - start)
+            return round(start + between, 1)  # As the drawing can be read.
     return None
 
 

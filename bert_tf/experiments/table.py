@@ -52,7 +52,7 @@ class Table:
       reference_row: The name of the row that others are compared with.
       cells: (row, column) to the ids of its cells, one for each seed.
       expected: (row, column, "below" or "above"): the sign of the paper's
-        difference to the reference row.
+        difference to the reference row, or to the row that a fourth name names.
       scaled_down: One sentence: what is smaller than in the paper.
     """
 
@@ -64,5 +64,5 @@ class Table:
     columns: tuple[Column, ...]
     reference_row: str
     cells: Mapping[tuple[str, str], tuple[str, ...]]
-    expected: tuple[tuple[str, str, str], ...]
+    expected: tuple[tuple[str, ...], ...]
     scaled_down: str

@@ -1,0 +1,349 @@
+"""Plots of the report's tables, readable at the width of a phone.
+
+A table becomes differences to its reference row, ours beside the paper's; a
+curve scores over steps; a spread box plots. Verdicts and rows differ in shape
+and in color, and the background is white on dark pages, too.
+"""
+
+import textwrap
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import MaxNLocator
+
+from bert_tf.experiments import report_text
+from bert_tf.experiments import statistics
+
+_WIDTH = 4.7  # Inches: at the 360 pixels of a phone, letters have 9.
+_DPI = 200
+_NAME_CHARS = 24
+_TEXT, _SMALL = 9, 8
+
+# Distinguishable for color-blind readers.
+_BLUE, _ORANGE, _GRAY, _BLACK = "#1f6fb4", "#d95f02", "#767676", "#222222"
+_CURVES = ((_BLUE, "o"), (_ORANGE, "s"), (_GRAY, "^"), (_BLACK, "D"))
+_NO_SIGN = "no sign claimed, or one seed"
+_VERDICTS = {
+    statistics.AGREES: (_BLUE, "o"),
+    statistics.CONTRADICTS: (_ORANGE, "X"),
+    statistics.NOT_DISTINGUISHABLE: (_GRAY, "s"),
+    _NO_SIGN: (_BLACK, "o"),
+}
+_PAPER = {"marker": "D", "markersize": 6, "markerfacecolor": "white"}
+
+Values = Mapping[str, Any]
+
+
+def draw(path: str, table: Values) -> None:
+    """Writes the plot of a table of `report.json` as a PNG."""
+    draw_kind = {"curve": _draw_curves, "spread": _draw_spread}
+    figure = draw_kind.get(table["kind"], _draw_differences)(table)
+    figure.savefig(path, format="png")
+
+
+def _new_figure(table: Values, height: float) -> Figure:
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
+    figure.suptitle(_wrap(table["title"], 50), fontsize=11)
+    return figure
+
+
+def _draw_differences(table: Values) -> Figure:
+    """Draws a panel for each column: differences with two standard errors."""
+    columns = [c for c in table["columns"] if _compared(table, c)]
+    counts = [len(_compared(table, column)) for column in columns]
+    figure = _new_figure(table, 1.3 + 0.8 * len(counts) + 0.42 * sum(counts))
+    if not columns:
+        return _nothing(figure)
+    panels = figure.subplots(
+        len(columns), 1, squeeze=False, height_ratios=[1 + c for c in counts]
+    )
+    used: dict[str, Any] = {}
+    for axes, column in zip(panels[:, 0], columns, strict=True):
+        _draw_column(axes, table, column, used)
+    figure.legend(
+        list(used.values()),
+        list(used),
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=_SMALL,
+    )
+    return figure
+
+
+def _compared(table: Values, column: Values) -> list[Values]:
+    """Returns the values of a column that have a difference."""
+    return [
+        value
+        for value in table["values"]
+        if value["column"] == column["name"] and "difference" in value
+    ]
+
+
+def _draw_column(
+    axes: Axes, table: Values, column: Values, used: dict[str, Any]
+) -> None:
+    names = report_text.labels(table)
+    values = _compared(table, column)
+    reference = next(
+        value
+        for value in table["values"]
+        if value["column"] == column["name"]
+        and value["row"] == table["reference_row"]
+    )
+    axes.axvline(0, color=_GRAY, linewidth=0.9)
+    for place, value in enumerate(values):
+        verdict = value.get("verdict")
+        if verdict is None or value["error"] is None:
+            verdict = _NO_SIGN
+        color, marker = _VERDICTS[verdict]
+        used[f"ours: {verdict}"] = axes.errorbar(
+            value["difference"],
+            place - 0.12,
+            xerr=2 * (value["error"] or 0.0),
+            color=color,
+            marker=marker,
+            markersize=6,
+            markerfacecolor="white" if value["error"] is None else color,
+            linewidth=1.4,
+            capsize=3,
+        )
+        if value.get("paper_difference") is not None:
+            (used["the paper's difference"],) = axes.plot(
+                value["paper_difference"],
+                place + 0.2,
+                linestyle="none",
+                color=_BLACK,
+                **_PAPER,
+            )
+    _name_rows(axes, [f"{names[v['row']]}\n{_score(v)}" for v in values])
+    axes.set_title(column["label"], fontsize=10, loc="left")
+    better = "" if column["higher_is_better"] else "; lower is better"
+    axes.set_xlabel(
+        _wrap(
+            f"difference to {names[reference['row']]}, {_score(reference)}; "
+            f"bars: two standard errors{better}",
+            52,
+        ),
+        fontsize=_SMALL,
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.margins(x=0.08)
+    _finish(axes, "x")
+
+
+def _draw_curves(table: Values) -> Figure:
+    """Draws scores over steps, and the paper's curves below."""
+    papers = table["paper_curves"]
+    figure = _new_figure(table, 6.2 if papers else 3.7)
+    panels = figure.subplots(2 if papers else 1, 1, squeeze=False)[:, 0]
+    names = report_text.labels(table)
+    steps = {column["name"]: column["steps"] for column in table["columns"]}
+    ours, paper = {}, {}
+    for row in table["rows"]:
+        values = [
+            value
+            for value in table["values"]
+            if value["row"] == row["name"] and value["scores"]
+        ]
+        ours[row["name"]] = [
+            (steps[v["column"]], v["mean"], v["deviation"] or 0.0)
+            for v in sorted(values, key=lambda v: steps[v["column"]])
+        ]
+        paper[row["name"]] = [
+            (x, y, 0.0) for x, y in papers.get(row["name"], ())
+        ]
+    crossings = [each.get("steps") for each in table["crossings"]]
+    label = table["columns"][0]["label"] if len(steps) == 1 else ""
+    _draw_panel(panels[0], ours, names, crossings)
+    panels[0].set_title(
+        "Ours, ± one standard deviation", fontsize=10, loc="left"
+    )
+    panels[0].set_ylabel(
+        label or table["columns"][0]["metric"], fontsize=_SMALL
+    )
+    if papers:
+        crossings = [each.get("paper_steps") for each in table["crossings"]]
+        _draw_panel(panels[1], paper, names, crossings)
+        panels[1].set_title("The paper's", fontsize=10, loc="left")
+        panels[1].set_ylabel("MNLI dev accuracy", fontsize=_SMALL)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            frameon=False,
+            fontsize=_SMALL,
+        )
+    return figure
+
+
+def _draw_panel(
+    axes: Axes,
+    curves: Mapping[str, Sequence[tuple[float, float, float]]],
+    names: Mapping[str, str],
+    crossings: Sequence[float | None],
+) -> None:
+    """Draws curves of (steps, score, deviation) and their crossings."""
+    for number, (row, points) in enumerate(curves.items()):
+        color, marker = _CURVES[number % len(_CURVES)]
+        if points:
+            x, y, deviations = np.array(points).T
+            axes.errorbar(
+                x,
+                y,
+                yerr=deviations if deviations.any() else None,
+                color=color,
+                marker=marker,
+                markersize=5,
+                linewidth=1.4,
+                capsize=3,
+                label=names[row],
+            )
+    for steps in crossings:
+        if steps is not None:
+            axes.axvline(steps, color=_BLACK, linestyle=":", linewidth=1.2)
+            axes.annotate(
+                f" crosses at {steps:,.0f}",
+                (steps, 0.03),
+                xycoords=("data", "axes fraction"),
+                fontsize=_SMALL,
+                color=_BLACK,
+            )
+    axes.set_xlabel("pretraining steps", fontsize=_SMALL)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    _finish(axes, "y")
+
+
+def _draw_spread(table: Values) -> Figure:
+    """Draws a box plot for each row, and the majority class."""
+    by_column = [
+        (
+            column,
+            [
+                value
+                for value in table["values"]
+                if value["column"] == column["name"] and value["scores"]
+            ],
+        )
+        for column in table["columns"]
+    ]
+    by_column = [(column, values) for column, values in by_column if values]
+    counts = [len(values) for _, values in by_column]
+    figure = _new_figure(table, 1.2 + 0.8 * len(counts) + 0.48 * sum(counts))
+    if not by_column:
+        return _nothing(figure)
+    panels = figure.subplots(
+        len(counts), 1, squeeze=False, height_ratios=[1 + c for c in counts]
+    )
+    names = report_text.labels(table)
+    for axes, (column, values) in zip(panels[:, 0], by_column, strict=True):
+        _draw_boxes(axes, values)
+        _name_rows(axes, [_spread_name(names, value) for value in values])
+        axes.set_title(column["label"], fontsize=10, loc="left")
+        _finish(axes, "x")
+    handles = [
+        Line2D(
+            [], [], linestyle="none", color=_BLUE, marker="o", label="a run"
+        ),
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            color=_ORANGE,
+            marker="X",
+            label="failed: at or below the majority class",
+        ),
+        Line2D([], [], linestyle="--", color=_BLACK, label="majority class"),
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=1,
+        frameon=False,
+        fontsize=_SMALL,
+    )
+    return figure
+
+
+def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
+    """Draws the box and all scores of each row, from range to range."""
+    scores = [[each["score"] for each in v["scores"]] for v in values]
+    axes.boxplot(
+        scores,
+        positions=range(len(values)),
+        orientation="horizontal",
+        widths=0.55,
+        whis=(0, 100),
+        manage_ticks=False,
+        medianprops={"color": _BLACK, "linewidth": 1.4},
+        boxprops={"color": _GRAY},
+        whiskerprops={"color": _GRAY},
+        capprops={"color": _GRAY},
+    )
+    for place, value in enumerate(values):
+        for number, each in enumerate(value["scores"]):
+            majority = each.get("majority")
+            has_failed = (
+                majority is not None and each["score"] <= majority + 1e-9
+            )
+            axes.plot(
+                each["score"],
+                place + 0.07 * (number % 3 - 1),
+                color=_ORANGE if has_failed else _BLUE,
+                marker="X" if has_failed else "o",
+                markersize=5,
+                alpha=0.85,
+                linestyle="none",
+            )
+    for majority in {v["majority"] for v in values if "majority" in v}:
+        axes.axvline(majority, color=_BLACK, linestyle="--", linewidth=1.0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+
+
+def _spread_name(names: Mapping[str, str], value: Values) -> str:
+    name = names[value["row"]]
+    if "majority" not in value:
+        return f"{name}\n{len(value['scores'])} runs"
+    failed, total = value["num_at_majority"], value["num_with_majority"]
+    return f"{name}\n{failed} of {total} failed"
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    wrapped = [
+        "\n".join(_wrap(line, _NAME_CHARS) for line in name.split("\n"))
+        for name in names
+    ]
+    axes.set_yticks(
+        np.arange(len(names)), wrapped, fontsize=_SMALL, parse_math=False
+    )
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def _score(value: Values) -> str:
+    return report_text.score(value, planned=False)
+
+
+def _wrap(text: str, width: int) -> str:
+    lines = textwrap.wrap(text, width, break_on_hyphens=False)
+    return "\n".join(lines) or text
+
+
+def _nothing(figure: Figure) -> Figure:
+    figure.text(0.5, 0.3, "no results yet", ha="center", color=_GRAY)
+    return figure
+
+
+def _finish(axes: Axes, grid: str) -> None:
+    axes.grid(axis=grid, alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=_SMALL)

@@ -1,0 +1,324 @@
+"""Tests for bert_tf.experiments.report, its text and its plots."""
+
+import itertools
+import json
+import math
+import os
+import pathlib
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from matplotlib import image
+
+from bert_tf.experiments import plots
+from bert_tf.experiments import report
+from bert_tf.experiments.table import Column
+from bert_tf.experiments.table import Row
+from bert_tf.experiments.table import Table
+from bert_tf.io import files
+from tests.support import full_disk
+
+_ROWS = (
+    Row("bert", "BERT"),
+    Row("no_nsp", "No | NSP"),
+    Row("ltr_no_nsp", "LTR"),
+    Row("ltr_bilstm", "LTR + BiLSTM"),
+)
+_SQUAD = Column("squad", "SQuAD F1", "f1")
+_NAMES = Column("names", "Names F1", "f1", paper="ner")
+_PERPLEXITY = Column("perplexity", "Perplexity", "ppl", higher_is_better=False)
+_SEEDS = (11, 12, 13)
+_CLAIMS = (
+    ("ltr_no_nsp", "squad", "below"),
+    ("ltr_bilstm", "squad", "above", "ltr_no_nsp"),
+    ("no_nsp", "names", "below"),
+    ("no_nsp", "perplexity", "above"),
+)
+# By row: scores on SQuAD and names by seed, and a perplexity.
+_SCORES = {
+    "bert": ((48.0, 49.5, 51.0), (55.0, 57.0, 56.0), 30.5),
+    "no_nsp": ((47.5, 50.0, 50.0), (56.0, 58.5, 57.25), 31.0),
+    "ltr_no_nsp": ((31.0, 30.5, 32.0), (41.0, 44.0, 41.5), 42.0),
+    "ltr_bilstm": ((38.0, 37.0, 39.5), (41.5, 43.5, 42.0), 42.0),
+}
+
+
+def _ids(table, row, column, seeds=_SEEDS):
+    return tuple(f"{table}-{row}-{column}-{seed}" for seed in seeds)
+
+
+def _table5():
+    cells = {
+        (row.name, column.name): _ids("table5", row.name, column.name)
+        for row in _ROWS
+        for column in (_SQUAD, _NAMES)
+    }
+    for row in _ROWS:
+        key = row.name, "perplexity"
+        cells[key] = _ids("table5", *key, _SEEDS[:1])
+    columns = (_SQUAD, _NAMES, _PERPLEXITY)
+    return Table(
+        "table5",
+        "Table 5",
+        "Does next sentence prediction help?",
+        "table",
+        _ROWS,
+        columns,
+        "bert",
+        cells,
+        _CLAIMS,
+        "Scaled down: two layers.",
+    )
+
+
+def _spread():
+    rows = (Row("three", "3 epochs"), Row("ten", "10 epochs"))
+    column = Column("small", "500 rows", "accuracy")
+    cells = {(r.name, "small"): _ids("spread", r.name, "small") for r in rows}
+    return Table(
+        "stability", "S", "Q", "spread", rows, (column,), "three", cells, (), ""
+    )
+
+
+def _curve():
+    rows = (Row("masked_lm", "Masked LM"), Row("left_to_right", "LTR"))
+    columns = tuple(
+        Column(f"step_{n}", f"{n}", "accuracy") for n in (100, 200, 400)
+    )
+    cells = {
+        (row.name, column.name): _ids("figure5", row.name, column.name)
+        for row in rows
+        for column in columns
+    }
+    claims = (("masked_lm", "step_400", "above"),)
+    return Table(
+        "figure5", "F", "Q", "curve", rows, columns, rows[1].name, cells,
+        claims, "Scaled down: 400 steps.",
+    )  # fmt: skip
+
+
+class ReportCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+        os.makedirs(os.path.join(self.folder, "cells"))
+
+    def _path(self, *names):
+        return pathlib.Path(self.folder, *names)
+
+    def _put(self, cell, score, seed, **others):
+        values = {"id": cell, "score": score, "seed": seed, "seconds": 60.0}
+        values |= {"commit": "aaa", **others}
+        self._path("cells", f"{cell}.json").write_text(json.dumps(values))
+
+    def _put_table5(self):
+        for row, (squad, names, perplexity) in _SCORES.items():
+            for column, scores in (("squad", squad), ("names", names)):
+                cells = _ids("table5", row, column)
+                for cell, score, seed in zip(
+                    cells, scores, _SEEDS, strict=True
+                ):
+                    self._put(cell, score, seed)
+            (cell,) = _ids("table5", row, "perplexity", _SEEDS[:1])
+            self._put(cell, perplexity, _SEEDS[0])
+
+    def _write(self, *tables):
+        report.write(tables, self.folder)
+        text = self._path("report.md").read_text("utf-8")
+        return json.loads(self._path("report.json").read_text("utf-8")), text
+
+
+class ReportTest(ReportCase):
+    def test_a_stranger_recomputes_the_verdicts_from_raw_scores(self):
+        self._put_table5()
+        found, _ = self._write(_table5())
+        (table,) = found["tables"]
+        raw = {
+            (v["row"], v["column"]): {
+                s["seed"]: s["score"] for s in v["scores"]
+            }
+            for v in table["values"]
+        }
+        verdicts = []
+        for sign in table["signs"]:
+            row = raw[sign["row"], sign["column"]]
+            other = raw[sign["against"], sign["column"]]
+            gaps = [row[seed] - other[seed] for seed in row]
+            mean = sum(gaps) / len(gaps)
+            self.assertAllClose(sign["difference"], mean)
+            verdict = "not distinguishable"
+            if len(gaps) > 1:
+                squares = sum((gap - mean) ** 2 for gap in gaps)
+                error = math.sqrt(squares / (len(gaps) - 1) / len(gaps))
+                self.assertAllClose(sign["error"], error)
+                if abs(mean) > 2 * error:
+                    is_above = sign["expected"] == "above"
+                    verdict = (
+                        "agrees" if is_above == (mean > 0) else "contradicts"
+                    )
+            self.assertEqual(sign["verdict"], verdict)
+            verdicts.append(verdict)
+        self.assertEqual(
+            verdicts,
+            ["agrees", "agrees", "contradicts", "not distinguishable"],
+        )
+
+    def test_text_has_scores_differences_and_the_papers(self):
+        self._put_table5()
+        _, text = self._write(_table5())
+        self.assertIn("28 of 28 cells are finished.", text)
+        for line in (
+            "| BERT | 49.50 ± 1.50 (3) | – | 88.5 | – |  |",
+            "| No \\| NSP | 49.17 ± 1.44 (3) | -0.33 ± 0.44 | 87.9 | -0.6 |  |",
+            "| LTR | 31.17 ± 0.76 (3) | -18.33 ± 0.67 | 77.8 | -10.7 | "
+            "**agrees** |",
+            "| [table5](#table5) | SQuAD F1 | LTR + BiLSTM above LTR | "
+            "+7.00 ± 0.29 | +7.1 | **agrees** |",
+            "| 57.25 ± 1.25 (3) | +1.25 ± 0.14 | **contradicts** |",
+            "| 31.00 (1) | +0.50 | not distinguishable (one seed) |",
+            "### Perplexity (lower is better)",
+        ):
+            self.assertIn(line, text)
+        for sentence in (
+            "Scaled down: two layers. Each model was pretrained once",
+            "Standard errors of differences: paired by seed.",
+            "By chance, 18% of differences",
+        ):
+            self.assertIn(sentence, text)
+
+    def test_missing_failed_and_foreign_cells(self):
+        self._put_table5()
+        missing, failed, other = _ids("table5", "no_nsp", "squad")
+        self._path("cells", f"{missing}.json").unlink()
+        self._path("cells", f"{failed}.json").unlink()
+        reason = {"command": "x", "log": "a.log", "last_lines": ["disk full"]}
+        for cell in (failed, other):  # The last was done again.
+            path = self._path("cells", f"{cell}.failed.json")
+            path.write_text(json.dumps(reason))
+        self._put(_ids("table5", "bert", "squad")[2], 51.0, 99)
+        self._put("stranger", 1.0, 5)
+        for name, contents in (
+            ("half.json", '{"score": 1'),
+            ("list.json", "[1]"),
+            ("none.json", '{"score": NaN}'),
+        ):
+            self._path("cells", name).write_text(contents)
+        found, text = self._write(_table5())
+        self.assertEqual([cell["id"] for cell in found["failed"]], [failed])
+        self.assertEqual(
+            found["unreadable"], ["half.json", "list.json", "none.json"]
+        )
+        self.assertEqual(found["foreign"], ["stranger"])
+        self.assertIn("26 of 28 cells are finished, 1 failed.", text)
+        self.assertIn("| 50.00 (1 of 3) | +0.50 | 87.9 |", text)
+        self.assertIn("1 not finished, 1 failed.", text)
+        self.assertIn("log `a.log`:\n\n    disk full", text)
+        # One seed differs from the reference's.
+        self.assertIn("-18.33 ± 0.97 (Welch)", text)
+
+    def test_nothing_is_finished(self):
+        os.rmdir(self._path("cells"))
+        found, text = self._write(_table5(), _spread(), _curve())
+        self.assertEqual(found["num_finished"], 0)
+        self.assertIn("| no result yet |", text)
+        self.assertTrue(self._path("table5.png").exists())
+
+    def test_cells_of_several_commits_are_named(self):
+        self._put_table5()
+        cells = _ids("table5", "bert", "names")[1:]
+        for cell in cells:
+            self._put(cell, 56.0, 12, commit="bbb")
+        _, text = self._write(_table5())
+        self.assertIn("2 commits: aaa (26), bbb (2).", text)
+        names = ", ".join(f"`{cell}`" for cell in cells)
+        self.assertIn(
+            f"Made by commit bbb: {names}. All other cells: commit aaa.", text
+        )
+
+    def test_share_of_failed_runs(self):
+        scores = {"three": (50.0, 50.0, 61.0), "ten": (49.5, 62.0, 63.0)}
+        for row, values in scores.items():
+            cells = _ids("spread", row, "small")
+            for cell, score, seed in zip(cells, values, _SEEDS, strict=True):
+                self._put(cell, score, seed, majority=50.0, test_score=score)
+        found, text = self._write(_spread())
+        self.assertIn("| 50.00, 61.00 | 2 of 3 (67%); it has 50.00 |", text)
+        self.assertIn("| 58.17 ± 7.52 (3) | 49.50, 63.00 | 1 of 3", text)
+        self.assertEqual(found["tables"][0]["signs"], [])
+
+    def test_curves_cross(self):
+        for row, means in (
+            ("masked_lm", (50.0, 52.0, 60.0)),
+            ("left_to_right", (53.0, 53.0, 54.0)),
+        ):
+            for step, mean in zip((100, 200, 400), means, strict=True):
+                cells = _ids("figure5", row, f"step_{step}")
+                for cell, seed in zip(cells, _SEEDS, strict=True):
+                    wave = (seed - 12) * (1 + (row == "masked_lm"))
+                    self._put(cell, mean + wave, seed)
+        found, text = self._write(_curve())
+        # From -1 at 200 to +6 at 400.
+        crossing = found["tables"][0]["crossings"][0]
+        self.assertAllClose(crossing["steps"], 200 + 200 / 7)
+        self.assertAllClose(crossing["paper_steps"], 75_000)
+        self.assertIn("from step 229 on (57% of the last)", text)
+        self.assertIn("-1.00 ± 0.58 at step 200, +6.00 ± 0.58 at step 4", text)
+        self.assertIn("| +6.00 ± 0.58 | 84.4, 82.2 | +2.2 | **agrees** |", text)
+
+
+class WriteTest(ReportCase):
+    def test_plots_are_drawn_where_values_change(self):
+        self._put_table5()
+        tables = (_table5(), _spread())
+        with mock.patch.object(plots, "draw", side_effect=plots.draw) as draw:
+            self._write(*tables)
+            self.assertEqual(draw.call_count, 2)
+            self._write(*tables)
+            self.assertEqual(draw.call_count, 2)
+            self._put(_ids("spread", "ten", "small")[0], 50.0, 11)
+            self._write(*tables)
+            self.assertEqual(draw.call_count, 3)
+            self._path("table5.png").unlink()
+            self._write(*tables)
+            self.assertEqual(draw.call_count, 4)
+        pixels = image.imread(self._path("table5.png"))
+        self.assertAllEqual(pixels[0, 0], np.ones(4))  # Opaque, for dark pages.
+        self.assertGreater(pixels.shape[0], pixels.shape[1])
+
+    def test_a_cell_finished_meanwhile_is_in_the_report(self):
+        self._put_table5()
+        first, second, _ = _ids("spread", "ten", "small")
+        others = iter((first, second))
+
+        def draw(path, table):
+            plots_draw(path, table)
+            if (cell := next(others, None)) is not None:
+                self._put(cell, 50.0, 11)
+
+        plots_draw = plots.draw
+        with mock.patch.object(plots, "draw", draw):
+            found, _ = self._write(_spread())
+        self.assertEqual(found["num_finished"], 2)
+
+    def test_a_full_disk_leaves_the_earlier_report(self):
+        with full_disk.mount(self, 1) as folder:
+            self.folder = folder
+            self._path("cells").mkdir()
+            _, text = self._write(_spread())
+            self._put(_ids("spread", "ten", "small")[0], 50.0, 11)
+            with open(self._path("filler"), "wb", buffering=0) as file:
+                with self.assertRaises(OSError):
+                    for _ in itertools.repeat(None):
+                        file.write(bytes(4096))
+            with self.assertLogs(logging.get_absl_logger(), "ERROR") as logs:
+                report.write((_spread(),), folder)
+            self.assertIn("report could not be written", logs.output[0])
+            self.assertEqual(self._path("report.md").read_text("utf-8"), text)
+            names = {path.name for path in self._path().iterdir()}
+            self.assertFalse([x for x in names if files.is_temporary(x)])
+
+
+if __name__ == "__main__":
+    tf.test.main()
