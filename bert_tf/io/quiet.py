@@ -44,6 +44,7 @@ _BEGINNING = re.compile(
 )
 # Seconds to wait for its end.
 _PATIENCE = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Hundredths of a second to wait for the filter's last lines.
 _MAX_WAITS = 100
 
@@ -74,12 +75,15 @@ def drop_noise() -> None:
     sys.stderr.flush()
     target = os.dup(2)
     source, sink = os.pipe()
+    # The filter never gets signals of the terminal: they are for the script.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = os.fork()
     if not child:
         try:
             _become_filter(source, target)
         finally:
             os._exit(0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.dup2(sink, 2)
     os.close(sink)
     os.close(source)
@@ -96,9 +100,7 @@ def drop_noise() -> None:
 
 
 def _become_filter(source: int, target: int) -> None:
-    """Copies until all writers are gone; signals are for the script."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    """Copies until all writers are gone."""
     os.dup2(source, 0)
     os.dup2(target, 1)
     os.closerange(2, 1024)

@@ -15,10 +15,11 @@ class RateTest(tf.test.TestCase):
         rate = progress.Rate()
         values = []
         # Units and seconds; the first and the third call compile.
-        for units, seconds in ((1, 30), (1, 2), (1, 20), (2, 6), (4, 10)):
+        calls = ((1, 30), (1, 2), (1, 20), (2, 6), (4, 10), (10, 20))
+        for units, seconds in calls:
             rate.add(units, seconds)
             values.append(rate.value)
-        self.assertEqual(values, [None, 1 / 2, 1 / 2, 3 / 8, 7 / 18])
+        self.assertEqual(values, [None, 1 / 2, 1 / 2, 3 / 8, 7 / 18, 17 / 38])
 
     def test_a_second_call_that_compiles_is_left_out_once_there_are_others(
         self,
@@ -55,8 +56,9 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
         bar = self._bar(stream, 1560, "training", "step")
         self.now += 20.0  # Compilation.
         bar.move_to(1, None)
-        self.assertIn("1/1560 |", stream.getvalue())
-        self.assertIn("? steps/s, ? left", stream.getvalue())
+        last = stream.getvalue().split("\r")[-1]
+        self.assertStartsWith(last, "training 1/1560 |")
+        self.assertEndsWith(last, "| ? steps/s, ? left")
         self.now += 10.0
         bar.set_postfix_str("loss 0.5", False)
         bar.move_to(1351, 135.0)
@@ -74,6 +76,16 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
             stream.getvalue(),
             "predicting: 6 of 200, 2.2 s/row, 07:00 left\n"
             "predicting: 87 of 200, 2.9 rows/s, 00:38 left\n",
+        )
+
+    def test_units_of_an_earlier_run_are_no_part_of_the_rate(self):
+        stream = Stream(False)
+        bar = self._bar(stream, 200, "predicting", "row", initial=100)
+        self.now += 20.0
+        bar.update(40)
+        self.assertEqual(
+            stream.getvalue(),
+            "predicting: 140 of 200, 2.0 rows/s, 00:30 left\n",
         )
 
     def test_a_file_gets_no_line_of_what_is_short(self):
@@ -94,6 +106,12 @@ class BarTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rates_are_in_words(self, rate, unit, expected):
         self.assertEqual(progress._speed(rate, unit), expected)
+
+    @parameterized.parameters(
+        (59.6, "01:00"), (3723, "1:02:03"), (349323, "4 days 1:02:03")
+    )
+    def test_durations(self, seconds, expected):
+        self.assertEqual(progress.duration(seconds), expected)
 
 
 if __name__ == "__main__":
