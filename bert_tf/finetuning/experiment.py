@@ -98,6 +98,14 @@ class Experiment:
             self.devices,
         )
 
+    def for_trial(self, trial_config: TrialConfig) -> "Experiment":
+        """Returns the experiment with the task as a trial has it."""
+        layers = trial_config.layer_combination
+        if layers is None:
+            return self
+        task = dataclasses.replace(self.task, layer_combination=layers)
+        return dataclasses.replace(self, task=task)
+
 
 def prepare(
     config: FinetuneConfig,
@@ -160,7 +168,7 @@ def trial_identity(
         | {
             f"--{name}": value
             for name, value in dataclasses.asdict(trial_config).items()
-            if name != "name"
+            if hasattr(experiment.config, name)
         }
         | _name_data(
             {

@@ -26,6 +26,7 @@ from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import files
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.task import DEV
+from bert_tf.tasks.task import TEST
 from bert_tf.tasks.task import TRAIN
 from bert_tf.training import checkpoints
 
@@ -154,7 +155,8 @@ def _keep_best(
         default=None,
     )
     if coordinator.is_chief:
-        table = format_table(finished, best, metric, split)
+        splits = [split, *task.splits(TEST)]
+        table = format_table(finished, best, metric, splits)
         files.write_text(os.path.join(output_dir, TABLE_FILE), table)
         logging.info("The trials:\n%s", table)
     if best is None:
@@ -239,54 +241,90 @@ def format_table(
     finished: Sequence[FinishedTrial],
     best: FinishedTrial | None,
     metric: str,
-    split: str,
+    splits: Sequence[str],
 ) -> str:
     """Returns a table of trials, and mean and deviation over restarts.
 
     Failed trials have no value.
+
+    Args:
+      finished: The trials.
+      best: The best of them on dev, if any.
+      metric: The name of the metric.
+      splits: The dev set, then test sets; those without labels have no column.
     """
-    header = ("learning_rate", "batch", "epochs", "seed", metric, "")
+    dev, *tests = splits
+    tests = [
+        split
+        for split in tests
+        if any(metric in trial.results.get(split, {}) for trial in finished)
+    ]
+    layers = {trial.trial_config.layer_combination for trial in finished}
+    names = (
+        "learning_rate",
+        "batch",
+        "epochs",
+        *(["layer_combination"] if len(layers) > 1 else []),
+    )
+    scores = [metric, *(f"{split}_{metric}" for split in tests)]
     rows: list[tuple[str, ...]] = []
-    groups: dict[tuple[str, ...], list[float | None]] = {}
+    groups: dict[tuple[str, ...], list[list[float | None]]] = {}
     for trial in finished:
-        trial_config = trial.trial_config
+        cell = _describe_trial(trial.trial_config)[: len(names)]
+        values = [
+            trial.results.get(split, {}).get(metric) for split in (dev, *tests)
+        ]
+        groups.setdefault(cell, []).append(values)
         failed = trial.failure is not None
-        value = None if failed else trial.results[split][metric]
-        cell = (
-            f"{trial_config.learning_rate:g}",
-            f"{trial_config.train_batch_size:g}",
-            f"{trial_config.num_train_epochs:g}",
-        )
-        groups.setdefault(cell, []).append(value)
         rows.append(
             (
                 *cell,
-                str(trial_config.seed),
-                "-" if value is None else f"{value:.4f}",
+                str(trial.trial_config.seed),
+                *("-" if value is None else f"{value:.4f}" for value in values),
                 "failed" if failed else "best" if trial is best else "",
             )
         )
-    every = [value for values in groups.values() for value in values]
-    means = [
-        (*cell, *_summarize(values))
-        for cell, values in (*groups.items(), (("all",) * 3, every))
+    groups[("all",) * len(names)] = [
+        x for each in groups.values() for x in each
     ]
+    means = [(*cell, *_summarize(each)) for cell, each in groups.items()]
     return (
-        result_tables.aligned([header, *rows], num_names=0)
+        result_tables.aligned([(*names, "seed", *scores, ""), *rows], 0)
         + "\nMean and standard deviation:\n"
-        + result_tables.aligned([header, *means], num_names=0)
+        + result_tables.aligned(
+            [(*names, "seed", *(x for y in scores for x in (y, ""))), *means], 0
+        )
     )
 
 
-def _summarize(values: Sequence[float | None]) -> tuple[str, str, str]:
-    """Returns number, mean and deviation of the trials that have a value."""
-    scores = [value for value in values if value is not None]
-    of_total = "" if len(scores) == len(values) else f" of {len(values)}"
+def _describe_trial(trial_config: TrialConfig) -> tuple[str, ...]:
+    """Returns the hyperparameters of a trial as cells of the table."""
     return (
-        f"{len(scores)}{of_total} {'run' if len(values) == 1 else 'runs'}",
-        f"{statistics.mean(scores):.4f}" if scores else "-",
-        f"+- {statistics.stdev(scores):.4f}" if len(scores) > 1 else "",
+        f"{trial_config.learning_rate:g}",
+        f"{trial_config.train_batch_size:g}",
+        f"{trial_config.num_train_epochs:g}",
+        str(trial_config.layer_combination),
     )
+
+
+def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
+    """Returns the number of trials with values, then means and deviations.
+
+    Each trial has the value on dev and those on the test sets.
+    """
+    total = len(trials)
+    number = sum(values[0] is not None for values in trials)
+    cells = [
+        f"{number}{'' if number == total else f' of {total}'} "
+        f"{'run' if total == 1 else 'runs'}"
+    ]
+    for column in zip(*trials, strict=True):
+        scores = [value for value in column if value is not None]
+        cells += [
+            f"{statistics.mean(scores):.4f}" if scores else "-",
+            f"+- {statistics.stdev(scores):.4f}" if len(scores) > 1 else "",
+        ]
+    return tuple(cells)
 
 
 def _remove_others(folder: str, output_dir: str) -> None:

@@ -149,6 +149,7 @@ def _run_trial(
     experiment: Experiment, trial_config: TrialConfig, output_dir: str
 ) -> dict[str, Metrics]:
     """Runs one trial and frees its device memory."""
+    experiment = experiment.for_trial(trial_config)
     tf.io.gfile.makedirs(output_dir)
     trial = Trial(experiment, trial_config, output_dir)
     trial.restore_or_initialize()
@@ -231,6 +232,7 @@ def _evaluate_finished_trial(
     experiment: Experiment, trial_config: TrialConfig, output_dir: str
 ) -> dict[str, Metrics]:
     """Evaluates a finished trial on splits that it was not evaluated on."""
+    experiment = experiment.for_trial(trial_config)
     stored = _read_model(output_dir)
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

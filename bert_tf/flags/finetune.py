@@ -6,6 +6,7 @@ where these have the flag.
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.config import HEAD_TYPES
@@ -27,6 +28,8 @@ class TrialConfig:
       train_batch_size: Examples per step.
       num_train_epochs: Passes over the training data, possibly fractional.
       name: The trial's folder name, unique among the trials.
+      layer_combination: That of a feature-based tagger; None if the flag is not
+        given, and for other tasks.
     """
 
     learning_rate: float
@@ -34,6 +37,7 @@ class TrialConfig:
     num_train_epochs: float
     seed: int
     name: str
+    layer_combination: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -349,6 +353,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         rates = self._numbers("learning_rate", float)
         sizes = self._numbers("train_batch_size", int)
         epochs = self._numbers("num_train_epochs", float)
+        combinations = self.layer_combinations()
         return tuple(
             TrialConfig(
                 rate,
@@ -356,12 +361,18 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
                 epoch,
                 self.seed + restart,
                 f"rate_{rate:g}_batch_{size}_epochs_{epoch:g}"
-                f"_seed_{self.seed + restart}",
+                + (f"_layers_{layers}" if len(combinations) > 1 else "")
+                + f"_seed_{self.seed + restart}",
+                layers,
             )
-            for rate, size, epoch, restart in itertools.product(
-                rates, sizes, epochs, range(self.num_restarts)
+            for layers, rate, size, epoch, restart in itertools.product(
+                combinations, rates, sizes, epochs, range(self.num_restarts)
             )
         )
+
+    def layer_combinations(self) -> tuple[str | None, ...]:
+        """Returns the values of --layer_combination, which taggers have."""
+        return (None,)
 
     def _numbers(self, name: str, kind: type) -> tuple[Any, ...]:
         values = []
@@ -377,6 +388,12 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
                     f"by commas. Received: {getattr(self, name)!r}."
                 )
             values.append(value)
+        return self._require_distinct(name, values)
+
+    def _require_distinct(
+        self, name: str, values: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """Returns the values of a list, or raises `UserError`."""
         if len(set(values)) < len(values):
             raise UserError(
                 f"--{name} names a value twice. Received: "

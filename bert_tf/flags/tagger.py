@@ -73,9 +73,10 @@ class TaggerConfig(FinetuneConfig):
     )
     layer_combination: str | None = options.model(
         None,
-        "feature_based: encoder layers that the BiLSTMs read (Table 7; "
-        "default: the best one there, concat_last_four_hidden).",
-        choices=LAYER_COMBINATIONS,
+        "feature_based: encoder layers that the BiLSTMs read, one of "
+        f"{', '.join(LAYER_COMBINATIONS)} (Table 7; default: the best one "
+        "there, concat_last_four_hidden); a list trains one trial for each "
+        "value.",
     )
     lstm_size: int | None = options.model(
         None, "Units in each direction of a BiLSTM (default: 768)."
@@ -165,6 +166,19 @@ class TaggerConfig(FinetuneConfig):
             "--lstm_size is for --approach=feature_based and --head=bilstm. "
             f"Received: {self.lstm_size}.",
         )
+
+    def layer_combinations(self) -> tuple[str | None, ...]:
+        """Returns the values of --layer_combination, or None alone."""
+        if self.layer_combination is None:
+            return (None,)
+        names = self.layer_combination.split(",")
+        options.require(
+            set(names) <= {*LAYER_COMBINATIONS},
+            f"--layer_combination must be one of "
+            f"{', '.join(LAYER_COMBINATIONS)}, or several, separated by "
+            f"commas. Received: {self.layer_combination!r}.",
+        )
+        return self._require_distinct("layer_combination", names)
 
     def parse_column(self, name: str) -> int | str | None:
         """Returns --word_column or --tag_column as a number, name or None."""

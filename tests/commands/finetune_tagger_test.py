@@ -178,6 +178,41 @@ class FinetuneTaggerTest(tf.test.TestCase):
             self.assertLen(row.pop("gold_tags"), len(row["words"]))
         self.assertEqual(self._predict(self.folder / "eng.testa"), dev)
 
+    @pytest.mark.thorough
+    def test_grid_of_layer_combinations(self):
+        _write(self.folder / "eng.testb", 15, 2)
+        names = ("embeddings", "last_hidden")
+        results = self._run(
+            do_train=True,
+            do_predict=True,
+            approach="feature_based",
+            layer_combination=",".join(names),
+            lstm_size=16,
+            learning_rate="0.02",
+            num_train_epochs="4",
+        )
+        header, *rows = (
+            line.split()
+            for line in (self.output / "runs.txt").read_text().splitlines()[:3]
+        )
+        self.assertEqual(
+            header[3:], ["layer_combination", "seed", "f1", "test_f1"]
+        )
+        self.assertEqual([row[3] for row in rows], [*names])
+        for name, row in zip(names, rows, strict=True):
+            trial = "rate_0.02_batch_4_epochs_4_layers_" + name + "_seed_12345"
+            folder = self.output / "runs" / trial
+            task = json.loads((folder / "model" / "task.json").read_text())
+            self.assertEqual(task["layer_combination"], name)
+            scores = [task["results"][x]["f1"] for x in ("dev", "test")]
+            self.assertEqual(row[5:7], [f"{score:.4f}" for score in scores])
+            card = (folder / "model" / "README.md").read_text()
+            self.assertRegex(card, rf"layer_combination.*{name}")
+        (best,) = [row for row in rows if row[-1] == "best"]
+        task = json.loads((self.output / "model" / "task.json").read_text())
+        self.assertEqual(task["layer_combination"], best[3])
+        self.assertEqual(f"{results['test']['f1']:.4f}", best[6])
+
     @pytest.mark.slow
     def test_bilstm_head_on_a_left_to_right_model(self):
         results = self._run(

@@ -295,7 +295,7 @@ class GridSearchTest(
             finished(3e-5, 1, 0.65),
         ]
         self.assertEqual(
-            grid_search.format_table(runs, runs[1], "f1", "dev"),
+            grid_search.format_table(runs, runs[1], "f1", ["dev", "test"]),
             "learning_rate  batch  epochs  seed      f1\n"
             "        5e-05     16       2     1  0.5000\n"
             "        5e-05     16       2     2  0.7000  best\n"
@@ -306,6 +306,52 @@ class GridSearchTest(
             "        5e-05     16       2  2 runs  0.6000  +- 0.1414\n"
             "        3e-05     16       2   1 run  0.6500\n"
             "          all    all     all  3 runs  0.6167  +- 0.1041\n",
+        )
+
+    def test_table_with_test_scores_and_layers(self):
+        def finished(layers, seed, *values):
+            trial_config = grid_search.TrialConfig(
+                1e-3, 16, 2.0, seed, "", layers
+            )
+            splits = ("dev", "test_b")[: len(values)]
+            results = {
+                split: {"f1": value}
+                for split, value in zip(splits, values, strict=True)
+            }
+            return grid_search.FinishedTrial(
+                trial_config, "", results, failure=None if values else "NaN"
+            )
+
+        runs = [
+            finished("embeddings", 1, 0.5, 0.4),
+            finished("embeddings", 2, 0.7, 0.7),
+            finished("last_hidden", 1, 0.8),
+            finished("last_hidden", 2),
+        ]
+        splits = ["dev", "test_a", "test_b"]
+        table = grid_search.format_table(runs, runs[2], "f1", splits)
+        name = "layer_combination"
+        head = f"learning_rate  batch  epochs  {name}"
+        self.assertEqual(
+            table,
+            f"{head}  seed      f1  test_b_f1\n"
+            "        0.001     16       2         embeddings     1  0.5000"
+            "     0.4000\n"
+            "        0.001     16       2         embeddings     2  0.7000"
+            "     0.7000\n"
+            "        0.001     16       2        last_hidden     1  0.8000"
+            "          -    best\n"
+            "        0.001     16       2        last_hidden     2       -"
+            "          -  failed\n"
+            "\n"
+            "Mean and standard deviation:\n"
+            f"{head}         seed      f1             test_b_f1\n"
+            "        0.001     16       2         embeddings       2 runs  "
+            "0.6000  +- 0.1414     0.5500  +- 0.2121\n"
+            "        0.001     16       2        last_hidden  1 of 2 runs  "
+            "0.8000                     -\n"
+            "          all    all     all                all  3 of 4 runs  "
+            "0.6667  +- 0.1528     0.5500  +- 0.2121\n",
         )
 
 

@@ -32,8 +32,10 @@ def build_task(
     reading = _reading(config, stored_task or {})
     form = {
         name: getattr(config, name)
-        for name in ("head", "approach", "layer_combination", "lstm_size")
+        for name in ("head", "approach", "lstm_size")
     }
+    # Of several combinations each trial has its own.
+    form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION
     labels = ()

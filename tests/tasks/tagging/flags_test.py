@@ -66,6 +66,17 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
             "--layer_decay has no effect",
         ),
         ({"head_dropout_prob": 1.0}, "below 1"),
+        (
+            {"approach": "feature_based", "layer_combination": "embeddings,x"},
+            "one of embeddings, second_to_last_hidden, .*'embeddings,x'",
+        ),
+        (
+            {
+                "approach": "feature_based",
+                "layer_combination": "last_hidden,last_hidden",
+            },
+            "names a value twice",
+        ),
     )
     def test_rejects_flags(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
@@ -79,6 +90,24 @@ class TaggerConfigTest(tf.test.TestCase, parameterized.TestCase):
         ):
             config = _config(approach=approach, learning_rate=given)
             self.assertEqual(config.trials()[0].learning_rate, rate)
+
+    def test_layer_combinations_are_trials(self):
+        flags = {"approach": "feature_based", "do_train": True, "do_eval": True}
+        flags |= {"train_file": "a", "dev_file": "b", "num_restarts": 2}
+        names = ("last_hidden", "embeddings")
+        config = _config(layer_combination=",".join(names), **flags)
+        trials = config.trials()
+        self.assertEqual(
+            [(x.layer_combination, x.seed) for x in trials],
+            [(name, seed) for name in names for seed in (12345, 12346)],
+        )
+        self.assertEqual(
+            trials[3].name,
+            "rate_0.001_batch_32_epochs_3_layers_embeddings_seed_12346",
+        )
+        (one, _) = _config(layer_combination=names[0], **flags).trials()
+        self.assertEqual(one.name, "rate_0.001_batch_32_epochs_3_seed_12345")
+        self.assertEqual(one.layer_combination, "last_hidden")
 
     def test_columns(self):
         config = _config(word_column="-2", tag_column="3")
