@@ -391,8 +391,8 @@ class ReleaseTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.root = pathlib.Path(self.create_tempdir().full_path)
-        (self.root / "bert_tf").mkdir()
-        for name in ("bert_tf/__init__.py", "CITATION.cff"):
+        for name in release._PLACES:
+            (self.root / name).parent.mkdir(exist_ok=True)
             shutil.copy(_ROOT / name, self.root / name)
         self.changelog = self.root / "CHANGELOG.md"
 
@@ -403,9 +403,10 @@ class ReleaseTest(tf.test.TestCase):
             self.changelog.read_text(),
             "# C\n\n## [Unreleased]\n\n## [9.8.7] - 2030-01-02\n\n- A.\n",
         )
-        init, citation, _ = ((self.root / x).read_text() for x in names)
+        init, citation, page, _ = ((self.root / x).read_text() for x in names)
         self.assertIn('\n__version__ = "9.8.7"', init)
         self.assertEqual(yaml.safe_load(citation)["version"], "9.8.7")
+        self.assertIn("dist/bert_tf-9.8.7-py3-none-any.whl", page)
         # Again: nothing changes.
         before = self.changelog.read_text()
         release.prepare(self.root, "9.8.7", "2031-01-02")
@@ -418,9 +419,10 @@ class ReleaseTest(tf.test.TestCase):
         with self.assertRaisesRegex(SystemExit, "Received: 'v1'"):
             release.prepare(self.root, "v1", "2030-01-02")
 
-    def test_citation_has_the_version(self):
-        text = (_ROOT / "CITATION.cff").read_text(encoding="utf-8")
-        self.assertEqual(yaml.safe_load(text)["version"], bert_tf.__version__)
+    def test_every_place_has_the_version(self):
+        for name in release._PLACES:
+            text = (_ROOT / name).read_text(encoding="utf-8")
+            self.assertIn(bert_tf.__version__, text, name)
 
 
 class SourceTest(tf.test.TestCase):
