@@ -31,6 +31,9 @@ _OVERRIDES = (
     "left_to_right",
 )
 
+# The last part of the name of a head's kernel.
+_OUTPUT_WEIGHTS = "output_weights"
+
 
 # === Reading a model, as the flags request ===
 
@@ -106,6 +109,13 @@ def adapt(stored: StoredModel, config: FinetuneConfig) -> StoredModel:
         raise UserError(
             f"--num_frozen_layers must be at most {layers}, the number of "
             f"layers of {stored.path}. Received: {config.num_frozen_layers}."
+        )
+    unfrozen = layers - config.num_frozen_layers
+    if config.reinit_layers > unfrozen:
+        raise UserError(
+            f"--reinit_layers must be at most {unfrozen}, the number of layers "
+            f"of {stored.path} that are not frozen. Received: "
+            f"{config.reinit_layers}."
         )
     return stored
 
@@ -253,7 +263,7 @@ def build_model(
     stored: StoredModel,
     task: Task,
     devices: Devices,
-    new_pooler: bool = False,
+    config: FinetuneConfig | None = None,
     keep_head: bool = False,
     **kwargs: Any,
 ) -> keras.Model:
@@ -261,8 +271,16 @@ def build_model(
 
     If the model has no head for the task, it gets a new one. It has one if it
     was trained for a task with the same labels, in any order. With `keep_head`
-    it must have one. Other arguments are those of the model's constructor.
+    it must have one. In training, `config` has the flags that initialize parts
+    randomly. Other arguments are those of the model's constructor.
+
+    Raises:
+      UserError: If a head is missing, or --head_initializer_range has no
+        effect.
     """
+    num_new_layers = config.reinit_layers if config else 0
+    head_range = config.head_initializer_range if config else None
+    new_pooler = bool(num_new_layers) or (config and config.new_pooler)
     new_parts = ["pooler"] if new_pooler else []
     if has_head_for(stored, task):
         logging.info("The head is from %s.", stored.path)
@@ -282,15 +300,44 @@ def build_model(
         )
     else:
         new_parts.append("head")
+    if head_range is not None and "head" not in new_parts:
+        raise UserError(
+            "--head_initializer_range has no effect: the head is from "
+            f"{stored.path}, which was trained for this task. Received: "
+            f"{head_range:g}; drop it, or give a model without this head."
+        )
+    if num_new_layers:
+        logging.info(
+            "The pooler and the top %d of %d encoder layers are initialized "
+            "randomly.",
+            num_new_layers,
+            stored.config.num_hidden_layers,
+        )
     with devices.strategy.scope():
-        return load.build_model(
+        model = load.build_model(
             stored,
             task.kind,
             new_parts=new_parts,
+            num_new_layers=num_new_layers,
             fuse=devices.fuse,
             dtype=devices.precision.policy,
             **task.model_arguments() | kwargs,
         )
+        if head_range is not None:
+            _scale_head(model, head_range)
+    return model
+
+
+def _scale_head(model: keras.Model, initializer_range: float) -> None:
+    """Gives the output weights of a new head another standard deviation.
+
+    They are the values that the configuration's range would have given, times
+    the ratio of the two ranges.
+    """
+    factor = initializer_range / model.bert_config.initializer_range
+    for name, variable in bert.named_variables(model).items():
+        if name.rpartition("/")[2] == _OUTPUT_WEIGHTS:
+            variable.assign(variable * factor)
 
 
 def has_head_for(stored: StoredModel, task: Task) -> bool:

@@ -130,7 +130,7 @@ class Trial(Trainer):
             experiment.stored,
             experiment.task,
             self.devices,
-            config.new_pooler,
+            config,
             remat=config.remat,
             **experiment.objective_source.model_arguments,
         )

@@ -198,6 +198,16 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         "Initialize the pooler randomly, for encoders whose pooler was never "
         "trained.",
     )
+    reinit_layers: int = options.model(
+        0,
+        "Number of encoder layers to initialize randomly, from the top; above "
+        "0, the pooler is initialized randomly too (Zhang et al., 2020).",
+    )
+    head_initializer_range: float | None = options.model(
+        None,
+        "Standard deviation of the initial output weights of a new head "
+        "(default: the configuration's initializer_range).",
+    )
     keep_best: bool = options.evaluation(
         False,
         "Keep the model of the best evaluation on the dev set, instead of "
@@ -241,6 +251,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "num_length_buckets",
             "micro_batch_size",
             "num_frozen_layers",
+            "reinit_layers",
             "early_stopping_patience",
             "evaluate_every_steps",
             "save_checkpoints_secs",
@@ -254,6 +265,18 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         options.require(
             self.layer_decay > 0,
             f"--layer_decay must be above 0. Received: {self.layer_decay}.",
+        )
+        new_range = self.head_initializer_range
+        options.require(
+            new_range is None or 0 < new_range < float("inf"),
+            f"--head_initializer_range must be above 0. Received: {new_range}.",
+        )
+        options.require(
+            not self.reinit_layers
+            or not self.bert_config_file
+            or bool(self.init_checkpoint),
+            "--reinit_layers has no effect without --init_checkpoint: all "
+            f"layers are random. Received: {self.reinit_layers}; drop it.",
         )
         options.require(
             not self.new_pooler or self.head == "linear",

@@ -15,6 +15,7 @@ _ENCODER_FLAGS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "new_pooler",
+    "reinit_layers",
     "remat",
 )
 

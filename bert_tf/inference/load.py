@@ -14,6 +14,7 @@ from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
+from bert_tf.modeling import bert
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 from bert_tf.modeling.task_models import BertForClassification
@@ -43,6 +44,7 @@ def build_model(
     labels: Sequence[str] | None = None,
     num_labels: int | None = None,
     new_parts: Collection[str] = (),
+    num_new_layers: int = 0,
     **kwargs: Any,
 ) -> keras.Model:
     """Builds a model and loads its weights, one at a time.
@@ -53,6 +55,8 @@ def build_model(
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
+      num_new_layers: Number of encoder layers to initialize randomly, from the
+        top.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -70,9 +74,21 @@ def build_model(
     if chosen in _WITH_LABELS:
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
     model = _MODELS[chosen](stored.config, **kwargs)
+    layers = stored.config.num_hidden_layers
+    new_layers = tuple(
+        f"bert/encoder/layer_{number}/"
+        for number in range(layers - num_new_layers, layers)
+    )
+    initial = [
+        (variable, keras.ops.convert_to_numpy(variable))
+        for name, variable in bert.named_variables(model).items()
+        if name.startswith(new_layers)
+    ]
     report = checkpoint_loading.load_weights(
         model, dataclasses.replace(stored, weights=weights)
     )
+    for variable, value in initial:
+        variable.assign(value)
     new = skipped if kind is None else skipped.union(weight_map.HEADS[kind])
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:

@@ -62,6 +62,25 @@ def _count_opened():
         yield opened
 
 
+class AddedFlagsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, 0, False),  # The flag was added since.
+        ({}, 2, True),
+        ({"--reinit_layers": 2}, 2, False),
+        ({"--reinit_layers": 2}, 0, True),
+    )
+    def test_a_new_flag_at_its_default_is_no_change(self, before, now, refused):
+        config = TaggerConfig(output_dir="out", data_dir="data", do_eval=True)
+        trial = types.SimpleNamespace(config=config, stored=None)
+        arguments = (before, {"--reinit_layers": now}, "out", trial)
+        with mock.patch.object(experiment, "_paths", lambda _: {}):
+            if not refused:
+                experiment.check_identity(*arguments)
+                return
+            with self.assertRaisesRegex(UserError, f"is {now} now"):
+                experiment.check_identity(*arguments)
+
+
 class RevisionTest(parameterized.TestCase):
     @parameterized.parameters(
         ("hf://a/b@1", "hf://a/b@2", True),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.finetuning import pretrained_model as pretrained_models
 from bert_tf.finetuning import run as finetuning
 from bert_tf.flags.devices import DeviceConfig
+from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification import flags as classification_flags
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
@@ -293,6 +295,89 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_head(True, stored, _task(("no", "maybe", "yes")))
         self.assert_head(False, stored, _task(("no", "yes")))
         self.assertEqual(np.shape(stored.weights["output_bias"]), (3,))
+
+
+class NewValuesTest(tf.test.TestCase, parameterized.TestCase):
+    """Tests --reinit_layers and --head_initializer_range."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.create_tempdir().full_path
+
+    def _build(self, task=None, seed=1, from_task=None, **flags):
+        """Returns the weights of a model by name, and the stored ones."""
+        path = f"{self.folder}/model"
+        if not os.path.exists(path):
+            tiny_model.write(path, kind="encoder")
+        if from_task:
+            tiny_model.write_task(path := f"{path}_task", from_task)
+        config = tiny_finetuning.config(
+            self.folder, **{"pretrained_model_dir": path} | flags
+        )
+        stored = pretrained_models.read(config)
+        keras.utils.set_random_seed(seed)
+        model = pretrained_models.build_model(
+            stored, task or _task(), devices.prepare(DeviceConfig()), config
+        )
+        variables = bert_model.named_variables(model)
+        return {n: v.numpy() for n, v in variables.items()}, stored.weights
+
+    def test_top_layers_and_pooler_are_new_by_the_seed(self):
+        plain, stored = self._build()
+        new, _ = self._build(reinit_layers=1)
+        again, _ = self._build(reinit_layers=1)
+        other, _ = self._build(reinit_layers=1, seed=2)
+        kernels = 0
+        for name, value in new.items():
+            self.assertAllEqual(again[name], value, name)
+            if not name.startswith(("bert/encoder/layer_1/", "bert/pooler/")):
+                self.assertAllEqual(value, plain[name], name)
+                continue
+            self.assertAllEqual(plain[name], stored[name], name)
+            self.assertNotAllClose(value, stored[name], msg=name)
+            if name.endswith("kernel"):
+                kernels += 1
+                self.assertNotAllClose(other[name], value, msg=name)
+                self.assertAllClose(value.std(), 0.02, atol=0.005)
+            else:
+                expected = float(name.endswith("gamma"))
+                self.assertAllEqual(value, np.full_like(value, expected))
+        self.assertEqual(kernels, 7)
+        every, _ = self._build(reinit_layers=2)
+        name = "bert/encoder/layer_0/output/dense/kernel"
+        self.assertNotAllClose(every[name], stored[name])
+        name = "bert/embeddings/word_embeddings"
+        self.assertAllEqual(every[name], stored[name])
+
+    @parameterized.parameters(
+        (_task(), "output_weights"),
+        (_task(head="bilstm"), "output_weights"),
+        (SquadTask(), "cls/squad/output_weights"),
+    )
+    def test_head_has_another_range(self, task, name):
+        plain, _ = self._build(task)
+        wide, _ = self._build(task, head_initializer_range=0.5)
+        for each, value in plain.items():
+            factor = 25 if each == name else 1
+            self.assertAllClose(wide[each], factor * value, msg=each)
+        self.assertGreater(np.abs(wide[name]).max(), 0.2)
+
+    def test_refuses_new_values_without_effect(self):
+        with self.assertRaisesRegex(UserError, "at most 2, .* not frozen.*: 3"):
+            self._build(reinit_layers=3)
+        with self.assertRaisesRegex(UserError, "at most 1, .* not frozen.*: 2"):
+            self._build(reinit_layers=2, num_frozen_layers=1)
+        with self.assertRaisesRegex(UserError, "the head is from .*0.5; drop"):
+            self._build(from_task=_task(), head_initializer_range=0.5)
+        with self.assertRaisesRegex(UserError, "must be above 0"):
+            self._build(head_initializer_range=0.0)
+        with self.assertRaisesRegex(UserError, "without --init_checkpoint"):
+            self._build(
+                pretrained_model_dir=None,
+                vocab_file="v",
+                bert_config_file="b",
+                reinit_layers=1,
+            )
 
 
 if __name__ == "__main__":
