@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,3 +67,25 @@ class Table:
     cells: Mapping[tuple[str, str], tuple[str, ...]]
     expected: tuple[tuple[str, ...], ...]
     scaled_down: str
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """Returns a table as JSON values."""
+    values = dataclasses.asdict(table)
+    values["cells"] = [
+        [row, column, *ids] for (row, column), ids in table.cells.items()
+    ]
+    return values
+
+
+def from_json(values: Mapping[str, Any]) -> Table:
+    """Returns the table of `to_json`."""
+    parts = {
+        "rows": tuple(Row(**x) for x in values["rows"]),
+        "columns": tuple(Column(**x) for x in values["columns"]),
+        "cells": {
+            (row, column): tuple(ids) for row, column, *ids in values["cells"]
+        },
+        "expected": tuple(tuple(x) for x in values["expected"]),
+    }
+    return Table(**{**values, **parts})

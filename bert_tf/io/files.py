@@ -400,7 +400,10 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     `on_bytes` is called with numbers of bytes, for a progress bar.
     """
     digest = hashlib.sha256()
-    with _tf().io.gfile.GFile(path, "rb") as file:
+    is_remote = paths.is_remote(path)
+    with _tf().io.gfile.GFile(path, "rb") if is_remote else open(
+        path, "rb"
+    ) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             if on_bytes:

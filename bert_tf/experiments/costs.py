@@ -1,0 +1,78 @@
+"""Estimates how long jobs take, before and while they run.
+
+The cost is counted in floating-point operations, six for each weight and token
+in training and two in evaluation, which is rough. Jobs that have finished in
+the same folder correct the speed.
+"""
+
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+# Seconds to start a script, with TensorFlow, and to compile its step.
+START_SECONDS = 12.0
+# Operations in a second on one core of a server of 2023.
+_PER_CORE = 2.5e10
+# Bytes of text that a core makes into records, or counts, in a second.
+_TEXT_PER_CORE = 4e5
+_CHARACTERS_PER_TOKEN = 4.0
+# A few jobs tell little about the speed.
+_PRIOR_JOBS = 2.0
+
+
+def weights(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the weights of the encoder, and of the word embeddings."""
+    width, layers = config["hidden_size"], config["num_hidden_layers"]
+    each = 4 * width * width + 2 * width * config["intermediate_size"]
+    return layers * each, config["vocab_size"] * width
+
+
+def pretraining(config: Mapping[str, Any], flags: Mapping[str, Any]) -> float:
+    """Returns the operations of one phase of pretraining."""
+    encoder, table = weights(config)
+    length = flags.get("max_seq_length", 128)
+    share = flags.get("max_predictions_per_seq", 20) / length
+    rows = flags.get("train_batch_size", 256)
+    steps = flags.get("num_train_steps", 1_000_000)
+    return 6.0 * steps * rows * length * (encoder + share * table)
+
+
+def finetuning(
+    config: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    train_tokens: float,
+    dev_tokens: float,
+) -> float:
+    """Returns the operations of fine-tuning and scoring."""
+    encoder, _ = weights(config)
+    if flags.get("approach") == "feature_based":
+        encoder /= 2  # No backward pass, but two BiLSTMs.
+    epochs = float(str(flags.get("num_train_epochs", 3)).split(",")[0])
+    return encoder * (6.0 * epochs * train_tokens + 2.0 * dev_tokens)
+
+
+def text_work(num_bytes: float) -> float:
+    """Returns the operations that stand for reading a text."""
+    return num_bytes / _TEXT_PER_CORE * _PER_CORE
+
+
+def seconds(work: float, num_commands: int) -> float:
+    """Returns the estimated seconds of a job on this machine."""
+    cores = os.cpu_count() or 1
+    return START_SECONDS * num_commands + work / (_PER_CORE * cores)
+
+
+def correction(finished: Sequence[tuple[float, float]]) -> float:
+    """Returns the factor between actual and estimated seconds.
+
+    Args:
+      finished: Estimated and actual seconds of each finished job.
+    """
+    if not finished:
+        return 1.0
+    expected = sum(x for x, _ in finished)
+    actual = sum(x for _, x in finished)
+    mean = expected / len(finished)
+    prior = _PRIOR_JOBS * mean
+    return (actual + prior) / (expected + prior)

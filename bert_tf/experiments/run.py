@@ -1,0 +1,275 @@
+"""Plans the experiments of the flags, runs their cells and reports them."""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf.errors import UserError
+from bert_tf.experiments import corpus as corpora
+from bert_tf.experiments import needs
+from bert_tf.experiments import report
+from bert_tf.experiments import results
+from bert_tf.experiments import runner
+from bert_tf.experiments import scales
+from bert_tf.experiments import table as tables_lib
+from bert_tf.experiments import tables
+from bert_tf.experiments import task_data
+from bert_tf.experiments import task_folders
+from bert_tf.experiments.corpus import Corpus
+from bert_tf.experiments.plan import Plan
+from bert_tf.experiments.runner import Runner
+from bert_tf.experiments.scales import Scale
+from bert_tf.experiments.table import Table
+from bert_tf.experiments.task_folders import TaskFolder
+from bert_tf.flags.experiments import STABILITY
+from bert_tf.flags.experiments import ExperimentsConfig
+
+# In --output_dir: what all cells there have in common.
+_IDENTITY_FILE = "experiments.json"
+_TABLES_FOLDER = "tables"
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiments:
+    """The plan of the flags and the tables that it fills."""
+
+    plan: Plan
+    tables: Sequence[Table]
+
+
+def run(config: ExperimentsConfig) -> None:
+    """Runs the experiments, or prints what the flags ask for.
+
+    Raises:
+      UserError: If something is missing, --output_dir is of another corpus or
+        scale, or cells have failed.
+    """
+    scale = scales.read(config.scale)
+    found = task_folders.find_tasks(config.data_dir)
+    if config.list:
+        sys.stdout.write(needs.describe(scale, found))
+        return
+    experiments = prepare(config, scale, found)
+    if config.dry_run:
+        sys.stdout.write(describe_plan(experiments, config.output_dir))
+        return
+    commit = results.current_commit()
+    if config.strict_code:
+        _require_commit(experiments.plan, config.output_dir, commit)
+    _run_cells(config, experiments, commit)
+
+
+def prepare(
+    config: ExperimentsConfig, scale: Scale, found: Mapping[str, TaskFolder]
+) -> Experiments:
+    """Returns the plan, and writes the files that its commands read."""
+    chosen = needs.choose(config, scale, found)
+    corpus = _prepare_corpus(config, scale)
+    plan = Plan(scale, config.output_dir, corpus, config.num_seeds)
+    built = [
+        tables.build(name, _inputs(config, plan, name, tasks))
+        for name, tasks in chosen.items()
+    ]
+    for table in built:
+        name = os.path.join(_TABLES_FOLDER, f"{table.name}.json")
+        path = os.path.join(config.output_dir, name)
+        task_data.write_json(path, tables_lib.to_json(table))
+    return Experiments(plan, built)
+
+
+def _inputs(
+    config: ExperimentsConfig,
+    plan: Plan,
+    name: str,
+    tasks: Sequence[TaskFolder],
+) -> tables.Inputs:
+    scale, output_dir = plan.scale, config.output_dir
+    if name != STABILITY:
+        return tables.Inputs(
+            plan,
+            [
+                task_data.prepare(x, output_dir, *scale.max_rows(x.kind))
+                for x in tasks
+            ],
+            config.pretrained_model_dir,
+            triviaqa=_triviaqa(plan, config.data_dir),
+        )
+    small = [
+        task_data.prepare(x, output_dir, num_rows, scale.max_rows(x.kind)[1])
+        for num_rows in scale.stability["rows"]
+        for x in tasks
+    ]
+    return tables.Inputs(
+        plan, small, config.pretrained_model_dir, small_tasks=small
+    )
+
+
+def _triviaqa(plan: Plan, data_dir: str | None) -> dict[str, str]:
+    """Returns the flags that name TriviaQA, if it is in --data_dir."""
+    folder = os.path.join(data_dir or "", "triviaqa")
+    evidence = os.path.join(folder, "evidence", "wikipedia")
+    for name in ("qa/wikipedia-train.json", "wikipedia-train.json"):
+        path = os.path.join(folder, name)
+        if data_dir and os.path.isfile(path) and os.path.isdir(evidence):
+            return {
+                "triviaqa_file": plan.place("triviaqa", path),
+                "triviaqa_evidence_dir": plan.place("evidence", evidence),
+            }
+    return {}
+
+
+def _prepare_corpus(config: ExperimentsConfig, scale: Scale) -> Corpus | None:
+    """Returns the corpus, after a check that the folder is of no other one."""
+    sums = {}
+    if config.corpus:
+        sums = corpora.hashes(corpora.find_files(config.corpus))
+    _check_identity(config, sums)
+    if not sums:
+        return None
+    return corpora.prepare(
+        [*sums],
+        [*sums.values()],
+        config.output_dir,
+        scale.corpus_megabytes,
+        scale.held_out_megabytes,
+    )
+
+
+def _check_identity(config: ExperimentsConfig, sums: Mapping[str, str]) -> None:
+    """Refuses another scale or corpus in the folder of earlier experiments.
+
+    Raises:
+      UserError: If one of them differs.
+    """
+    path = os.path.join(config.output_dir, _IDENTITY_FILE)
+    earlier: dict[str, Any] = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            earlier = json.load(file)
+    _refuse(config, "--scale", earlier.get("scale"), config.scale)
+    before = earlier.get("corpus") or {}
+    if before and sums and sorted(before.values()) != sorted(sums.values()):
+        names = (", ".join(sorted(x)) for x in (before, sums))
+        _refuse(config, "--corpus", *names, differ=True)
+    identity = {"scale": config.scale, "corpus": before or dict(sums)}
+    if identity != earlier:
+        task_data.write_json(path, identity)
+
+
+def _refuse(
+    config: ExperimentsConfig,
+    flag: str,
+    earlier: str | None,
+    received: str,
+    differ: bool = False,
+) -> None:
+    if earlier is None or (earlier == received and not differ):
+        return
+    contents = " with other contents" if earlier == received else ""
+    raise UserError(
+        f"--output_dir={config.output_dir} has experiments of {flag}="
+        f"{earlier}. Received: {flag}={received}{contents}; give another "
+        "--output_dir."
+    )
+
+
+def _require_commit(plan: Plan, output_dir: str, commit: str) -> None:
+    """Refuses finished jobs of other code, for --strict_code."""
+    others = {}
+    for job in plan.jobs.values():
+        if results.is_done(output_dir, job):
+            made_by = results.read(output_dir, job)["commit"]
+            if made_by != commit:
+                others.setdefault(made_by, []).append(job.id)
+    if others:
+        made_by, ids = next(iter(others.items()))
+        raise UserError(
+            f"--strict_code wants all cells to be of one commit, and this is "
+            f"{commit}. Received: {len(ids)} results of {made_by}, as "
+            f"{ids[0]}; check that commit out, or give another --output_dir."
+        )
+
+
+def _run_cells(
+    config: ExperimentsConfig, experiments: Experiments, commit: str
+) -> None:
+    plan = experiments.plan
+    number, count = config.part
+    cells = [x.id for x in plan.cells][number - 1 :: count]
+
+    def write_report() -> None:
+        try:
+            report.write(read_tables(config.output_dir), config.output_dir)
+        except OSError as error:
+            logging.error("The report could not be written: %s.", error)
+
+    begin = time.monotonic()
+    cell_runner = Runner(
+        config.output_dir, plan.jobs, cells, plan.places, commit, write_report
+    )
+    left = cell_runner.run(config.max_minutes)
+    write_report()
+    failed = [x for x in left if x in cell_runner.failed]
+    logging.info(
+        "%d of %d cells are done, after %.1f minutes. Report: %s",
+        len(cells) - len(left),
+        len(cells),
+        (time.monotonic() - begin) / 60,
+        os.path.join(config.output_dir, "report.md"),
+    )
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(cells)} cells have failed, as {failed[0]}; "
+            f"see {os.path.join(config.output_dir, 'cells')}/*.failed.json. "
+            "The same command tries them again."
+        )
+    if left:
+        logging.info(
+            "%d cells are left after --max_minutes=%g; the same command "
+            "continues.",
+            len(left),
+            config.max_minutes,
+        )
+
+
+def read_tables(output_dir: str) -> list[Table]:
+    """Returns the tables of all experiments that were planned in a folder."""
+    folder = os.path.join(output_dir, _TABLES_FOLDER)
+    found = []
+    for name in sorted(x for x in os.listdir(folder) if x.endswith(".json")):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            found.append(tables_lib.from_json(json.load(file)))
+    return found
+
+
+def describe_plan(experiments: Experiments, output_dir: str) -> str:
+    """Returns the commands of all jobs, with estimated minutes and the sum."""
+    plan = experiments.plan
+    all_jobs = list(plan.jobs.values())
+    clock = runner.Clock(output_dir, plan.jobs, [x.id for x in all_jobs])
+    lines, total, left = [], 0.0, 0.0
+    for job in all_jobs:
+        minutes = clock.correction * runner.estimate(job) / 60
+        total += minutes
+        done = results.is_done(output_dir, job)
+        left += 0 if done else minutes
+        state = "done" if done else f"about {minutes:.1f} minutes"
+        lines.append(f"# {job.id}: {state}")
+        places = job.places(output_dir) | plan.places
+        if not job.commands:
+            lines.append(f"# reads what {', '.join(job.needs)} wrote")
+        lines += [x.shell(places) for x in job.commands]
+        lines.append("")
+    lines.append(
+        f"# {len(plan.cells)} cells and {len(all_jobs) - len(plan.cells)} "
+        f"jobs that they need, about {total:.0f} minutes, of which "
+        f"{left:.0f} are left."
+    )
+    return "\n".join(lines) + "\n"

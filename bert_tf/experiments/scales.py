@@ -1,0 +1,81 @@
+"""Scales: sizes, steps, rows and seeds, from `recipes/experiments/scales/`."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from bert_tf.io import paths
+
+_FOLDER = os.path.join(paths.RECIPES, "experiments", "scales")
+# The kind of fine-tuning whose flags a kind of task has.
+_FLAGS_OF = {"regression": "classification", "squad2": "squad"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Everything that depends on how much one can afford.
+
+    Attributes:
+      name: Its name in --scale.
+      scaled_down: One sentence: what is smaller than in the paper.
+      num_seeds: Fine-tuning runs for each cell.
+      corpus_megabytes: The most text to pretrain on; None uses all.
+      held_out_megabytes: The most text for perplexities.
+      vocabulary: Flags of run/learn_vocabulary.py.
+      model: Keys of bert_config.json.
+      base: The size that all tables but table6 use.
+      sizes: The sizes of table6: name to keys that differ from `model`.
+      phases: "records" and "pretraining", the flags of each phase.
+      curve_steps: The steps of the checkpoints in figure5.
+      finetuning: Kind of task to flags; "feature_based" adds to "tagging".
+      rows: Kind of task to the most rows to train on and to score.
+      stability: The numbers of "rows" and "epochs", and "reinit_layers".
+      tasks: Experiment to its tasks: names, or alternatives joined by |, of
+        which *KIND is the first task of a kind.
+      ensemble_size: Systems in an ensemble.
+      table_rows: Experiment to its rows, where it has not all.
+    """
+
+    name: str
+    scaled_down: str
+    num_seeds: int
+    corpus_megabytes: float | None
+    held_out_megabytes: float
+    vocabulary: Mapping[str, Any]
+    model: Mapping[str, Any]
+    base: str
+    sizes: Mapping[str, Mapping[str, Any]]
+    phases: Sequence[Mapping[str, Mapping[str, Any]]]
+    curve_steps: Sequence[int]
+    finetuning: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Sequence[int | None]]
+    stability: Mapping[str, Any]
+    tasks: Mapping[str, Sequence[str]]
+    ensemble_size: int
+    table_rows: Mapping[str, Sequence[str]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def flags(self, kind: str) -> Mapping[str, Any]:
+        """Returns the flags to fine-tune for a kind of task."""
+        return self.finetuning[_FLAGS_OF.get(kind, kind)]
+
+    def max_rows(self, kind: str) -> tuple[int | None, int | None]:
+        """Returns the most rows to train on and to score; None means all."""
+        train, dev = self.rows.get(_FLAGS_OF.get(kind, kind), (None, None))
+        return train, dev
+
+    def config(self, size: str) -> dict[str, Any]:
+        """Returns the bert_config.json of a size."""
+        vocab_size = self.vocabulary["vocab_size"]
+        return {"vocab_size": vocab_size, **self.model, **self.sizes[size]}
+
+
+def read(name: str) -> Scale:
+    """Returns the scale of a name in `flags.experiments.SCALES`."""
+    path = os.path.join(_FOLDER, f"{name}.json")
+    with open(path, encoding="utf-8") as file:
+        return Scale(name=name, **json.load(file))

@@ -1,0 +1,135 @@
+"""Flags of run/experiments.py."""
+
+import dataclasses
+import re
+
+from bert_tf.flags import options
+from bert_tf.flags.model_source import ModelSourceConfig
+
+SCALES = ("smoke", "small", "paper")
+# Those that pretrain models of their own.
+PRETRAINING_EXPERIMENTS = ("table5", "table6", "table7", "table8", "figure5")
+# Those that start from --pretrained_model_dir.
+MODEL_EXPERIMENTS = ("table1", "table2", "table3", "table4")
+STABILITY = "stability"
+EXPERIMENTS = (*PRETRAINING_EXPERIMENTS, STABILITY, *MODEL_EXPERIMENTS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentsConfig(ModelSourceConfig):
+    """Flags of run/experiments.py."""
+
+    experiments: str | None = options.training(
+        None,
+        f"Experiments, separated by commas: {', '.join(EXPERIMENTS)}. table1 "
+        "to table4 start from --pretrained_model_dir.",
+    )
+    scale: str = options.training(
+        "small",
+        "Size of models, data and schedules: smoke takes minutes, small hours "
+        "on two cores, paper is the paper's recipe.",
+        choices=SCALES,
+    )
+    corpus: str | None = options.data(
+        None,
+        "Text to pretrain on (also .gz), one paragraph or sentence a line, a "
+        "blank line between documents: comma-separated globs. 2% of the "
+        "documents are held out for perplexities.",
+        affects="place",
+        reads="files",
+    )
+    data_dir: str | None = options.data(
+        None,
+        "Directory with one folder for each task: its official files, or any "
+        "files and a task.json.",
+        affects="place",
+        reads="folder",
+    )
+    output_dir: str | None = options.output(
+        None, "Directory for models, cells and the report.", affects="place"
+    )
+    tasks: str | None = options.data(
+        None,
+        "Tasks, separated by commas, each a folder of --data_dir (default: "
+        "those of the scale).",
+    )
+    num_seeds: int | None = options.training(
+        None, "Fine-tuning runs for each cell (default: the scale's)."
+    )
+    pretrained_model_dir: str | None = options.model(
+        None,
+        "Pretrained model for table1 to table4, for a second column of table7 "
+        "and, in place of an own model, for stability.",
+        affects="place",
+        reads="model",
+    )
+    dry_run: bool = options.output(
+        False,
+        "Print the commands of each cell and the estimated minutes, and run "
+        "none. The files that they read are made.",
+        affects="nothing",
+    )
+    list: bool = options.output(
+        False,
+        "Print the experiments, the tasks, the files that each needs and "
+        "those that were found.",
+        affects="nothing",
+    )
+    max_minutes: float | None = options.output(
+        None,
+        "End after the cell during which this many minutes have passed "
+        "(default: run all cells).",
+        affects="nothing",
+    )
+    shard: str | None = options.hardware(
+        None,
+        "Part of the cells to run, as 1/4, for machines that share "
+        "--output_dir (default: all).",
+        affects="nothing",
+    )
+    strict_code: bool = options.training(
+        False,
+        "Refuse to continue cells of another commit.",
+        affects="nothing",
+    )
+
+    def __post_init__(self) -> None:
+        if self.list:
+            return
+        options.require(
+            bool(self.experiments and self.output_dir),
+            "--experiments and --output_dir are required; --list prints the "
+            "experiments.",
+        )
+        unknown = [x for x in self.names if x not in EXPERIMENTS]
+        options.require(
+            not unknown,
+            f"--experiments must be among {', '.join(EXPERIMENTS)}. Received: "
+            f"{', '.join(map(repr, unknown))}.",
+        )
+        options.require_at_least(self, 1, "num_seeds")
+        options.require_at_least(self, 0, "max_minutes")
+        number, count = self.part
+        options.require(
+            1 <= number <= count,
+            "--shard must be i/n with i from 1 to n, as 1/4. Received: "
+            f"{self.shard!r}.",
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in --experiments, each once."""
+        words = (x.strip() for x in (self.experiments or "").split(","))
+        return tuple(dict.fromkeys(x for x in words if x))
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The names in --tasks, each once."""
+        words = (x.strip().lower() for x in (self.tasks or "").split(","))
+        return tuple(dict.fromkeys(x for x in words if x))
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The numbers in --shard; (0, 0) if it is not of that form."""
+        match = re.fullmatch(r"(\d+)/(\d+)", self.shard or "1/1")
+        return (int(match[1]), int(match[2])) if match else (0, 0)
