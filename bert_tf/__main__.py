@@ -38,6 +38,7 @@ _ORDER = (
     "convert_checkpoint",
     "extend_vocabulary",
     "glue_submission",
+    "experiments",
 )
 _END = f"""
 `{errors.PROGRAM} COMMAND -h` lists the flags of a command. With a clone of the

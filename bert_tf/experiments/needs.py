@@ -161,10 +161,14 @@ def describe(scale: Scale, found: Mapping[str, TaskFolder]) -> str:
             for x in scale.tasks[name]
         )
         lines.append(f"  {name:<10} {_QUESTIONS[name]}")
-        needs = "--pretrained_model_dir" if name in MODEL_EXPERIMENTS else (
-            "--corpus or --pretrained_model_dir"
-            if name in ("table7", STABILITY)
-            else "--corpus"
+        needs = (
+            "--pretrained_model_dir"
+            if name in MODEL_EXPERIMENTS
+            else (
+                "--corpus or --pretrained_model_dir"
+                if name in ("table7", STABILITY)
+                else "--corpus"
+            )
         )
         lines.append(f"             needs {needs}; tasks: {tasks}")
     lines.append("\nTasks found in --data_dir:")

@@ -1,6 +1,6 @@
 """Plans jobs: what several cells need is made once, as its id is its content.
 
-  vocabulary -> records -> pretraining -> cells
+vocabulary -> records -> pretraining -> cells
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any
 from bert_tf.experiments import corpus as corpora
 from bert_tf.experiments import costs
 from bert_tf.experiments import jobs
+from bert_tf.experiments import starts
 from bert_tf.experiments import task_data
 from bert_tf.experiments import task_folders as kinds
 from bert_tf.experiments.corpus import Corpus
@@ -21,53 +22,16 @@ from bert_tf.experiments.jobs import Command
 from bert_tf.experiments.jobs import Job
 from bert_tf.experiments.jobs import Score
 from bert_tf.experiments.scales import Scale
+from bert_tf.experiments.starts import Start
+from bert_tf.experiments.starts import Variant
 from bert_tf.experiments.task_data import TaskData
 from bert_tf.io import files
-from bert_tf.io import text_files
 
 _FIRST_SEED = 12345
 _RECORDS = "records.tfrecord"
 PERPLEXITY = "masked_lm_perplexity"
 # Kinds whose metrics are already in percent.
 _PERCENT = (kinds.SQUAD, kinds.SQUAD2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """A way to pretrain.
-
-    Attributes:
-      name: Its name in ids.
-      size: A key of `Scale.sizes`; None is the scale's base.
-      next_sentence: Whether to predict next sentences.
-      left_to_right: Whether to predict left to right.
-      rates: Shares of [MASK], unchanged and random tokens; None: the usual.
-    """
-
-    name: str
-    size: str | None = None
-    next_sentence: bool = True
-    left_to_right: bool = False
-    rates: tuple[float, float, float] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """A model that fine-tuning starts from.
-
-    Attributes:
-      name: Its name in ids.
-      flags: The flags that name it.
-      needs: The ids of the jobs that make it.
-      config: Its bert_config.json, for estimates.
-      has_pooler: Whether its pooler was trained.
-    """
-
-    name: str
-    flags: Mapping[str, Any]
-    needs: tuple[str, ...]
-    config: Mapping[str, Any]
-    has_pooler: bool = True
 
 
 class Plan:
@@ -153,13 +117,16 @@ class Plan:
         self, variant: Variant, flags: Mapping[str, Any], source: str
     ) -> Job:
         """Returns the job that makes records of a file of the corpus."""
+        if source == corpora.HELD_OUT_FILE:
+            # Models with other rates are compared on the same masks.
+            variant = dataclasses.replace(variant, rates=None)
         vocabulary = self.vocabulary()
         flags = {
             "input_file": self.corpus.path(source),
             "output_file": f"{HERE}/{_RECORDS}",
             "vocab_file": f"{vocabulary.here}/vocab.txt",
             **flags,
-            **_masking(variant, flags),
+            **starts.masking_flags(variant, flags),
         }
         if source == corpora.HELD_OUT_FILE:
             flags["dupe_factor"] = 1
@@ -171,8 +138,8 @@ class Plan:
         work = self.corpus.sizes[source] * flags.get("dupe_factor", 10)
         return self.add(
             "records",
-            f"records-{source.removesuffix('.txt')}-{_data_name(variant)}",
-            f"records for {_data_name(variant)}",
+            f"records-{source.removesuffix('.txt')}-{starts.data_name(variant)}",
+            f"records for {starts.data_name(variant)}",
             [Command("run/create_pretraining_data.py", flags)],
             [vocabulary.id],
             produces,
@@ -200,7 +167,7 @@ class Plan:
                 "do_train": True,
                 "do_eval": True,
                 "max_seq_length": phase["records"]["max_seq_length"],
-                "max_predictions_per_seq": _predictions(
+                "max_predictions_per_seq": starts.num_predictions(
                     variant, phase["records"]
                 ),
             }
@@ -265,7 +232,7 @@ class Plan:
 
         It has a hash of the contents, so that ids do not depend on the path.
         """
-        holder = f"{{{name}-{_contents(path)}}}"
+        holder = f"{{{name}-{starts.contents_hash(path)}}}"
         self.places[holder] = os.path.abspath(path)
         if "://" in path or not os.path.exists(path):
             self.places[holder] = path
@@ -277,7 +244,7 @@ class Plan:
             "model",
             {"pretrained_model_dir": self.place("model", path)},
             (),
-            _stored_config(path) or self.scale.config(self.scale.base),
+            starts.stored_config(path) or self.scale.config(self.scale.base),
         )
 
     def untrained(self, path: str) -> Start | None:
@@ -293,7 +260,7 @@ class Plan:
             "bert_config_file": f"{holder}/{names[0]}",
             "vocab_file": f"{holder}/{names[1]}",
         }
-        config = _stored_config(path)
+        config = starts.stored_config(path)
         return Start("new", flags, (), config, has_pooler=True)
 
     def finetuning(
@@ -318,7 +285,9 @@ class Plan:
             self._finetuning(task, start, seed, own).id for seed in seeds
         )
 
-    def other_metric(self, cells: Sequence[str], metric: str) -> tuple[str, ...]:
+    def other_metric(
+        self, cells: Sequence[str], metric: str
+    ) -> tuple[str, ...]:
         """Returns the ids of cells with another metric of the same runs."""
         found = []
         for cell_id in cells:
@@ -422,61 +391,6 @@ class Plan:
         if not files.is_file(path):
             task_data.write_json(path, dict(config))
         return f"{OUT}/{name}"
-
-
-def _contents(path: str) -> str:
-    """Returns a short hash of a folder's files, or of a model's name."""
-    if not os.path.exists(path):
-        return jobs.digest(path)
-    if os.path.isfile(path):
-        return jobs.digest(files.sha256(path))
-    found = {}
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        for name in sorted(names):
-            full = os.path.join(folder, name)
-            found[os.path.relpath(full, path)] = files.sha256(full)
-    return jobs.digest(found)
-
-
-def _stored_config(path: str) -> dict[str, Any] | None:
-    """Returns the configuration in a model's folder, for estimates."""
-    for name in ("bert_config.json", "config.json"):
-        full = os.path.join(path, name)
-        if os.path.isfile(full):
-            values = text_files.read_json(full)
-            if {"hidden_size", "intermediate_size"} <= set(values):
-                return values
-    return None
-
-
-def _masking(variant: Variant, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags of a variant's records."""
-    found: dict[str, Any] = {}
-    if not variant.next_sentence:
-        found["next_sentence_pairs"] = False
-    if variant.left_to_right:
-        found["left_to_right"] = True
-        found["max_predictions_per_seq"] = _predictions(variant, flags)
-    if variant.rates is not None:
-        names = ("mask_rate", "same_rate", "random_rate")
-        found |= dict(zip(names, variant.rates, strict=True))
-    return found
-
-
-def _predictions(variant: Variant, flags: Mapping[str, Any]) -> int:
-    """Returns the predictions of a sequence: all tokens, left to right."""
-    if variant.left_to_right:
-        return flags["max_seq_length"]
-    return flags["max_predictions_per_seq"]
-
-
-def _data_name(variant: Variant) -> str:
-    """Returns a name for records, which do not depend on the size."""
-    parts = ["ltr" if variant.left_to_right else "masked"]
-    if variant.rates is not None:
-        parts += [f"{100 * rate:.0f}" for rate in variant.rates]
-    return "_".join(parts + ([] if variant.next_sentence else ["no_nsp"]))
 
 
 def _reads_pooler(kind: str, flags: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ from bert_tf.experiments.runner import Runner
 from bert_tf.experiments.scales import Scale
 from bert_tf.experiments.table import Table
 from bert_tf.experiments.task_folders import TaskFolder
+from bert_tf.flags.experiments import EXPERIMENTS
 from bert_tf.flags.experiments import STABILITY
 from bert_tf.flags.experiments import ExperimentsConfig
 
@@ -241,11 +242,12 @@ def _run_cells(
 
 def read_tables(output_dir: str) -> list[Table]:
     """Returns the tables of all experiments that were planned in a folder."""
-    folder = os.path.join(output_dir, _TABLES_FOLDER)
     found = []
-    for name in sorted(x for x in os.listdir(folder) if x.endswith(".json")):
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            found.append(tables_lib.from_json(json.load(file)))
+    for name in EXPERIMENTS:
+        path = os.path.join(output_dir, _TABLES_FOLDER, f"{name}.json")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found.append(tables_lib.from_json(json.load(file)))
     return found
 
 

@@ -305,7 +305,9 @@ class Clock:
     def remaining(self, is_done: Callable[[str], bool]) -> float:
         """Returns the estimated seconds of all jobs that are not done."""
         factor = self.correction
-        left = sum(factor * estimate(x) for x in self._jobs if not is_done(x.id))
+        left = sum(
+            factor * estimate(x) for x in self._jobs if not is_done(x.id)
+        )
         if self._current is not None:
             spent = time.monotonic() - self._begin
             left -= min(spent, factor * estimate(self._current))

@@ -401,9 +401,11 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     """
     digest = hashlib.sha256()
     is_remote = paths.is_remote(path)
-    with _tf().io.gfile.GFile(path, "rb") if is_remote else open(
-        path, "rb"
-    ) as file:
+    with (
+        _tf().io.gfile.GFile(path, "rb")
+        if is_remote
+        else open(path, "rb") as file
+    ):
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             if on_bytes:

@@ -1,0 +1,164 @@
+"""Tests for bert_tf.experiments.plan and tables, by the plans of flags."""
+
+import collections
+import json
+import os
+
+import tensorflow as tf
+
+from bert_tf.errors import UserError
+from bert_tf.experiments import jobs
+from bert_tf.experiments import run
+from bert_tf.experiments import scales
+from bert_tf.experiments import table as tables_lib
+from bert_tf.experiments import task_folders
+from bert_tf.flags.experiments import PRETRAINING_EXPERIMENTS
+from bert_tf.flags.experiments import ExperimentsConfig
+from tests.support import experiment_inputs
+
+_ALL = ",".join([*PRETRAINING_EXPERIMENTS, "stability"])
+
+
+class PlanTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self._folder = self.create_tempdir().full_path
+        self._corpus = experiment_inputs.write_corpus(self._folder)
+        self._tasks = experiment_inputs.write_tasks(self._folder)
+
+    def _config(self, **values):
+        usual = {
+            "experiments": _ALL,
+            "scale": "small",
+            "corpus": self._corpus,
+            "data_dir": self._tasks,
+            "output_dir": os.path.join(self._folder, "out"),
+            "tasks": "pairs,names",
+        }
+        return ExperimentsConfig(**usual | values)
+
+    def _prepare(self, **values):
+        config = self._config(**values)
+        found = task_folders.find_tasks(config.data_dir)
+        return run.prepare(config, scales.read(config.scale), found)
+
+    def _kinds(self, plan):
+        return collections.Counter(x.kind for x in plan.jobs.values())
+
+    def test_what_several_cells_need_is_made_once(self):
+        kinds = self._kinds(self._prepare(num_seeds=2).plan)
+        self.assertEqual(kinds["vocabulary"], 1)
+        # 3 of table5, 3 more sizes, 5 more rates.
+        self.assertEqual(kinds["pretraining"], 11)
+        # Masked, no NSP and left-to-right, each with held-out text; and rates.
+        self.assertEqual(kinds["records"], 3 * 2 + 5)
+        one = self._kinds(self._prepare(experiments="table5").plan)
+        self.assertEqual((one["pretraining"], one["records"]), (3, 6))
+
+    def test_cells_of_several_tables_are_the_same(self):
+        built = {x.name: x for x in self._prepare(num_seeds=2).tables}
+        bert = built["table5"].cells["bert", "pairs"]
+        self.assertLen(bert, 2)
+        self.assertEqual(built["table6"].cells["4_128_2", "pairs"], bert)
+        self.assertEqual(built["table8"].cells["80_10_10", "pairs"], bert)
+        last = built["figure5"].cells["masked_lm", "step_3000"]
+        self.assertEqual(last, bert)
+        first = built["figure5"].cells["masked_lm", "step_375"]
+        self.assertNotEqual(first, bert)
+
+    def test_every_cell_of_a_table_is_planned(self):
+        experiments = self._prepare(num_seeds=3)
+        cells = {x.id for x in experiments.plan.cells}
+        used = set()
+        for table in experiments.tables:
+            for key, ids in table.cells.items():
+                used |= set(ids)
+                is_perplexity = key[1] == "perplexity"
+                self.assertLen(ids, 1 if is_perplexity else 3)
+            self.assertEqual(table.reference_row, table.rows[0].name)
+        self.assertEqual(cells, used)
+
+    def test_ids_do_not_depend_on_folders_but_on_contents(self):
+        first = self._prepare(experiments="table5")
+        moved = self.create_tempdir().full_path
+        second = self._prepare(
+            experiments="table5",
+            corpus=experiment_inputs.write_corpus(moved),
+            data_dir=experiment_inputs.write_tasks(moved),
+            output_dir=os.path.join(moved, "other"),
+        )
+        self.assertEqual([*first.plan.jobs], [*second.plan.jobs])
+        third = self._prepare(
+            experiments="table5",
+            corpus=experiment_inputs.write_corpus(moved, first=5),
+            output_dir=os.path.join(moved, "third"),
+        )
+        self.assertEmpty(set(first.plan.jobs) & set(third.plan.jobs))
+
+    def test_needed_jobs_come_first(self):
+        seen = set()
+        for job in self._prepare().plan.jobs.values():
+            self.assertContainsSubset(job.needs, seen)
+            seen.add(job.id)
+
+    def test_commands_are_valid_flags_of_existing_files(self):
+        experiments = self._prepare(scale="smoke")
+        config = self._config()
+        for job in experiments.plan.cells:
+            places = job.places(config.output_dir)
+            for command in job.commands:
+                for name in ("train_file", "dev_file"):
+                    path = jobs.fill(command.flags[name], places)
+                    self.assertTrue(os.path.exists(path), path)
+
+    def test_smoke_has_two_rows_and_one_seed(self):
+        experiments = self._prepare(scale="smoke", tasks=None)
+        self.assertLen(experiments.tables, 6)
+        for table in experiments.tables:
+            self.assertLen(table.rows, 2)
+            self.assertTrue(all(len(x) == 1 for x in table.cells.values()))
+        self.assertLessEqual(len(experiments.plan.cells), 11)
+
+    def test_tables_survive_json(self):
+        for table in self._prepare(num_seeds=2).tables:
+            text = json.dumps(tables_lib.to_json(table))
+            self.assertEqual(tables_lib.from_json(json.loads(text)), table)
+
+    def test_refuses_another_corpus_by_name(self):
+        self._prepare(experiments="table5")
+        other = experiment_inputs.write_corpus(
+            self.create_tempdir().full_path, first=9
+        )
+        with self.assertRaisesRegex(
+            UserError, f"of --corpus={self._corpus}. Received: .*{other}"
+        ):
+            self._prepare(experiments="table5", corpus=other)
+
+    def test_refuses_another_scale_by_name(self):
+        self._prepare(experiments="table5")
+        with self.assertRaisesRegex(
+            UserError, "of --scale=small. Received: --scale=smoke"
+        ):
+            self._prepare(experiments="table5", scale="smoke")
+
+    def test_missing_inputs_name_what_can_run(self):
+        with self.assertRaisesRegex(
+            UserError, "table7 needs a task of tagging.*--experiments=table6"
+        ):
+            self._prepare(experiments="table6,table7", tasks="pairs")
+        with self.assertRaisesRegex(
+            UserError, "table5 needs --corpus; table1 needs --pretrained"
+        ):
+            self._prepare(experiments="table5,table1", corpus=None)
+        with self.assertRaisesRegex(
+            UserError, "--tasks=mrpc.*MRPC/ with train.tsv.*names, pairs"
+        ):
+            self._prepare(tasks="mrpc")
+        with self.assertRaisesRegex(
+            UserError, "table5 needs the task qnli in --data_dir .*squad"
+        ):
+            self._prepare(experiments="table5", tasks=None)
+
+
+if __name__ == "__main__":
+    tf.test.main()
