@@ -14,6 +14,7 @@ from matplotlib import image
 
 from bert_tf.experiments import plots
 from bert_tf.experiments import report
+from bert_tf.experiments import report_text
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.table import Row
 from bert_tf.experiments.table import Table
@@ -124,6 +125,11 @@ class ReportCase(tf.test.TestCase):
             (cell,) = _ids("table5", row, "perplexity", _SEEDS[:1])
             self._put(cell, perplexity, _SEEDS[0])
 
+    def _report(self, *tables):
+        """Returns the contents and the text of a report, without plots."""
+        contents = report.build(tables, self.folder)
+        return contents, report_text.text(contents)
+
     def _write(self, *tables):
         report.write(tables, self.folder)
         text = self._path("report.md").read_text("utf-8")
@@ -133,7 +139,7 @@ class ReportCase(tf.test.TestCase):
 class ReportTest(ReportCase):
     def test_a_stranger_recomputes_the_verdicts_from_raw_scores(self):
         self._put_table5()
-        found, _ = self._write(_table5())
+        found, _ = self._report(_table5())
         (table,) = found["tables"]
         raw = {
             (v["row"], v["column"]): {
@@ -167,7 +173,7 @@ class ReportTest(ReportCase):
 
     def test_text_has_scores_differences_and_the_papers(self):
         self._put_table5()
-        _, text = self._write(_table5())
+        _, text = self._report(_table5())
         self.assertIn("28 of 28 cells are finished.", text)
         for line in (
             "| BERT | 49.50 ± 1.50 (3) | – | 88.5 | – |  |",
@@ -205,7 +211,7 @@ class ReportTest(ReportCase):
             ("none.json", '{"score": NaN}'),
         ):
             self._path("cells", name).write_text(contents)
-        found, text = self._write(_table5())
+        found, text = self._report(_table5())
         self.assertEqual([cell["id"] for cell in found["failed"]], [failed])
         self.assertEqual(
             found["unreadable"], ["half.json", "list.json", "none.json"]
@@ -223,14 +229,15 @@ class ReportTest(ReportCase):
         found, text = self._write(_table5(), _spread(), _curve())
         self.assertEqual(found["num_finished"], 0)
         self.assertIn("| no result yet |", text)
-        self.assertTrue(self._path("table5.png").exists())
+        for name in ("table5", "stability", "figure5"):
+            self.assertTrue(self._path(f"{name}.png").exists())
 
     def test_cells_of_several_commits_are_named(self):
         self._put_table5()
         cells = _ids("table5", "bert", "names")[1:]
         for cell in cells:
             self._put(cell, 56.0, 12, commit="bbb")
-        _, text = self._write(_table5())
+        _, text = self._report(_table5())
         self.assertIn("2 commits: aaa (26), bbb (2).", text)
         names = ", ".join(f"`{cell}`" for cell in cells)
         self.assertIn(
@@ -243,10 +250,11 @@ class ReportTest(ReportCase):
             cells = _ids("spread", row, "small")
             for cell, score, seed in zip(cells, values, _SEEDS, strict=True):
                 self._put(cell, score, seed, majority=50.0, test_score=score)
-        found, text = self._write(_spread())
+        found, text = self._report(_spread())
         self.assertIn("| 50.00, 61.00 | 2 of 3 (67%); it has 50.00 |", text)
         self.assertIn("| 58.17 ± 7.52 (3) | 49.50, 63.00 | 1 of 3", text)
         self.assertEqual(found["tables"][0]["signs"], [])
+        plots.draw(str(self._path("stability.png")), found["tables"][0])
 
     def test_curves_cross(self):
         for row, means in (
@@ -258,7 +266,7 @@ class ReportTest(ReportCase):
                 for cell, seed in zip(cells, _SEEDS, strict=True):
                     wave = (seed - 12) * (1 + (row == "masked_lm"))
                     self._put(cell, mean + wave, seed)
-        found, text = self._write(_curve())
+        found, text = self._report(_curve())
         # From -1 at 200 to +6 at 400.
         crossing = found["tables"][0]["crossings"][0]
         self.assertAllClose(crossing["steps"], 200 + 200 / 7)
@@ -266,6 +274,7 @@ class ReportTest(ReportCase):
         self.assertIn("from step 229 on (57% of the last)", text)
         self.assertIn("-1.00 ± 0.58 at step 200, +6.00 ± 0.58 at step 4", text)
         self.assertIn("| +6.00 ± 0.58 | 84.4, 82.2 | +2.2 | **agrees** |", text)
+        plots.draw(str(self._path("figure5.png")), found["tables"][0])
 
 
 class WriteTest(ReportCase):
