@@ -23,11 +23,11 @@ from bert_tf.experiments import statistics
 _WIDTH = 4.7  # Inches: at the 360 pixels of a phone, letters have 9.
 _DPI = 200
 _NAME_CHARS = 24
-_TEXT, _SMALL = 9, 8
+SMALL = 8  # Points.
 
 # Distinguishable for color-blind readers.
 _BLUE, _ORANGE, _GRAY, _BLACK = "#1f6fb4", "#d95f02", "#767676", "#222222"
-_CURVES = ((_BLUE, "o"), (_ORANGE, "s"), (_GRAY, "^"), (_BLACK, "D"))
+CURVES = ((_BLUE, "o"), (_ORANGE, "s"), (_GRAY, "^"), (_BLACK, "D"))
 _NO_SIGN = "no sign claimed, or one seed"
 _VERDICTS = {
     statistics.AGREES: (_BLUE, "o"),
@@ -47,9 +47,10 @@ def draw(path: str, table: Values) -> None:
     figure.savefig(path, format="png")
 
 
-def _new_figure(table: Values, height: float) -> Figure:
+def new_figure(title: str, height: float) -> Figure:
+    """Returns an empty figure with a title; the height is in inches."""
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
-    figure.suptitle(_wrap(table["title"], 50), fontsize=11)
+    figure.suptitle(_wrap(title, 50), fontsize=11)
     return figure
 
 
@@ -57,7 +58,9 @@ def _draw_differences(table: Values) -> Figure:
     """Draws a panel for each column: differences with two standard errors."""
     columns = [c for c in table["columns"] if _compared(table, c)]
     counts = [len(_compared(table, column)) for column in columns]
-    figure = _new_figure(table, 1.3 + 0.8 * len(counts) + 0.42 * sum(counts))
+    figure = new_figure(
+        table["title"], 1.3 + 0.8 * len(counts) + 0.42 * sum(counts)
+    )
     if not columns:
         return _nothing(figure)
     panels = figure.subplots(
@@ -72,7 +75,7 @@ def _draw_differences(table: Values) -> Figure:
         loc="outside lower center",
         ncols=2,
         frameon=False,
-        fontsize=_SMALL,
+        fontsize=SMALL,
     )
     return figure
 
@@ -131,17 +134,17 @@ def _draw_column(
             f"bars: two standard errors{better}",
             52,
         ),
-        fontsize=_SMALL,
+        fontsize=SMALL,
     )
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.margins(x=0.08)
-    _finish(axes, "x")
+    finish(axes, "x")
 
 
 def _draw_curves(table: Values) -> Figure:
     """Draws scores over steps, and the paper's curves below."""
     papers = table["paper_curves"]
-    figure = _new_figure(table, 6.2 if papers else 3.7)
+    figure = new_figure(table["title"], 6.2 if papers else 3.7)
     panels = figure.subplots(2 if papers else 1, 1, squeeze=False)[:, 0]
     names = report_text.labels(table)
     steps = {column["name"]: column["steps"] for column in table["columns"]}
@@ -165,14 +168,12 @@ def _draw_curves(table: Values) -> Figure:
     panels[0].set_title(
         "Ours, ± one standard deviation", fontsize=10, loc="left"
     )
-    panels[0].set_ylabel(
-        label or table["columns"][0]["metric"], fontsize=_SMALL
-    )
+    panels[0].set_ylabel(label or table["columns"][0]["metric"], fontsize=SMALL)
     if papers:
         crossings = [each.get("paper_steps") for each in table["crossings"]]
         _draw_panel(panels[1], paper, names, crossings)
         panels[1].set_title("The paper's", fontsize=10, loc="left")
-        panels[1].set_ylabel("MNLI dev accuracy", fontsize=_SMALL)
+        panels[1].set_ylabel("MNLI dev accuracy", fontsize=SMALL)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         figure.legend(
@@ -180,7 +181,7 @@ def _draw_curves(table: Values) -> Figure:
             labels,
             loc="outside lower center",
             frameon=False,
-            fontsize=_SMALL,
+            fontsize=SMALL,
         )
     return figure
 
@@ -193,7 +194,7 @@ def _draw_panel(
 ) -> None:
     """Draws curves of (steps, score, deviation) and their crossings."""
     for number, (row, points) in enumerate(curves.items()):
-        color, marker = _CURVES[number % len(_CURVES)]
+        color, marker = CURVES[number % len(CURVES)]
         if points:
             x, y, deviations = np.array(points).T
             axes.errorbar(
@@ -214,14 +215,14 @@ def _draw_panel(
                 f" crosses at {steps:,.0f}",
                 (steps, 0.03),
                 xycoords=("data", "axes fraction"),
-                fontsize=_SMALL,
+                fontsize=SMALL,
                 color=_BLACK,
             )
-    axes.set_xlabel("pretraining steps", fontsize=_SMALL)
+    axes.set_xlabel("pretraining steps", fontsize=SMALL)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    _finish(axes, "y")
+    finish(axes, "y")
 
 
 def _draw_spread(table: Values) -> Figure:
@@ -239,7 +240,9 @@ def _draw_spread(table: Values) -> Figure:
     ]
     by_column = [(column, values) for column, values in by_column if values]
     counts = [len(values) for _, values in by_column]
-    figure = _new_figure(table, 1.2 + 0.8 * len(counts) + 0.48 * sum(counts))
+    figure = new_figure(
+        table["title"], 1.2 + 0.8 * len(counts) + 0.48 * sum(counts)
+    )
     if not by_column:
         return _nothing(figure)
     panels = figure.subplots(
@@ -250,7 +253,7 @@ def _draw_spread(table: Values) -> Figure:
         _draw_boxes(axes, values)
         _name_rows(axes, [_spread_name(names, value) for value in values])
         axes.set_title(column["label"], fontsize=10, loc="left")
-        _finish(axes, "x")
+        finish(axes, "x")
     handles = [
         Line2D(
             [], [], linestyle="none", color=_BLUE, marker="o", label="a run"
@@ -270,7 +273,7 @@ def _draw_spread(table: Values) -> Figure:
         loc="outside lower center",
         ncols=1,
         frameon=False,
-        fontsize=_SMALL,
+        fontsize=SMALL,
     )
     return figure
 
@@ -324,7 +327,7 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
         for name in names
     ]
     axes.set_yticks(
-        np.arange(len(names)), wrapped, fontsize=_SMALL, parse_math=False
+        np.arange(len(names)), wrapped, fontsize=SMALL, parse_math=False
     )
     axes.set_ylim(len(names) - 0.4, -0.6)
 
@@ -343,7 +346,8 @@ def _nothing(figure: Figure) -> Figure:
     return figure
 
 
-def _finish(axes: Axes, grid: str) -> None:
+def finish(axes: Axes, grid: str) -> None:
+    """Sets the grid ("x", "y" or "both"), spines and size of the ticks."""
     axes.grid(axis=grid, alpha=0.3, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=_SMALL)
+    axes.tick_params(labelsize=SMALL)

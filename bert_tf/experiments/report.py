@@ -16,6 +16,7 @@ from absl import logging
 
 from bert_tf.experiments import paper
 from bert_tf.experiments import plots
+from bert_tf.experiments import pretraining_curves
 from bert_tf.experiments import report_text
 from bert_tf.experiments import statistics
 from bert_tf.experiments.statistics import Difference
@@ -67,6 +68,7 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
         by cell and seed, `mean`, `deviation`, `difference`, `error`, `method`,
         `chance`, `paper`, `paper_difference`, `expected`, `verdict`), and with
         its `signs`, the claims of the paper with their verdicts.
+      `pretraining`: curves of the models of several sizes.
       `failed`: cells that failed, with the command and the log's last lines.
       `unreadable`, `foreign`: files that are no results, and cells of no table.
       `commits`: cells by the commit that made them.
@@ -86,6 +88,7 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
     return {
         "source": paper.read()["source"],
         "tables": [_table(table, finished, failed) for table in tables],
+        "pretraining": pretraining_curves.read(out_dir),
         "num_cells": len(planned),
         "num_finished": len(used),
         "failed": [failed[cell] for cell in failed if cell in planned],
@@ -102,12 +105,21 @@ def build(tables: Sequence[Table], out_dir: str) -> dict[str, Any]:
 
 def _write_once(tables: Sequence[Table], out_dir: str) -> None:
     report = build(tables, out_dir)
-    earlier = _earlier_tables(os.path.join(out_dir, JSON_FILE))
-    for table in report["tables"]:
-        path = os.path.join(out_dir, f"{table['name']}.png")
-        if earlier.get(table["name"]) != table or not os.path.exists(path):
+    earlier = _read_object(os.path.join(out_dir, JSON_FILE)) or {}
+    known = {table["name"]: table for table in earlier.get("tables", ())}
+    drawings = [
+        (table["name"], plots.draw, table, known.get(table["name"]))
+        for table in report["tables"]
+    ]
+    if curves := report["pretraining"]:
+        draw = pretraining_curves.draw
+        known_curves = earlier.get("pretraining")
+        drawings.append((pretraining_curves.NAME, draw, curves, known_curves))
+    for name, draw, values, known_values in drawings:
+        path = os.path.join(out_dir, f"{name}.png")
+        if values != known_values or not os.path.exists(path):
             with files.local_file(path) as temporary:
-                plots.draw(temporary, table)
+                draw(temporary, values)
     _write_text(os.path.join(out_dir, TEXT_FILE), report_text.text(report))
     # Last, so that a plot whose values are stored here is up to date.
     _write_text(
@@ -120,12 +132,6 @@ def _write_text(path: str, text: str) -> None:
     with files.local_file(path) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-
-
-def _earlier_tables(path: str) -> dict[str, Any]:
-    """Returns the tables of the earlier report, by name."""
-    report = _read_object(path) or {}
-    return {table["name"]: table for table in report.get("tables", ())}
 
 
 def _snapshot(out_dir: str) -> dict[str, tuple[int, int]]:
@@ -179,8 +185,13 @@ def _is_number(value: Any) -> bool:
     return is_real and math.isfinite(value)
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
+def _standard_error(cell: Mapping[str, Any]) -> float | None:
+    """Returns the error of a score on held-out text, None if it has none."""
+    scores = cell.get("scores")
+    if not isinstance(scores, Mapping):
+        return None
+    error = scores.get(f"{cell.get('metric')}_error")
+    return float(error) if _is_number(error) else None
 
 
 def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
@@ -274,9 +285,11 @@ def _value(
 def _kept(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a finished cell that the report repeats."""
     kept = {"seed": cell.get("seed"), "score": cell["score"]}
-    for name in ("standard_error", "test_score", "majority"):
+    for name in ("test_score", "majority"):
         if _is_number(cell.get(name)):
             kept[name] = cell[name]
+    if (error := _standard_error(cell)) is not None:
+        kept["standard_error"] = error
     if "majority" in kept:
         kept["at_majority"] = kept["score"] <= kept["majority"] + _ROUNDING
     return kept | {"commit": str(cell.get("commit") or _UNKNOWN_COMMIT)}
@@ -289,7 +302,7 @@ def _scores(
         Score(
             finished[cell].get("seed"),
             float(finished[cell]["score"]),
-            _number(finished[cell].get("standard_error")),
+            _standard_error(finished[cell]),
         )
         for cell in table.cells.get((row, column), ())
         if cell in finished

@@ -27,6 +27,13 @@ def text(report: Values) -> str:
         parts += ["## Signs of the paper", *_signs(signs)]
     for table in report["tables"]:
         parts += _table(table)
+    if report["pretraining"]:
+        parts += [
+            "## Pretraining",
+            "Loss and accuracy of the masked LM, on the data of training, "
+            "against the tokens read.",
+            "![Pretraining curves](pretraining.png)",
+        ]
     parts += _failures(report)
     parts.append(
         f"Numbers of the paper: {report['source']}. `report.json` has the raw "

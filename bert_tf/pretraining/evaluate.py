@@ -1,6 +1,7 @@
 """Evaluates a pretraining model on record files."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -34,14 +35,17 @@ def evaluate(
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
+    `masked_lm_perplexity_error` is its standard error, as if batches were drawn
+    independently: other text of the same kind would move it by so much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one.
 
     Returns:
       `global_step`, `loss`, `masked_lm_accuracy`, `masked_lm_loss`,
-      `masked_lm_perplexity` (unless nothing was predicted) and, if the loss is
-      included, `next_sentence_accuracy` and `next_sentence_loss`.
+      `masked_lm_perplexity` (unless nothing was predicted), its error (with
+      two batches or more) and, if the loss is included,
+      `next_sentence_accuracy` and `next_sentence_loss`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
@@ -69,6 +73,7 @@ def evaluate(
 
     # In float64, as float32 loses small terms in long sums.
     totals: dict[str, np.float64] = {}
+    batches: list[tuple[float, float]] = []
     total = num_batches if num_batches >= 0 else None
     with progress.bar(
         total, "evaluating", "batch", hidden=not show_progress
@@ -76,10 +81,34 @@ def evaluate(
         for rows in batches_lib.distribute_batches(
             strategy, dataset, plan, finite=True
         ):
-            for name, value in compute_batch(rows).items():
-                totals[name] = totals.get(name, 0.0) + np.float64(value)
+            sums = {
+                name: np.float64(value)
+                for name, value in compute_batch(rows).items()
+            }
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0.0) + value
+            batches.append((sums["masked_lm_sum"], sums["masked_lm_weights"]))
             bar.update(1)
-    return _means(totals) | {"global_step": global_step}
+    results = _means(totals) | {"global_step": global_step}
+    if len(batches) > 1 and "masked_lm_perplexity" in results:
+        error = results["masked_lm_perplexity"] * _loss_error(
+            *zip(*batches, strict=True)
+        )
+        results["masked_lm_perplexity_error"] = float(error)
+    return results
+
+
+def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
+    """Returns the standard error of the mean loss, a ratio of two sums.
+
+    Args:
+      losses: The sum of the losses of each batch.
+      weights: The number of predictions of each batch.
+    """
+    mean = np.sum(losses) / np.sum(weights)
+    residuals = np.array(losses) - mean * np.array(weights)
+    variance = len(residuals) * np.var(residuals, ddof=1)
+    return np.sqrt(variance) / np.sum(weights)
 
 
 def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:

@@ -194,6 +194,17 @@ class ReportTest(ReportCase):
         ):
             self.assertIn(sentence, text)
 
+    def test_perplexities_have_the_error_of_the_text(self):
+        for row, error in (("bert", 0.3), ("no_nsp", 0.4)):
+            (cell,) = _ids("table5", row, "perplexity", _SEEDS[:1])
+            scores = {"ppl": 30.0, "ppl_error": error}
+            score = _SCORES[row][2] + 2 * (row == "no_nsp")
+            self._put(cell, score, 11, metric="ppl", scores=scores)
+        found, text = self._report(_table5())
+        self.assertIn("| 33.00 (1) | +2.50 ± 0.50 | **agrees** |", text)
+        self.assertIn("Standard errors of differences: held-out text.", text)
+        self.assertEqual(found["tables"][0]["signs"][3]["error"], 0.5)
+
     def test_missing_failed_and_foreign_cells(self):
         self._put_table5()
         missing, failed, other = _ids("table5", "no_nsp", "squad")
@@ -275,6 +286,48 @@ class ReportTest(ReportCase):
         self.assertIn("-1.00 ± 0.58 at step 200, +6.00 ± 0.58 at step 4", text)
         self.assertIn("| +6.00 ± 0.58 | 84.4, 82.2 | +2.2 | **agrees** |", text)
         plots.draw(str(self._path("figure5.png")), found["tables"][0])
+
+
+class PretrainingCurvesTest(ReportCase):
+    def _put_run(self, job, batch_size=16, has_finished=True):
+        folder = self._path("pretraining", job)
+        folder.mkdir(parents=True)
+        rows = [
+            {
+                "step": step,
+                "masked_lm_loss": 9.0 - step / 100,
+                "masked_lm_accuracy": step / 1000,
+                "examples_per_second": 5.0,
+                "tokens_per_second": 500.0,
+            }
+            for step in (1, 2, *range(10, 401, 10))
+        ]
+        rows.insert(3, {"step": 15, "loss": 2.0})  # Nothing was predicted.
+        lines = "\n".join(json.dumps(row) for row in rows)
+        (folder / "train_metrics.jsonl").write_text(lines)
+        if has_finished:
+            self._path("steps").mkdir(exist_ok=True)
+            command = f"python run/pretrain.py --train_batch_size={batch_size}"
+            path = self._path("steps", f"{job}.json")
+            path.write_text(json.dumps({"commands": [command]}))
+
+    def test_sizes_are_drawn_over_tokens(self):
+        self._put_run("pretraining-bert-0a1b2c3d", batch_size=32)
+        self._put_run("pretraining-bert_2_64_1-0a1b2c3e")
+        self._put_run("pretraining-ltr_no_nsp-0a1b2c3f")  # Not a size.
+        self._put_run("pretraining-bert_4_64_1-01234567", has_finished=False)
+        found, text = self._write()
+        curves = found["pretraining"]
+        self.assertEqual([x["name"] for x in curves], ["bert", "bert_2_64_1"])
+        for curve, batch_size in zip(curves, (32, 16), strict=True):
+            # Of 100 tokens an example, as 500 / 5.
+            self.assertEqual(curve["tokens"][0], 100 * batch_size)
+            self.assertEqual(curve["tokens"][-1], 400 * 100 * batch_size)
+            self.assertAllClose(curve["masked_lm_loss"][0], 8.99)
+            self.assertLess(curve["masked_lm_loss"][-1], 5.2)
+            self.assertLess(len(curve["tokens"]), 43)
+        self.assertIn("![Pretraining curves](pretraining.png)", text)
+        self.assertTrue(self._path("pretraining.png").exists())
 
 
 class WriteTest(ReportCase):

@@ -80,6 +80,8 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
             model, self.data.evaluation_dataset(), global_step=12
         )
         expected = _numpy_results(model, self.examples)
+        error = results.pop("masked_lm_perplexity_error")
+        self.assertAllClose(error, self._error(model), rtol=1e-4)
         self.assertEqual(results.keys(), expected.keys())
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
@@ -88,8 +90,26 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
             model, self.data.evaluation_dataset(), 12, max_eval_steps=1
         )
         expected = _numpy_results(model, self.examples[:8])
+        # One batch has no error.
+        self.assertEqual(first.keys(), expected.keys())
         for name, value in expected.items():
             self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
+
+    def _error(self, model):
+        """Returns the perplexity's error from losses of batches of 8."""
+        counts, losses = [], []
+        for start in range(0, 21, 8):
+            rows = self.examples[start : start + 8]
+            counts.append(sum(np.sum(x["masked_lm_weights"]) for x in rows))
+            mean = _numpy_results(model, rows)["masked_lm_loss"]
+            losses.append(mean * counts[-1])
+        mean = sum(losses) / sum(counts)
+        squares = sum(
+            (loss - mean * count) ** 2
+            for loss, count in zip(losses, counts, strict=True)
+        )
+        error = np.sqrt(3 / 2 * squares) / sum(counts)
+        return np.exp(mean) * error
 
     @parameterized.parameters((2, 8), (4, 3))
     @pytest.mark.slow
@@ -126,6 +146,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
                 "masked_lm_accuracy",
                 "masked_lm_loss",
                 "masked_lm_perplexity",
+                "masked_lm_perplexity_error",
             ],
         )
         self.assertEqual(results["loss"], results["masked_lm_loss"])

@@ -69,6 +69,7 @@ class PretrainTest(pretrain_case.PretrainCase, tf.test.TestCase):
                 "masked_lm_accuracy",
                 "masked_lm_loss",
                 "masked_lm_perplexity",
+                "masked_lm_perplexity_error",
                 "next_sentence_accuracy",
                 "next_sentence_loss",
             ],
