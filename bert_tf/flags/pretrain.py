@@ -19,7 +19,8 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     bert_config_file: str = options.model(
         help_text="Model configuration, bert_config.json; configs/tiny/, "
         "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
-        "and follow the size of the vocabulary.",
+        "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
+        "of the 24 miniatures; they follow the size of the vocabulary.",
         affects="place",
         reads="file",
     )
