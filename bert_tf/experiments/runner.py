@@ -5,6 +5,7 @@ it ends with the program, even if this process is killed. Finished jobs have a
 file and are not repeated.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -81,7 +82,13 @@ class Runner:
         Raises:
           Preempted: If the process was asked to stop.
         """
-        signal.signal(signal.SIGTERM, _stop)
+        earlier = signal.signal(signal.SIGTERM, _stop)
+        try:
+            return self._run_all(max_minutes)
+        finally:
+            signal.signal(signal.SIGTERM, earlier)
+
+    def _run_all(self, max_minutes: float | None) -> list[str]:
         if max_minutes is not None:
             self._deadline = time.monotonic() + 60 * max_minutes
         done = sum(self._is_done(x) for x in self._cells)
@@ -226,7 +233,8 @@ class Runner:
         try:
             while process.poll() is None:
                 self._show(f"{job.title}{_state(log)}")
-                time.sleep(_POLL_SECONDS)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
         finally:
             _end(process)
         return process.returncode
