@@ -47,14 +47,8 @@ def fetch_url(url: str, cache: str, offline: bool) -> str:
     Raises:
       UserError: If it cannot be fetched, is damaged or no model.
     """
-    download.require_safe_url(url)
-    parts = urllib.parse.urlsplit(url)
-    if not parts.path.endswith(archives.ENDINGS):
-        raise UserError(
-            "Expected the address of an archive, which ends with "
-            f"{', '.join(archives.ENDINGS)}. Received: {url!r}."
-        )
-    title = os.path.basename(parts.path)
+    archives.require_address(url)
+    title = os.path.basename(urllib.parse.urlsplit(url).path)
     for ending in archives.ENDINGS:
         title = title.removesuffix(ending)
     folder = _folder(cache, title, url)

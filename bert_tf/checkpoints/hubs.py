@@ -26,9 +26,6 @@ from bert_tf.io import download
 from bert_tf.io import files
 from bert_tf.recipes import releases
 
-_NAME = r"[\w.-]+"
-_HUGGING_FACE = re.compile(rf"hf://({_NAME}/{_NAME})(?:@([\w./-]+))?")
-_KAGGLE = re.compile(rf"kaggle://({_NAME}/{_NAME}/keras/{_NAME}(?:/\d+)?)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
@@ -84,12 +81,7 @@ def fetch_hugging_face(name: str, offline: bool) -> str:
       UserError: If there is no such model, it needs a token, or it cannot be
         fetched.
     """
-    match = _HUGGING_FACE.fullmatch(name)
-    if not match:
-        raise UserError(
-            "Expected hf://owner/name, or hf://owner/name@revision. Received: "
-            f"{name!r}."
-        )
+    match = releases.parse_hub_name(name)
     repository, revision = match[1], match[2] or "main"
     for library in ("httpx", "httpx2"):  # They log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
@@ -287,12 +279,7 @@ def fetch_kaggle(name: str, offline: bool) -> str:
       UserError: If there is no such model, it needs a login, or it cannot be
         fetched.
     """
-    match = _KAGGLE.fullmatch(name)
-    if not match:
-        raise UserError(
-            "Expected kaggle://owner/model/keras/variation, or with /version. "
-            f"Received: {name!r}."
-        )
+    match = releases.parse_hub_name(name)
     with contextlib.redirect_stdout(sys.stderr):  # For its log.
         with extras():
             kagglehub = importlib.import_module("kagglehub")

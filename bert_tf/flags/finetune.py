@@ -235,6 +235,8 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             "set.",
         )
         self._check_start()
+        # A token between [CLS] and [SEP].
+        options.require_at_least(self, 3, "max_seq_length")
         options.require_at_least(
             self,
             1,

@@ -121,11 +121,6 @@ class TaggerConfig(FinetuneConfig):
         options.require_at_least(self, 0, "doc_stride")
         options.require_at_least(self, 1, "lstm_size")
         options.require(
-            self.max_seq_length >= 3,
-            "--max_seq_length must be at least 3, for a token between [CLS] "
-            f"and [SEP]. Received: {self.max_seq_length}.",
-        )
-        options.require(
             (self.doc_stride or 0) <= self.max_seq_length - 2,
             "--doc_stride must be at most --max_seq_length - 2, or tokens "
             f"between windows are lost. Received: {self.doc_stride} with "

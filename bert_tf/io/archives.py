@@ -10,6 +10,7 @@ import gzip
 import os
 import stat
 import tarfile
+import urllib.parse
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from bert_tf.errors import UserError
+from bert_tf.io import download
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
 _CHUNK_BYTES = 1 << 20
@@ -46,6 +48,16 @@ class _Member:
     is_folder: bool
     is_file: bool
     open: Callable[[], IO[bytes]]
+
+
+def require_address(url: str) -> None:
+    """Raises `UserError` unless an archive may be fetched from an address."""
+    download.require_safe_url(url)
+    if not urllib.parse.urlsplit(url).path.endswith(ENDINGS):
+        raise UserError(
+            "Expected the address of an archive, which ends with "
+            f"{', '.join(ENDINGS)}. Received: {url!r}."
+        )
 
 
 def unpack(archive: str, folder: str) -> None:

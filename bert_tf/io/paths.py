@@ -22,6 +22,8 @@ _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
+# Endings of files that are no models.
+_NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
 _NAMES_SHOWN = 8
 
 
@@ -37,9 +39,11 @@ def check_inputs(config: Any) -> None:
     names the kind of a path (`reads`). It may have the methods `unread_inputs`,
     which returns the names of flags that this call of the script does not read,
     and `input_hints`, which returns what to do about a missing input, by name.
+    A field `output_dir` names a folder to write to.
 
     Raises:
-      UserError: If a file, folder or model is missing.
+      UserError: If a file, folder or model is missing, the name of a model is
+        incomplete, or the output folder cannot be written.
     """
     unread = getattr(config, "unread_inputs", frozenset)()
     hints = getattr(config, "input_hints", dict)()
@@ -54,6 +58,9 @@ def check_inputs(config: Any) -> None:
             if field.name in hints:
                 raise with_hint(error, hints[field.name]) from error
             raise
+    folder = getattr(config, "output_dir", None)
+    if folder and not is_remote(folder):
+        _check_output_folder(folder)
 
 
 def with_hint(error: UserError, hint: str) -> UserError:
@@ -109,7 +116,9 @@ def may_be_model(path: str) -> bool:
     if os.path.isdir(path):
         with os.scandir(path) as entries:
             return any(_MODEL_PARTS.search(entry.name) for entry in entries)
-    return os.path.exists(path) or any(glob.iglob(f"{glob.escape(path)}.*"))
+    if os.path.exists(path):
+        return not path.endswith(_NO_MODELS)
+    return any(glob.iglob(f"{glob.escape(path)}.*"))
 
 
 def no_model(path: str, contents: str, flag: str | None = None) -> UserError:
@@ -164,12 +173,35 @@ def _check_folder(path: str, flag: str) -> None:
 
 
 def _check_model(path: str, flag: str) -> None:
-    if not is_remote(path) and not may_be_model(path):
+    if is_remote(path):
+        if not releases.parse_hub_name(path) and path.startswith("http"):
+            # Imports a library for its bar.
+            from bert_tf.io import archives
+
+            archives.require_address(path)
+    elif not may_be_model(path):
         if not os.path.exists(path):
             if releases.find(path):
                 return  # To be fetched.
             releases.refuse_name(path, flag)
         raise no_model(path, describe(path), flag)
+
+
+def _check_output_folder(path: str) -> None:
+    """Raises `UserError` where the folder certainly cannot be written."""
+    present = os.path.abspath(path)
+    while not os.path.lexists(present):
+        present = os.path.dirname(present)
+    reason = None
+    if not os.path.isdir(present):
+        reason = f"{present} is not a directory"
+    elif not os.access(present, os.W_OK | os.X_OK):
+        reason = f"{present} is read-only for you"
+    if reason:
+        raise UserError(
+            f"--output_dir={path} is not a writable folder ({reason}); choose "
+            "another."
+        )
 
 
 _CHECKS = {

@@ -73,6 +73,8 @@ def show_log(verbosity: int) -> None:
         `INFO` on, whatever it is.
     """
     logging.use_absl_handler()
+    # It reports that it lists the fonts of a new machine.
+    python_logging.getLogger("matplotlib").setLevel(python_logging.WARNING)
     logging.set_verbosity(max(verbosity, logging.INFO))
     handler = logging.get_absl_handler()
     handler.setLevel(logging.converter.absl_to_standard(verbosity))

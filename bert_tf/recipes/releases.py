@@ -18,6 +18,17 @@ from bert_tf.errors import UserError
 BASE_VARIABLE = "BERT_TF_RELEASES_URL"
 _TABLE = os.path.join(os.path.dirname(__file__), "models.json")
 _PART = r"[\w-][\w.-]*"
+_NAME = r"[\w.-]+"
+_HUBS = {
+    "hf": (
+        rf"hf://({_NAME}/{_NAME})(?:@([\w./-]+))?",
+        "hf://owner/name, or hf://owner/name@revision",
+    ),
+    "kaggle": (
+        rf"kaggle://({_NAME}/{_NAME}/keras/{_NAME}(?:/\d+)?)",
+        "kaggle://owner/model/keras/variation, or with /version",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +101,21 @@ def find(name: str) -> Release | None:
         if name == release.name or name in release.also:
             return release
     return None
+
+
+def parse_hub_name(name: str) -> re.Match | None:
+    """Returns the parts of a name of a hub; None for names without its prefix.
+
+    Raises:
+      UserError: If the name is incomplete.
+    """
+    pattern, form = _HUBS.get(name.partition("://")[0], (None, None))
+    if pattern is None:
+        return None
+    match = re.fullmatch(pattern, name)
+    if not match:
+        raise UserError(f"Expected {form}. Received: {name!r}.")
+    return match
 
 
 def closest(name: str) -> str | None:

@@ -468,6 +468,7 @@ class FlagsTest(
         ({"pretrained_model_dir": None}, "Give --pretrained_model_dir"),
         ({"vocab_file": "v.txt"}, "replaces"),
         ({"do_train": False, "do_eval": False}, "At least one of"),
+        ({"max_seq_length": 2}, "--max_seq_length must be at least 3.*: 2"),
         ({"seed": -1}, "--seed, .* must be at least 0.*: -1"),
         (
             {"seed": 2**32 - 2, "num_restarts": 3},

@@ -18,7 +18,7 @@ class _Flags:
     records: str | None = options.option(None, reads="files")
     folder: str | None = options.option(None, reads="folder")
     model: str | None = options.option(None, reads="model")
-    output: str | None = options.option(None)
+    output_dir: str | None = options.option(None)
 
     def input_hints(self):
         return {"records": "make them."}
@@ -53,7 +53,11 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         {"model": "prefix"},
         {"model": "prefix/model.ckpt-3"},
         {"data": "gs://a/b", "records": "gs://a/*,[", "model": "hf://a/b"},
-        {"output": "nowhere"},
+        {"model": "kaggle://a/b/keras/c/3"},
+        {"model": "http://localhost:9/m.zip"},
+        {"output_dir": "nowhere/x"},
+        {"output_dir": "empty"},
+        {"output_dir": "gs://a/b"},
     )
     def test_accepts_what_exists(self, **flags):
         paths.check_inputs(_Flags(**flags))
@@ -74,6 +78,13 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"model": "empty"}, "--model: .*'empty', a directory that holds noth"),
         ({"model": "texts"}, "--model: .*a directory that holds a.txt"),
+        ({"model": "a.csv"}, "--model: .*'a.csv', a file that is no checkp"),
+        ({"model": "hf://bert"}, "Expected hf://owner/name, .*'hf://bert'"),
+        ({"model": "kaggle://a/b/c"}, "Expected kaggle://owner/model/keras/v"),
+        ({"model": "http://a.b/m.zip"}, "Expected an https:// address"),
+        ({"model": "https://a.b/m"}, "ends with .zip, .tar.gz, .tgz. Rec"),
+        ({"output_dir": "a.csv"}, "_dir=a.csv is not a writable .*not a dir"),
+        ({"output_dir": "a.csv/x"}, "=a.csv/x is not .*/a.csv is not a dir"),
     )
     def test_refuses(self, flags, message):
         with self.assertRaisesRegex(UserError, message):

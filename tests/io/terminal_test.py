@@ -48,6 +48,7 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
             for shown in ("sometimes", "sometimes", "always"):
                 logging.info("Step: %s", shown, extra={terminal.SHOWN: shown})
             logging.debug("Details.")
+            python_logging.getLogger("matplotlib.font_manager").info("Fonts.")
             logging.info("Read %d rows.", 3)
             logging.warning("No labels.")
         text = stream.getvalue()
