@@ -1,0 +1,1 @@
+pip install "${BERT_TF}[serve]" pandas

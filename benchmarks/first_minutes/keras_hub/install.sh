@@ -1,0 +1,1 @@
+pip install keras-hub tensorflow pandas safetensors fastapi uvicorn

@@ -1,0 +1,7 @@
+pip install ai-edge-litert
+# -- train
+python train.py
+# -- answer
+python export.py
+python answer.py
+# -- ships model.tflite

@@ -1,0 +1,5 @@
+# -- train
+python train.py
+# -- answer
+python answer.py
+# -- ships model
