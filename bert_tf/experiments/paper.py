@@ -23,6 +23,11 @@ def read() -> dict[str, Any]:
         return json.load(file)
 
 
+def title(table: Table) -> str | None:
+    """Returns what the paper's numbers are, as "GLUE, test server"."""
+    return read()["tables"].get(table.name, {}).get("title")
+
+
 def value(table: Table, row: str, column: Column) -> float | None:
     """Returns the paper's number for a cell; None if it has none.
 

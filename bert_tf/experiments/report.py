@@ -207,6 +207,7 @@ def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
         "question": table.question,
         "kind": table.kind,
         "scaled_down": table.scaled_down,
+        "paper_title": paper.title(table),
         "reference_row": table.reference_row,
         "rows": [{"name": row.name, "label": row.label} for row in table.rows],
         "columns": [_column(table, column) for column in table.columns],

@@ -217,7 +217,7 @@ def _paper_table(table: Values | None) -> list[str]:
         for row in table["rows"].values()
     ]
     return [
-        f"### The paper's: {table['title']}",
+        "### The paper's table",
         _markdown(["", *columns.values()], rows),
     ]
 
@@ -300,6 +300,8 @@ def _caption(table: Values) -> str:
     """Returns what was scaled down, what errors cover, and which commits."""
     values = [value for value in table["values"] if value["scores"]]
     sentences = [table["scaled_down"].strip(), _ONE_PRETRAINING]
+    if table["paper_title"]:
+        sentences.append(f"The paper's numbers: {table['paper_title']}.")
     methods = _methods(table)
     if len(methods) == 1:
         sentences.append(f"Standard errors of differences: {methods[0]}.")

@@ -189,6 +189,7 @@ class ReportTest(ReportCase):
             self.assertIn(line, text)
         for sentence in (
             "Scaled down: two layers. Each model was pretrained once",
+            "The paper's numbers: Ablation of the pretraining tasks, dev sets.",
             "Standard errors of differences: paired by seed.",
             "By chance, 18% of differences",
         ):
