@@ -199,7 +199,7 @@ def _table(table: Table, finished: Cells, failed: Cells) -> dict[str, Any]:
     signs = [
         _sign(table, finished, claim)
         for claim in table.expected
-        if (claim[0], claim[1]) in table.cells
+        if all((x, claim[1]) in table.cells for x in (claim[0], *claim[3:]))
     ]
     report = {
         "name": table.name,

@@ -178,7 +178,13 @@ def _table7(inputs: Inputs) -> Table:
         rows,
         columns,
         cells,
-        expected=[("embeddings", x.name, "below") for x in columns],
+        expected=[
+            # Below all other rows.
+            ("embeddings", column.name, "below", row.name)
+            for column in columns
+            for row in rows
+            if row.name != "embeddings"
+        ],
     )
 
 
@@ -204,7 +210,9 @@ def _table8(inputs: Inputs) -> Table:
             column = table_parts.column(task, "ner_feature", ", feature-based")
             name = f"{task.name}-feature"
             columns.append(dataclasses.replace(column, name=name))
-            expected.append(("0_0_100", name, "below"))
+            # The paper's lowest is [MASK] alone.
+            for other in ("100_0_0", "0_0_100"):
+                expected.append((other, name, "below"))
         for row in rows:
             start = plan.start(variants[row.name])
             cells[row.name, task.name] = plan.finetuning(task, start)

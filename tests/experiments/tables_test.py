@@ -1,0 +1,46 @@
+"""Tests for bert_tf.experiments.tables."""
+
+import os
+
+import tensorflow as tf
+
+from bert_tf.experiments import report
+from bert_tf.experiments import run
+from bert_tf.experiments import scales
+from bert_tf.experiments import task_folders
+from bert_tf.flags.experiments import ExperimentsConfig
+from tests.support import experiment_inputs
+
+
+class SignsTest(tf.test.TestCase):
+    def test_expected_signs_are_those_of_the_papers_numbers(self):
+        folder = self.create_tempdir().full_path
+        config = ExperimentsConfig(
+            experiments="table5,table6,table7,table8,figure5",
+            corpus=experiment_inputs.write_corpus(folder),
+            data_dir=experiment_inputs.write_tasks(folder),
+            output_dir=os.path.join(folder, "out"),
+            tasks="pairs,names",
+        )
+        found = task_folders.find_tasks(config.data_dir)
+        built = run.prepare(config, scales.read(config.scale), found)
+        signs = [
+            (table["name"], sign)
+            for table in report.build(built.tables, config.output_dir)["tables"]
+            for sign in table["signs"]
+        ]
+        counts = dict.fromkeys((name for name, _ in signs), 0)
+        for name, sign in signs:
+            if (papers := sign.get("paper_difference")) is not None:
+                is_above = sign["expected"] == "above"
+                self.assertEqual(papers > 0, is_above, (name, sign))
+                counts[name] += 1
+        # The sizes are others, and Table 5 has no column of names.
+        self.assertEqual(
+            counts,
+            {"table5": 0, "table6": 0, "table7": 6, "table8": 2, "figure5": 1},
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
