@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import start_over as start_overs
 from bert_tf.data.generators import original as original_generator
 from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
@@ -57,7 +58,14 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
     recipe = manifest.build_recipe(
         config, input_files, len(names), vocabulary.hash
     )
-    output_files = _record_files(config, names)
+    output_files = [
+        path
+        for name in names
+        for path in manifest.record_files(name, config.num_shards)
+    ]
+    work_dir = _work_dir(config, names[0])
+    if config.overwrite_output_dir:
+        start_overs.start_over(config, names, work_dir)
     finished = _find_finished(names, output_files, recipe)
     if finished:
         logging.info(
@@ -65,7 +73,6 @@ def create(config: CreatePretrainingDataConfig) -> Manifest:
             names[0],
         )
         return finished
-    work_dir = _work_dir(config, names[0])
     is_new = _begin(names[0], work_dir, output_files, recipe)
     try:
         result = _generator(config)(
@@ -122,17 +129,6 @@ def _output_names(config: CreatePretrainingDataConfig) -> list[str]:
     return names
 
 
-def _record_files(
-    config: CreatePretrainingDataConfig, names: list[str]
-) -> list[str]:
-    if not config.num_shards:
-        return names
-    return [
-        manifest.shard_path(names[0], shard, config.num_shards)
-        for shard in range(config.num_shards)
-    ]
-
-
 def _resolve(
     config: CreatePretrainingDataConfig,
 ) -> CreatePretrainingDataConfig:
@@ -158,7 +154,8 @@ def _find_finished(
             difference = recipe.difference(present)
             raise UserError(
                 f"{name} already exists, made with {difference}; use "
-                "another --output_file, or delete it and its manifest "
+                "another --output_file, start over with "
+                "--overwrite_output_dir, or delete it and its manifest "
                 f"{present.source}."
             )
     if not all(manifests) or not all(map(tf.io.gfile.exists, output_files)):
@@ -188,7 +185,8 @@ def _begin(
             raise UserError(
                 f"{work_dir} is from an unfinished run with "
                 f"{recipe.difference(present)}; finish it with its own flags, "
-                "use another --output_file, or delete that folder and any "
+                "use another --output_file, or start over with "
+                "--overwrite_output_dir, which deletes that folder and the "
                 "record files of that run."
             )
         logging.info("Resuming from %s.", work_dir)

@@ -229,6 +229,13 @@ class CreatePretrainingDataConfig(BeamConfig):
         "Maximum number of adjacent words masked together. Above 1, whole "
         "words are masked, and runs of k words have weight 1/k.",
     )
+    overwrite_output_dir: bool = options.output(
+        False,
+        "Remove the records, manifest, report and unfinished work of an "
+        "earlier run with this --output_file, and start over; other files "
+        "stay. Drop it to resume.",
+        affects="nothing",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

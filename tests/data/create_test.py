@@ -4,7 +4,6 @@ from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from unittest import mock
 
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -13,67 +12,13 @@ from bert_tf.data.records import manifest
 from bert_tf.data.records import report as data_report
 from bert_tf.data.records import tfrecords
 from bert_tf.errors import UserError
-from bert_tf.flags.data import CreatePretrainingDataConfig
 from bert_tf.text.vocabulary import Vocabulary
-
-_WORDS = "the cat sat on a mat dog ran home and ate fish ##s ##ed . ,".split()
-_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
+from tests.support import record_case
 
 
-def _make_text(num_documents: int, seed: int = 1) -> str:
-    """Returns documents of unequal lengths, one sentence per line."""
-    rng = np.random.default_rng(seed)
-    words = [word for word in _WORDS if word.isalpha()]
-    documents = []
-    for _ in range(num_documents):
-        lines = [
-            " ".join(rng.choice(words, rng.integers(2, 9))) + "."
-            for _ in range(rng.integers(3, 12))
-        ]
-        documents.append("\n".join(lines))
-    return "\n\n".join(documents) + "\n"
-
-
-class PretrainingDataTestCase(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-        self.vocab_file = self._path("words.txt")
-        Vocabulary(_TOKENS).write(self.vocab_file)
-        self.text_file = self._write_text("text.txt", _make_text(30))
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
-    def _write_text(self, name: str, text: str | bytes) -> str:
-        path = self._path(name)
-        with open(path, "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    def _config(self, **flags) -> CreatePretrainingDataConfig:
-        return CreatePretrainingDataConfig(
-            **{
-                "input_file": self.text_file,
-                "output_file": self._path("out/x.tfrecord"),
-                "vocab_file": self.vocab_file,
-                "generator": "original",
-                "max_seq_length": 32,
-                "max_predictions_per_seq": 5,
-                "dupe_factor": 3,
-                **flags,
-            }
-        )
-
-    def _contents(self, folder: str = "out") -> dict[str, bytes]:
-        contents = {}
-        for name in os.listdir(self._path(folder)):
-            with open(self._path(f"{folder}/{name}"), "rb") as file:
-                contents[name] = file.read()
-        return contents
-
-
-class CreateTest(PretrainingDataTestCase):
+class CreateTest(
+    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
+):
     @parameterized.parameters(
         ({"generator": "original"},),
         ({"generator": "streaming", "num_processes": 1},),
@@ -94,7 +39,9 @@ class CreateTest(PretrainingDataTestCase):
         path = self._path("out/x.tfrecord")
         (examples,) = tfrecords.read_examples(path, batch_size=10**6)
         found = manifest.find([path])
-        self.assertEqual(found.vocabulary_hash, Vocabulary(_TOKENS).hash)
+        self.assertEqual(
+            found.vocabulary_hash, Vocabulary(record_case.TOKENS).hash
+        )
         self.assertEqual(
             Vocabulary.from_file(found.vocab_file).hash, found.vocabulary_hash
         )
@@ -206,8 +153,10 @@ class CreateTest(PretrainingDataTestCase):
         ({"vocab_file": "other_words.txt"}, "another vocabulary"),
     )
     def test_another_data_set_of_this_name_is_rejected(self, flags, message):
-        self._write_text("other.txt", _make_text(30, seed=2))
-        Vocabulary([*_TOKENS, "more"]).write(self._path("other_words.txt"))
+        self._write_text("other.txt", record_case.make_text(30, seed=2))
+        Vocabulary([*record_case.TOKENS, "more"]).write(
+            self._path("other_words.txt")
+        )
         pretraining_data.create(self._config())
         before = self._contents()
         flags = {
@@ -241,7 +190,9 @@ class CreateTest(PretrainingDataTestCase):
         self.assertEqual(self._contents(), before)
 
 
-class InterruptedRunTest(PretrainingDataTestCase):
+class InterruptedRunTest(
+    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
+):
     def _interrupt(self, config, where="write"):
         """Ends a run without a chance to tidy up, as a kill would."""
         with mock.patch.object(
@@ -332,7 +283,9 @@ class InterruptedRunTest(PretrainingDataTestCase):
                     pretraining_data.create(self._config())
 
 
-class BadInputTest(PretrainingDataTestCase):
+class BadInputTest(
+    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
+):
     def _assert_refused(self, message, **flags):
         before = sorted(os.listdir(self.folder))
         with self.assertRaisesRegex(UserError, message):

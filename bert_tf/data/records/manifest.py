@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ _VERSION = 1
 _PLACES = fields_affecting(CreatePretrainingDataConfig, "place")
 # Not stored: with Beam, the records are the same byte for byte.
 _WITHOUT_EFFECT = fields_affecting(CreatePretrainingDataConfig, "nothing")
-_FORMAT = "bert_tf pretraining data"
+FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
 # Data sets that differ in one of these cannot be combined.
 _MUST_AGREE = (
@@ -54,6 +55,35 @@ def shard_path(output_file: str, shard: int, num_shards: int) -> str:
     """
     stem, ending = os.path.splitext(output_file)
     return f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
+
+
+def record_files(output_file: str, num_shards: int) -> list[str]:
+    """Returns the record files of an output file; 0 means no shards."""
+    if not num_shards:
+        return [output_file]
+    return [
+        shard_path(output_file, shard, num_shards)
+        for shard in range(num_shards)
+    ]
+
+
+def record_paths(output_file: str, names: Iterable[str]) -> list[str]:
+    """Returns the files of a manifest that belong to its output file.
+
+    Args:
+      output_file: One of the names in `--output_file`.
+      names: The names in the manifest, relative to it.
+    """
+    folder = os.path.dirname(output_file)
+    paths = [os.path.normpath(os.path.join(folder, name)) for name in names]
+    own = os.path.normpath(output_file)
+    return [path for path in paths if own in (path, _unsharded(path))]
+
+
+def _unsharded(path: str) -> str | None:
+    """Returns the output file of a shard; None for a file without shards."""
+    shard = _SHARD.fullmatch(path)
+    return shard and shard[1] + (shard[2] or "")
 
 
 def vocabulary_path(output_file: str) -> str:
@@ -159,7 +189,7 @@ class Manifest(Recipe):
             _relative_name(record_file, path): entry
             for record_file, entry in self.files.items()
         }
-        bert_files.write_json(path, {"format": _FORMAT, **values})
+        bert_files.write_json(path, {"format": FORMAT, **values})
 
     def check_vocabulary(self, vocabulary_hash: str, vocab_file: str) -> None:
         """Checks that the data was made with a model's vocabulary.
@@ -221,7 +251,7 @@ def read(output_file: str) -> Manifest | None:
     values = bert_files.read_json(path)
     expected = {field.name for field in dataclasses.fields(Manifest)}
     expected -= {"source"}
-    if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
+    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
         raise UserError(
             f"{path} is not a manifest of pretraining records; move it, or "
             "create the records again."
@@ -282,9 +312,7 @@ def _find_one(
     path: str, manifests: dict[str, Manifest | None]
 ) -> Manifest | None:
     """Finds the manifest of a record file; `manifests` caches results."""
-    shard = _SHARD.fullmatch(path)
-    whole = [shard[1] + (shard[2] or "")] if shard else []
-    for output_file in [*whole, path]:
+    for output_file in filter(None, (_unsharded(path), path)):
         if output_file not in manifests:
             manifests[output_file] = read(output_file)
         if manifests[output_file]:

@@ -115,12 +115,18 @@ def _warn_of_paragraphs(
     )
 
 
+def paths(output_file: str) -> tuple[str, str]:
+    """Returns the paths of the report and of its picture."""
+    return f"{output_file}.report.json", f"{output_file}.report.png"
+
+
 def write(output_file: str, report: dict[str, Any]) -> None:
     """Writes `<output_file>.report.json` and `<output_file>.report.png`."""
-    files.write_json(f"{output_file}.report.json", report)
+    path, picture = paths(output_file)
+    files.write_json(path, report)
     image = io.BytesIO()
     draw(report, os.path.basename(output_file)).savefig(image, format="png")
-    files.write_bytes(f"{output_file}.report.png", image.getvalue())
+    files.write_bytes(picture, image.getvalue())
 
 
 def log(report: dict[str, Any]) -> None:

@@ -1,0 +1,78 @@
+"""Tests of --overwrite_output_dir for pretraining data."""
+
+import os
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from bert_tf.data import create as pretraining_data
+from bert_tf.errors import UserError
+from bert_tf.errors import WorkerEndedError
+from tests.support import record_case
+
+_SHARDS = {"num_shards": 2, "generator": "streaming", "num_processes": 1}
+
+
+class StartOverTest(
+    record_case.RecordCase, tf.test.TestCase, parameterized.TestCase
+):
+    @parameterized.parameters(
+        ({}, _SHARDS),
+        (_SHARDS, {}),
+    )
+    @pytest.mark.slow
+    def test_another_data_set_is_replaced(self, before, after):
+        pretraining_data.create(self._config(**before, random_seed=6))
+        for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
+            self._write_text(f"out/{name}", "mine")
+        pretraining_data.create(
+            self._config(**after, overwrite_output_dir=True)
+        )
+        made = self._contents()
+        for name in ("notes.txt", "x.tfrecord.backup", "x-1.tfrecord"):
+            self.assertEqual(made.pop(name), b"mine")
+        pretraining_data.create(
+            self._config(**after, output_file=self._path("new/x.tfrecord"))
+        )
+        expected = self._contents("new")
+        self.assertEqual(set(made), set(expected))
+        for name in made:
+            if name.endswith(".tfrecord"):
+                self.assertEqual(made[name], expected[name])
+
+    def test_another_unfinished_run_is_replaced(self):
+        recipe = self._path("out/x.tfrecord.work/recipe.json")
+        with mock.patch.object(
+            pretraining_data, "_finish", side_effect=WorkerEndedError("x")
+        ):
+            with self.assertRaises(WorkerEndedError):
+                pretraining_data.create(self._config(random_seed=6))
+        self.assertTrue(os.path.exists(recipe))
+        made = pretraining_data.create(self._config(overwrite_output_dir=True))
+        self.assertEqual(made.seed, 12345)
+        self.assertFalse(os.path.exists(os.path.dirname(recipe)))
+
+    def test_files_that_no_run_wrote_stay(self):
+        path = self._write_text("mine.tfrecord", "made by hand")
+        with self.assertRaisesRegex(UserError, "exists without a manifest"):
+            pretraining_data.create(
+                self._config(output_file=path, overwrite_output_dir=True)
+            )
+        os.remove(path)
+        pretraining_data.create(self._config(output_file=path))
+        vocabulary = self._path("mine.tfrecord.vocab.txt")
+        with self.assertRaisesRegex(UserError, "would remove --vocab_file"):
+            pretraining_data.create(
+                self._config(
+                    output_file=path,
+                    vocab_file=vocabulary,
+                    overwrite_output_dir=True,
+                )
+            )
+        self.assertTrue(os.path.exists(path))
+
+
+if __name__ == "__main__":
+    tf.test.main()
