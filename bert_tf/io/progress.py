@@ -18,11 +18,14 @@ _IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {speed}, {remaining} left"
 class Rate:
     """Units per second in recent calls, without the calls that compile.
 
-    These are the first call, and calls that took five times as long as most.
+    These are the first call, and calls that took five times as long as most;
+    among the first few, of which two may compile, twice as long.
     """
 
     _RECENT = 100
     _TOO_LONG = 5
+    _FEW = 5
+    _TOO_LONG_OF_FEW = 2
 
     def __init__(self) -> None:
         self._calls: collections.deque[tuple[int, float]] = collections.deque(
@@ -38,10 +41,15 @@ class Rate:
 
     @property
     def value(self) -> float | None:
-        """Units per second; None before the second call."""
-        if not self._calls:
+        """Units per second; None before the third call.
+
+        The second call alone may have compiled, too.
+        """
+        if len(self._calls) < 2:
             return None
-        limit = self._TOO_LONG * statistics.median_low(
+        is_few = len(self._calls) <= self._FEW
+        factor = self._TOO_LONG_OF_FEW if is_few else self._TOO_LONG
+        limit = factor * statistics.median_low(
             seconds / units for units, seconds in self._calls
         )
         kept = [(u, s) for u, s in self._calls if s <= limit * u]

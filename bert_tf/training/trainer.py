@@ -321,7 +321,8 @@ class Trainer(abc.ABC):
         """Moves the bar; logs the step, in intervals."""
         notes = training_metrics.summarize(metrics), self._dev_score
         self._bar.set_postfix_str(", ".join(filter(None, notes)), False)
-        self._bar.move_to(step, self._rate.value)
+        rate = self._rate.value
+        self._bar.move_to(step, rate)
         last_step, now = self._config.last_step, time.monotonic()
         is_end = step in (1, last_step)
         if not self.coordinator.is_chief or not (
@@ -333,13 +334,16 @@ class Trainer(abc.ABC):
         self._line_due = now + terminal.SECONDS_BETWEEN_LINES
         speed = self._steps / self._seconds
         examples = speed * self._config.examples_per_step
+        left = "?"
+        if rate or step == last_step:
+            left = progress.duration((last_step - step) / (rate or 1))
         logging.info(
             "Step %d of %d: %s, %.0f tokens/s, %s left%s.",
             step,
             last_step,
             training_metrics.describe(metrics),
             examples * self._config.tokens_per_example,
-            progress.duration((last_step - step) / (self._rate.value or speed)),
+            left,
             " (compilation included)" if self._compiles else "",
             extra={terminal.SHOWN: "always" if is_end else "sometimes"},
         )
