@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import importlib
 import pathlib
 import pkgutil
 import sys
@@ -10,8 +9,9 @@ import textwrap
 
 import bert_tf
 from bert_tf import commands
+from bert_tf import door
 from bert_tf import errors
-from bert_tf.flags import cli
+from bert_tf import interrupts
 
 _WIDTH = 80
 # In the order of a user's work; a module that is not named here comes last.
@@ -83,6 +83,7 @@ def help_text() -> str:
 
 def main() -> None:
     """Runs the command that the first word of the command line names."""
+    interrupts.end_at_once()
     if sys.argv[1:2] == ["help"]:
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name, *rest = sys.argv[1:] or ["--help"]
@@ -93,7 +94,7 @@ def main() -> None:
     elif name.replace("_", "-") in names():
         module = name.replace("-", "_")
         sys.argv = [f"{errors.PROGRAM} {name}", *rest]
-        cli.run(importlib.import_module(f"bert_tf.commands.{module}").main)
+        door.run(module)
     else:
         sys.exit(f"ERROR: {_unknown(name)}")
 

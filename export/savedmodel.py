@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.export_savedmodel`."""
 
-from bert_tf.commands import export_savedmodel
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(export_savedmodel.main)
+    door.run("export_savedmodel")

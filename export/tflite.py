@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.export_tflite`."""
 
-from bert_tf.commands import export_tflite
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(export_tflite.main)
+    door.run("export_tflite")

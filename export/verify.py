@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.verify_export`."""
 
-from bert_tf.commands import verify_export
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(verify_export.main)
+    door.run("verify_export")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.convert_checkpoint`."""
 
-from bert_tf.commands import convert_checkpoint
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(convert_checkpoint.main)
+    door.run("convert_checkpoint")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.create_pretraining_data`."""
 
-from bert_tf.commands import create_pretraining_data
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(create_pretraining_data.main)
+    door.run("create_pretraining_data")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.data_service`."""
 
-from bert_tf.commands import data_service
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(data_service.main)
+    door.run("data_service")

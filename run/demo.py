@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.demo`."""
 
-from bert_tf.commands import demo
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(demo.main)
+    door.run("demo")

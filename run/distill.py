@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.distill`."""
 
-from bert_tf.commands import distill
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(distill.main)
+    door.run("distill")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.extend_vocabulary`."""
 
-from bert_tf.commands import extend_vocabulary
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(extend_vocabulary.main)
+    door.run("extend_vocabulary")

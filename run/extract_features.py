@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.extract_features`."""
 
-from bert_tf.commands import extract_features
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(extract_features.main)
+    door.run("extract_features")

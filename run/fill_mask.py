@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.fill_mask`."""
 
-from bert_tf.commands import fill_mask
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(fill_mask.main)
+    door.run("fill_mask")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.finetune_tagger`."""
 
-from bert_tf.commands import finetune_tagger
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(finetune_tagger.main)
+    door.run("finetune_tagger")

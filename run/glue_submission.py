@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.glue_submission`."""
 
-from bert_tf.commands import glue_submission
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(glue_submission.main)
+    door.run("glue_submission")

@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.learn_vocabulary`."""
 
-from bert_tf.commands import learn_vocabulary
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(learn_vocabulary.main)
+    door.run("learn_vocabulary")

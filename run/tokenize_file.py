@@ -1,7 +1,6 @@
 """Runs `bert_tf.commands.tokenize_file`."""
 
-from bert_tf.commands import tokenize_file
-from bert_tf.flags import cli
+from bert_tf import door
 
 if __name__ == "__main__":
-    cli.run(tokenize_file.main)
+    door.run("tokenize_file")

@@ -8,7 +8,6 @@ import dataclasses
 import os
 import re
 import shlex
-import signal
 import sys
 import textwrap
 import types
@@ -22,6 +21,7 @@ from absl import logging
 
 import bert_tf
 from bert_tf import errors
+from bert_tf import interrupts
 from bert_tf import keras_backend
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
@@ -238,7 +238,8 @@ def run(main: Callable[[Any], None]) -> None:
             )
         return rest
 
-    interrupt = _Interrupt()
+    interrupts.end_at_once()
+    interrupt = interrupts.Interrupt()
 
     def absl_main(argv: list[str]) -> None:
         del argv
@@ -257,8 +258,8 @@ def run(main: Callable[[Any], None]) -> None:
             config = read_config()
             if isinstance(config, ModelSourceConfig):
                 config.set_environment()
-            paths.check_inputs(config)
-            with errors.extras():
+            with interrupt, errors.extras():
+                paths.check_inputs(config)
                 main(config)
         except UserError as error:
             sys.stdout.flush()
@@ -270,35 +271,10 @@ def run(main: Callable[[Any], None]) -> None:
             # Imports turn Ctrl-C into errors of their own.
             if not interrupt.received:
                 raise
-            sys.stderr.write("Interrupted.\n")
+            sys.stderr.write(interrupt.message)
             sys.exit(INTERRUPTED)
 
-    with interrupt:
-        app.run(absl_main, flags_parser=parse_flags)
-
-
-class _Interrupt:
-    """Makes the second Ctrl-C end the process at once.
-
-    Attributes:
-      received: Whether there was a first one, which raises
-        `KeyboardInterrupt`.
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGINT, self._handle)
-
-    def __exit__(self, *error) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def _handle(self, number: int, frame) -> None:
-        del frame
-        self.received = True
-        signal.signal(number, signal.SIG_DFL)
-        raise KeyboardInterrupt
+    app.run(absl_main, flags_parser=parse_flags)
 
 
 def _flag_error(error: flags.Error, config_cls: type) -> str:

@@ -1,0 +1,51 @@
+"""Ends scripts quietly on Ctrl-C."""
+
+import os
+import signal
+import types
+
+from bert_tf.errors import INTERRUPTED
+
+_MESSAGE = "Interrupted.\n"
+
+
+def end_at_once() -> None:
+    """Makes Ctrl-C end the process in one word, without exit handlers.
+
+    For the first moments of a script, while it imports what it needs.
+    """
+    signal.signal(signal.SIGINT, _end)
+
+
+def _end(number: int, frame: types.FrameType | None) -> None:
+    del number, frame
+    os.write(2, _MESSAGE.encode())
+    os._exit(INTERRUPTED)
+
+
+class Interrupt:
+    """Makes the first Ctrl-C raise `KeyboardInterrupt`, once.
+
+    The second one ends the process at once.
+
+    Attributes:
+      received: Whether there was a first one.
+      message: The last words of a script that it ends.
+    """
+
+    message = _MESSAGE
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGINT, self._handle)
+
+    def __exit__(self, *error) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def _handle(self, number: int, frame: types.FrameType | None) -> None:
+        del frame
+        self.received = True
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
