@@ -21,7 +21,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry as tasks
-from bert_tf.tasks.tagging.examples import OUTSIDE
+from bert_tf.tasks.tagging.schemes import OUTSIDE
 from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text import words as words_lib

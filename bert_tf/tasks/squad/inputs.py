@@ -10,6 +10,7 @@ from typing import Any
 from bert_tf.errors import UserError
 from bert_tf.flags.squad import SquadConfig
 from bert_tf.io import tables
+from bert_tf.tasks.squad import checks
 from bert_tf.tasks.squad import examples as squad_examples
 
 # A JSON file is read whole up to this size, which takes a tenth of a second;
@@ -53,9 +54,7 @@ def check_labeled(
         path, is_training, version_2_with_negative
     )
     if not is_training:
-        squad_examples.require_answers(
-            path, read.examples, version_2_with_negative
-        )
+        checks.require_answers(path, read.examples, version_2_with_negative)
 
 
 def check_questions(

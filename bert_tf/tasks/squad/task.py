@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf.features import INPUT_MASK
 from bert_tf.io import tables
 from bert_tf.tasks import task
+from bert_tf.tasks.squad import checks
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad import metrics as squad_metrics
@@ -87,11 +88,11 @@ class SquadTask(task.Task):
             path, is_training, self.version_2_with_negative
         )
         if is_training:
-            squad_examples.report_training(
+            checks.report_training(
                 path, read, None if self.verbose_logging else _MAX_IDS_SHOWN
             )
         else:
-            squad_examples.check_answers(
+            checks.check_answers(
                 path, read.examples, self.version_2_with_negative
             )
         return read.examples

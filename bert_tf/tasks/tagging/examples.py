@@ -17,12 +17,11 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.io import text_files
+from bert_tf.tasks.tagging import schemes
 
-OUTSIDE = "O"
 # The document of a sentence that shares it with no other.
 ALONE = -1
 DOCUMENT_START = "-DOCSTART-"
-_TAG = re.compile(r"O|[BI]-\S+")
 _SPACES = re.compile(" +")
 # The columns of tables; a table has one of them.
 TEXT = tables.TEXT_COLUMN
@@ -130,13 +129,13 @@ def read_examples(
     if tag_column is None:
         return TaggingData(tuple(examples), None, 0, has_documents)
     tags = [example.tags for example in examples]
-    converted = [to_iob2(x) for x in tags]
+    converted = [schemes.to_iob2(x) for x in tags]
     return TaggingData(
         tuple(
             dataclasses.replace(example, tags=x)
             for example, x in zip(examples, converted, strict=True)
         ),
-        detect_scheme(tags),
+        schemes.detect_scheme(tags),
         sum(
             old != new
             for pair in zip(tags, converted, strict=True)
@@ -166,51 +165,6 @@ def read_untagged(
     column = _find_column(word_column, first, header, path)
     for sentence in itertools.chain(first, sentences):
         yield _to_example(sentence, column, None, path)
-
-
-def is_tag(text: str) -> bool:
-    """Returns True if a text is O, B-type or I-type."""
-    return _TAG.fullmatch(text) is not None
-
-
-def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
-    """Converts a sentence's tags to IOB2, with B- where an entity begins.
-
-    As for conlleval, an entity begins with a B-, or with an I- that follows
-    neither a B- nor an I- of its type.
-    """
-    converted = []
-    for tag, previous in _with_previous(tags):
-        if tag[0] == "I" and previous[1:] != tag[1:]:
-            tag = f"B{tag[1:]}"
-        converted.append(tag)
-    return tuple(converted)
-
-
-def detect_scheme(
-    sentences: Iterable[Sequence[str]],
-) -> Literal["IOB1", "IOB2", "mixed"] | None:
-    """Returns the tagging scheme of sentences; see `TaggingData`."""
-    breaks_iob1 = breaks_iob2 = has_entity = False
-    for tags in sentences:
-        for tag, previous in _with_previous(tags):
-            has_entity |= tag != OUTSIDE
-            follows = previous[1:] == tag[1:]
-            breaks_iob1 |= tag[0] == "B" and not follows
-            breaks_iob2 |= tag[0] == "I" and not follows
-    if not has_entity:
-        return None
-    if breaks_iob1 and breaks_iob2:
-        return "mixed"
-    return "IOB1" if breaks_iob2 else "IOB2"
-
-
-def _with_previous(tags: Iterable[str]):
-    """Yields each tag and the one before it."""
-    previous = OUTSIDE
-    for tag in tags:
-        yield tag, previous
-        previous = tag
 
 
 def _check_ending(path: str) -> None:
@@ -319,7 +273,7 @@ def _to_example(
         if tag_column is None:
             continue
         tag = fields[tag_column].strip()
-        if not is_tag(tag):
+        if not schemes.is_tag(tag):
             raise UserError(
                 f"{path}, line {line}: expected a tag O, B-type or I-type in "
                 f"column {tag_column}. Received: {tag!r}."
@@ -443,7 +397,11 @@ def is_table(path: str, word_column: int | str) -> bool:
     """Returns True if a .tsv is a table of raw texts; see `read_inputs`."""
     for _, line in text_files.read_lines(path):
         fields = [field.strip() for field in line.split("\t")]
-        return TEXT in fields and word_column != TEXT and not is_tag(fields[-1])
+        return (
+            TEXT in fields
+            and word_column != TEXT
+            and not schemes.is_tag(fields[-1])
+        )
     return False
 
 
@@ -461,6 +419,6 @@ def _has_columns(path: str) -> bool:
                 break
             continue
         widths.add(len(fields))
-        if len(fields) < 2 or not is_tag(fields[-1]):
+        if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
     return len(widths) == 1

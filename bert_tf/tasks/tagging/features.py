@@ -23,8 +23,8 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.tagging.examples import ALONE
-from bert_tf.tasks.tagging.examples import OUTSIDE
 from bert_tf.tasks.tagging.examples import TaggingExample
+from bert_tf.tasks.tagging.schemes import OUTSIDE
 from bert_tf.text import word_windows
 from bert_tf.text.tokenizer import BertTokenizer
 

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from bert_tf.errors import UserError
 from bert_tf.tasks.tagging import examples as tagging_examples
 from bert_tf.tasks.tagging import features as tagging_features
+from bert_tf.tasks.tagging import schemes
 from bert_tf.tasks.tagging.examples import TaggingExample
 from tests.support import shared_data
 
@@ -181,14 +182,12 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_schemes(self, tags, expected, scheme):
         tags = tags.split()
-        self.assertEqual(
-            tagging_examples.to_iob2(tags), tuple(expected.split())
-        )
-        self.assertEqual(tagging_examples.detect_scheme([tags]), scheme)
+        self.assertEqual(schemes.to_iob2(tags), tuple(expected.split()))
+        self.assertEqual(schemes.detect_scheme([tags]), scheme)
 
     def test_scheme_of_several_sentences(self):
         sentences = [["I-x"], ["O"], ["B-x"]]
-        detect = tagging_examples.detect_scheme
+        detect = schemes.detect_scheme
         self.assertEqual(detect(sentences), "mixed")
         self.assertEqual(detect(sentences[:2]), "IOB1")
         # A sentence's first tag does not continue the sentence before.
