@@ -68,13 +68,14 @@ def help_text() -> str:
         # Parsed, not imported: `bert-tf` answers at once.
         path = pathlib.Path(folder, f"{name.replace('-', '_')}.py")
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-        title = docstring.partition("\n")[0]
+        title = errors.name_programs(docstring.partition("\n")[0])
         lines.append(
             textwrap.fill(
                 title,
                 _WIDTH,
                 initial_indent=f"  {name:<{width}}  ",
                 subsequent_indent=" " * (width + 4),
+                break_on_hyphens=False,
             )
         )
     usage = f"Usage: {errors.PROGRAM} COMMAND [--FLAG=VALUE ...]\n\n"
@@ -88,6 +89,7 @@ def main() -> None:
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("-h", "-?", "-help", "--help"):
+        sys.argv[0] = f"{errors.PROGRAM} {name}"  # As for a command.
         sys.stdout.write(help_text())
     elif name in ("-version", "--version"):
         sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")

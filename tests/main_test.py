@@ -3,6 +3,7 @@
 import importlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,10 @@ import bert_tf
 from bert_tf import __main__ as program
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def _subcommand(script):
+    return f"bert-tf {script[1].replace('_', '-')}"
 
 
 class MainTest(tf.test.TestCase, parameterized.TestCase):
@@ -37,7 +42,9 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
             title = importlib.import_module(module).__doc__.split("\n")[0]
             with self.subTest(name):
                 self.assertRegex(result.stdout, rf"(?m)^  {name}  +{title[:9]}")
+                title = re.sub(r"run/(\w+)\.py", _subcommand, title)
                 self.assertIn(title, " ".join(result.stdout.split()))
+        self.assertNotIn("run/pretrain.py", result.stdout)
         self.assertIn("export-savedmodel", program.names())
         for line in result.stdout.splitlines():
             self.assertLessEqual(len(line), 80, line)

@@ -51,8 +51,8 @@ def load_model(
         (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
         address of a .zip or .tar.gz file. An existing path wins.
-      kind: The kind of model to build: "encoder", "pretraining",
-        "classification", "question_answering", "tagging" or
+      kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
+        "next_sentence", "classification", "question_answering", "tagging" or
         "multiple_choice"; by default the stored kind.
       labels: Names of the labels of a new head for classification or tagging.
       num_labels: The number of labels, if they have no names.
