@@ -1,9 +1,11 @@
-"""Tests of the wheel, installed beside other packages, without the clone."""
+"""Tests of the wheel, without the clone: in its newest and lowest versions."""
 
 import contextlib
 import os
 import pathlib
+import re
 import shutil
+import tempfile
 import tomllib
 
 import pytest
@@ -19,44 +21,63 @@ _NEIGHBORS = ("pandas", "jupyter")
 
 @pytest.mark.environment
 class WheelTest(tf.test.TestCase):
-    def test_works_beside_other_packages_in_an_empty_folder(self):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
         project = project["project"]
-        python = environments.make(
-            "wheel", *project["dependencies"], *_NEIGHBORS
-        )
-        folder = self.create_tempdir().full_path
-        pip = (python, "-m", "pip", "install", "--quiet")
-        environment = environments.clean_environment()
-        environments.run(
-            *(*pip, "--force-reinstall", "--no-deps", self._copy_sources()),
-            env=environment,
-        )
-        environments.run(python, "-m", "pip", "check")
-        # The environment is kept, so the extra is installed beside it.
-        extra = os.path.join(folder, "extra")
-        packages = project["optional-dependencies"]["serve"]
-        environments.run(*pip, "--target", extra, *packages, env=environment)
-        work = os.path.join(folder, "work")
-        os.mkdir(work)
-        with contextlib.chdir(work):
-            output = environments.run(
-                *(python, str(_PROGRAM), extra), env=environment
-            )
-        self.assertIn("> bert-tf serve", output)
+        cls.packages = project["dependencies"]
+        cls.extras = project["optional-dependencies"]
+        cls.python = environments.make("wheel", *cls.packages, *_NEIGHBORS)
+        source = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, source)
+        _copy_sources(source)
+        cls._pip("--force-reinstall", "--no-deps", source)
 
-    def _copy_sources(self):
-        """Returns a copy of the sources; a build leaves folders in them."""
-        source = os.path.join(self.create_tempdir().full_path, "source")
-        os.mkdir(source)
-        for name in ("LICENSE", "README.md", "pyproject.toml"):
-            shutil.copy(_ROOT / name, source)
-        shutil.copytree(
-            _ROOT / "bert_tf",
-            os.path.join(source, "bert_tf"),
-            ignore=shutil.ignore_patterns("__pycache__"),
+    @classmethod
+    def _pip(cls, *words):
+        environments.run(
+            *(cls.python, "-m", "pip", "install", "--quiet", *words),
+            env=environments.clean_environment(),
         )
-        return source
+
+    def _use(self, folder, **variables):
+        """Runs the program, its server with the packages in a folder."""
+        with contextlib.chdir(self.create_tempdir().full_path):
+            return environments.run(
+                *(self.python, str(_PROGRAM), folder),
+                env=environments.clean_environment() | variables,
+            )
+
+    def test_works_beside_other_packages_in_an_empty_folder(self):
+        environments.run(self.python, "-m", "pip", "check")
+        # The environment is kept, so the extra is installed beside it.
+        extra = self.create_tempdir().full_path
+        self._pip("--target", extra, *self.extras["serve"])
+        self.assertIn("> bert-tf serve", self._use(extra))
+
+    def test_works_with_the_lowest_versions(self):
+        # They come before those of the environment. TensorFlow's range is one
+        # release, which is large.
+        wanted = [*self.packages, *self.extras["serve"], *self.extras["tflite"]]
+        lowest = [re.sub(r">=([^,]*).*", r"==\1", x) for x in wanted]
+        lowest = [x for x in lowest if not x.startswith("tensorflow")]
+        self.assertIn("keras==3.13", lowest)
+        folder = self.create_tempdir().full_path
+        self._pip("--target", folder, "--no-deps", *lowest)
+        log = self._use(folder, PYTHONPATH=folder)
+        self.assertIn("> bert-tf export-tflite", log)
+
+
+def _copy_sources(source):
+    """Copies the sources; a build leaves folders in them."""
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
+        shutil.copy(_ROOT / name, source)
+    shutil.copytree(
+        _ROOT / "bert_tf",
+        os.path.join(source, "bert_tf"),
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
 
 
 if __name__ == "__main__":

@@ -127,13 +127,38 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
                 self._refused(name, "not in the cache .*--offline")
         self.assertEmpty(self.server.requests)
 
+    @parameterized.parameters("0", "", "false")
+    def test_a_variable_that_is_off_does_not_forbid_to_fetch(self, value):
+        self.server.add(_FILE, _zip(self.files))
+        with mock.patch.dict(os.environ, {"BERT_TF_OFFLINE": value}):
+            path = names.resolve("bert-base-uncased")
+        self.assertEqual(os.path.dirname(path), self.cache)
+
+    def test_the_default_cache_is_in_that_of_the_user(self):
+        home = {"HOME": self.folder, "XDG_CACHE_HOME": ""}
+        self.server.add(_FILE, _zip(self.files))
+        for variables, folder in (
+            (home, f"{self.folder}/.cache/bert_tf"),
+            (home | {"XDG_CACHE_HOME": self.cache}, f"{self.cache}/bert_tf"),
+        ):
+            with mock.patch.dict(os.environ, variables):
+                del os.environ["BERT_TF_CACHE"]
+                path = names.resolve("bert-base-uncased")
+            self.assertEqual(os.path.dirname(path), folder)
+
     def test_an_existing_path_wins(self):
         names._log_path.cache_clear()
         os.mkdir("bert-base-uncased")
         with self.assertLogs(level="INFO") as logs:
-            path = names.resolve("bert-base-uncased")
-        self.assertEqual(path, "bert-base-uncased")
+            for _ in range(2):
+                path = names.resolve("bert-base-uncased")
+                self.assertEqual(path, "bert-base-uncased")
+        self.assertLen(logs.output, 1)
         self.assertIn("is a path here", logs.output[0])
+        with open("bert-base-cased.index", "w"):  # Of a checkpoint.
+            self.assertEqual(
+                names.resolve("bert-base-cased"), "bert-base-cased"
+            )
         self.assertEmpty(self.server.requests)
 
     @parameterized.parameters(

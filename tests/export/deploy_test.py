@@ -173,6 +173,17 @@ class ImageTest(tf.test.TestCase):
         hadolint = pathlib.Path(python).with_name("hadolint")
         environments.run(str(hadolint), str(_FOLDER / "Dockerfile"))
 
+    def test_packages_for_training_fit_together(self):
+        python = environments.make("image", *_pip_arguments("serve"))
+        pip = (python, "-m", "pip", "install", "--dry-run", "--quiet")
+        report = environments.run(
+            *(*pip, "--report=-", *_pip_arguments("train")),
+            cwd=_ROOT,
+            env=environments.clean_environment(),
+        )
+        # CUDA's libraries are gigabytes, so pip only resolves them.
+        self.assertIn('"name": "nvidia-cudnn-cu12"', report)
+
     def test_packages_of_the_server_start_it(self):
         python = environments.make("image", *_pip_arguments("serve"))
         environments.run(python, "-m", "pip", "check")

@@ -1,5 +1,6 @@
 """Tests for bert_tf.export.served_model."""
 
+import importlib.metadata
 import os
 import shutil
 from unittest import mock
@@ -9,6 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.errors import UserError
+from bert_tf.export import savedmodel
 from bert_tf.export import served_model
 from bert_tf.flags.serve import ServeConfig
 from tests.support import tiny_exports
@@ -54,7 +56,15 @@ class ServedModelTest(tf.test.TestCase, parameterized.TestCase):
         with open(os.path.join(model, "README.md"), "a") as file:
             file.write("More.")
         keys.add(served_model._key(model, "topics", "savedmodel"))
-        self.assertLen(keys, 4)
+        os.rename(
+            os.path.join(model, "README.md"), os.path.join(model, "notes.md")
+        )
+        keys.add(served_model._key(model, "topics", "savedmodel"))
+        with mock.patch.object(
+            importlib.metadata, "version", return_value="9.9.9"
+        ):
+            keys.add(served_model._key(model, "topics", "savedmodel"))
+        self.assertLen(keys, 6)
         copied = shutil.copytree(model, os.path.join(self.folder, "copy"))
         self.assertIn(served_model._key(copied, "topics", "savedmodel"), keys)
 
@@ -74,6 +84,18 @@ class ServedModelTest(tf.test.TestCase, parameterized.TestCase):
             UserError, "must be a folder with versions.*Received: .*base', a d"
         ):
             self._prepare(self._make(*names))
+
+    def test_the_export_has_the_name_and_the_engine_of_the_flags(self):
+        run = os.path.join(self.folder, "topics")
+        model = tiny_exports.write(run, tiny_exports.classification())
+        with mock.patch.object(savedmodel, "write") as write:
+            for name, engine in ((None, "savedmodel"), ("mine", "litert")):
+                flags = self._prepare(model, model_name=name, engine=engine)
+                ((config,), _) = write.call_args
+                self.assertEqual(config.model_name, name or "topics")
+                self.assertEqual(flags.model_name, name or "topics")
+                self.assertEqual(config.litert, engine == "litert")
+                self.assertEqual(config.output_dir, flags.model_base_path)
 
     def test_the_name_is_the_flag_or_the_folder(self):
         self.assertEqual(served_model._name("/a/b/model/"), "b")

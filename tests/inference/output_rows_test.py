@@ -124,6 +124,46 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
             self._lines(".csv", task, answer, **flags), (header, line)
         )
 
+    @parameterized.parameters(
+        ("single_label", ["label", "probability", "probabilities"], ","),
+        ("multi_label", ["labels", "probabilities"], ","),
+        ("regression", ["score"], '""'),
+    )
+    def test_empty_texts_have_empty_answers(self, problem_type, names, cells):
+        task = tiny_exports.classification(problem_type)
+        rows = OutputRows(self._config(".jsonl", keep_empty=True), task)
+        expected = {"id": 7} | dict.fromkeys(names)
+        if problem_type == "multi_label":
+            expected["labels"] = []
+        line = rows.line({"id": 7}, rows.empty_answer())
+        self.assertEqual(json.loads(line), expected)
+        rows = OutputRows(self._config(".csv", keep_empty=True), task)
+        self.assertEqual(rows.line({}, rows.empty_answer()), cells + "\n")
+
+    def test_kept_columns_have_names_of_their_own(self):
+        with open(self.input, "w") as file:
+            file.write('{"label": 1, "input_label": 2, "probabilities": 3}\n')
+        flags = {"keep_columns": "all"}
+        task = tiny_exports.classification()
+        _, line = self._lines(".jsonl", task, _CHOICE, **flags)
+        kept = {
+            "input_input_label": 1,
+            "input_label": 2,
+            "input_probabilities": 3,
+        }
+        self.assertEqual(json.loads(line), kept | _CHOICE)
+        header, _ = self._lines(".csv", task, _CHOICE, **flags)
+        self.assertStartsWith(
+            header, "input_input_label,input_label,probabilities,label,"
+        )
+
+    def test_answers_are_numbers(self):
+        nan = {"score": float("nan")}
+        with self.assertRaisesRegex(ValueError, "not JSON compliant"):
+            self._lines(
+                ".jsonl", tiny_exports.classification("regression"), nan
+            )
+
     def test_tab_separated_cells_have_no_tabs_and_line_ends(self):
         header, line = self._lines(
             ".TSV", tiny_exports.squad(), _ANSWER, keep_columns="text"

@@ -17,6 +17,22 @@ from tests.support.shared_data import data
 _COLUMNS = Columns("text", labels=("label",))
 
 
+class EmptyTextTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("a", None, False),
+        ("a", "b", False),
+        ("", None, True),
+        (" \t", "b", True),
+        ("a", "", True),
+        ("a", "\u3000\n", True),
+    )
+    def test_either_text(self, text_a, text_b, expected):
+        example = InputExample("1", text_a, text_b)
+        self.assertEqual(
+            classification_examples.has_empty_text(example), expected
+        )
+
+
 class ReadExamplesTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
