@@ -46,7 +46,7 @@ def to_rows(x: Any) -> list[Any]:
     raise UserError(
         "Expected raw rows in a list, predict([row, row, ...]), as two lists "
         "in a tuple for pairs, or as columns of texts. Received: "
-        f"{type(x).__name__} with texts."
+        f"a {type(x).__name__}."
     )
 
 
@@ -147,4 +147,12 @@ def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
 
 
 def _decode(value: Any) -> Any:
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"Expected texts in UTF-8; decode others first. Received: "
+            f"{value!r:.80}."
+        ) from error

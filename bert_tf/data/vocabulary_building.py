@@ -140,6 +140,11 @@ def run(config: LearnVocabularyConfig) -> None:
     bert_files.require_writable(config.output_file, "--output_file")
     paths = bert_files.expand_globs(config.input_file)
     bert_files.require_other(config.output_file, *paths)
+    if tf.io.gfile.exists(config.output_file):
+        logging.info(
+            "%s exists and is replaced once the new vocabulary is complete.",
+            config.output_file,
+        )
     with contextlib.closing(CountedText()) as text:
         _counter(config)(config, paths, text)
         statistics = vocabulary_learning.gather_statistics(

@@ -21,6 +21,7 @@ from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForMultipleChoice
 from bert_tf.modeling.task_models import BertForQuestionAnswering
 from bert_tf.modeling.task_models import BertForTagging
+from bert_tf.modeling.task_models import require_names
 
 _MODELS = {
     "encoder": BertModel,
@@ -156,6 +157,7 @@ def _choose_labels(
             None,
         )
 
+    require_names(labels)
     expected = num_labels if labels is None else len(labels)
     loaded, available = count(weights.shapes), count(stored.weights.shapes)
     if expected is None and available is None:

@@ -16,7 +16,9 @@ from absl import logging
 _MESSAGES = (
     rb"Compiled cluster using XLA!",
     rb"Could not find cuda drivers",
+    rb"Ignored (?:output_format|drop_control_dependency)\.",
     rb"Loaded cuDNN version",
+    rb"MLIR V1 optimization pass is not enabled",
     rb"NodeDef mentions attribute \S+ which is not in the op definition",
     rb"StreamExecutor device \(\d+\)",
     rb"TF-TRT Warning: Could not find TensorRT",

@@ -158,6 +158,7 @@ class _LabelModel(BertWithOutputHead):
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
+        require_names(labels)
         self.labels = None if labels is None else tuple(labels)
         if num_labels is None and self.labels is not None:
             num_labels = len(self.labels)
@@ -176,6 +177,15 @@ class _LabelModel(BertWithOutputHead):
             "labels": None if self.labels is None else list(self.labels),
             "head_dropout_prob": self.head.dropout_prob,
         }
+
+
+def require_names(labels: object) -> None:
+    """Raises `UserError` if labels are one text or a number."""
+    if isinstance(labels, str | int):
+        raise UserError(
+            "Expected labels=[...], a list of names. Received: "
+            f"labels={labels!r}."
+        )
 
 
 def _check_labels(num_labels, labels):

@@ -183,9 +183,10 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             model.predict([("cat", "dog")], steps=2)
 
     @parameterized.parameters(
-        ("cat", r"in a list, predict\(.* Received: str with texts"),
-        (("a", "b"), r"in a list, predict\(.* Received: tuple with texts"),
+        ("cat", r"in a list, predict\(.* Received: a str"),
+        (("a", "b"), r"in a list, predict\(.* Received: a tuple"),
         ({"first": "cat", "second": "dog"}, "a column of values.*'cat'"),
+        ([b"caf\xe9"], r"Expected texts in UTF-8; .*: b'caf\\xe9'"),
         ((["cat", "dog"], ["cat"]), "equal length.*lengths 2, 1 in a tuple"),
     )
     def test_rejects_rows_without_a_list(self, rows, message):

@@ -169,8 +169,10 @@ class VocabularyBuildingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex("".join(logs.output), message)
         self.assertLen(vocabulary, 300)
         fitting = int(re.findall(r"--vocab_size=(\d+)", logs.output[0])[1])
-        with self.assertNoLogs(level="WARNING"):
+        with self.assertLogs(level="INFO") as logs:
             self.learn(path, vocab_size=fitting)
+        self.assertIn(f"{self.output_file} exists and is re", logs.output[0])
+        self.assertNotIn("--vocab_size=", "".join(logs.output))
 
     def test_bad_input_leaves_no_file(self):
         text = self.write("some words\n\nand more")

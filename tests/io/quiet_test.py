@@ -24,6 +24,12 @@ _XLA = (
     "I0000 00:00:1795444835.134971    8935 device_compiler.h:196] Compiled "
     "cluster using XLA!  This line is logged at most once.\n"
 )
+_CONVERTER = (
+    "W0000 00:00:1795457571.377805   32454 tf_tfl_flatbuffer_helpers.cc:364] "
+    "Ignored output_format.\n"
+    "I0000 00:00:1795457571.451998   32454 mlir_graph_optimization_pass.cc:437]"
+    " MLIR V1 optimization pass is not enabled\n"
+)
 _OWN = "2026-11-23 14:40:16.379142: E tensorflow/core/x.cc:51] Out of memory.\n"
 
 _MESSAGES = (
@@ -93,7 +99,8 @@ class DropNoiseTest(tf.test.TestCase, parameterized.TestCase):
     def test_drops_whole_known_lines_only(self, run):
         status, written = run(
             f"""
-            say({_CUINIT!r} + "a\\n" + {_OWN!r} + "\\r35/46" + {_XLA!r})
+            say({_CUINIT!r} + {_CONVERTER!r} + "a\\n" + {_OWN!r})
+            say("\\r35/46" + {_XLA!r})
             say({_CUINIT[:90]!r})
             time.sleep(0.02)
             say({_CUINIT[90:]!r})

@@ -121,6 +121,8 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         ({}, "at least one label"),
         ({"num_labels": 0}, "at least one label.*num_labels=0"),
         ({"labels": []}, "at least one label"),
+        ({"labels": "a,b"}, "a list of names. Received: labels='a,b'"),
+        ({"labels": 2}, "a list of names. Received: labels=2"),
         ({"labels": ["a", "b"], "num_labels": 3}, "num_labels=3.*: a, b"),
         ({"labels": ["a", "b", "a"]}, "different names. Received: a, b, a"),
     )

@@ -67,7 +67,8 @@ def convert(
         module = tf.Module()
         traced = serving_module.trace(function, specs)
         module.weights = list(traced.graph.variables)
-        tf.saved_model.save(module, saved, signatures={SIGNATURE: traced})
+        with quiet.below(logging.WARNING):
+            tf.saved_model.save(module, saved, signatures={SIGNATURE: traced})
         converter = tf.lite.TFLiteConverter.from_saved_model(
             saved, signature_keys=[SIGNATURE]
         )
