@@ -16,6 +16,7 @@ from bert_tf.api import default_training
 from bert_tf.api import masked_lm
 from bert_tf.api import prepared
 from bert_tf.api import raw_rows
+from bert_tf.api import row_datasets
 from bert_tf.api import text_datasets
 from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
@@ -163,6 +164,11 @@ class Preprocessor:
         return min(stored, self._longest)
 
     @property
+    def reads_texts(self) -> bool:
+        """True if a row is a text or a pair, and has one row of features."""
+        return not self.has_task or isinstance(self.task, ClassificationTask)
+
+    @property
     def is_multi_label(self) -> bool:
         """True if an example may have several labels."""
         task = self.task if self.has_task else None
@@ -264,7 +270,7 @@ class Preprocessor:
 
         Args:
           model: The model; predicts with its current weights.
-          rows: The rows, as `raw_rows.to_rows` reads them.
+          rows: As `raw_rows.to_rows` reads them, or a data set of rows.
           batch_size: Rows computed at once; by default 32.
           show_progress: Whether to show a progress bar.
 
@@ -278,6 +284,8 @@ class Preprocessor:
         predictor = self._prepared.predictor(
             self.task, self.tokenizer, batch_size or _ROWS_AT_ONCE
         )
+        if isinstance(rows, tf.data.Dataset):
+            rows = row_datasets.read_rows(rows, self.task)
         examples = self.examples(raw_rows.to_rows(rows))
         if not show_progress:
             return prepared.describe(predictor, examples)
@@ -294,19 +302,12 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings are tokenized in the graph, as they are read;
-        everything else before. Numbers stay as they are. With `is_one_hot`
-        labels [N, L] do not mean several labels.
+        Data sets of strings are converted as they are read, lists before.
+        With `is_one_hot` labels [N, L] do not mean several labels.
         """
         if isinstance(x, tf.data.Dataset):
             if is_text(x):
-                x = text_datasets.convert(
-                    x,
-                    self.tokenizer,
-                    self.max_seq_length,
-                    self.task if self.has_task else None,
-                    batch_size or _ROWS_AT_ONCE,
-                )
+                x = self._convert_dataset(x, batch_size, is_one_hot)
             return x, y, sample_weight
         if isinstance(x, list) or (x is not None and is_text(x)):
             converted = self(x, y, sample_weight)
@@ -322,6 +323,19 @@ class Preprocessor:
         elif self.has_task and getattr(y, "ndim", 1) == 2 and not is_one_hot:
             self.adapt_to_labels(y)
         return x, y, sample_weight
+
+    def _convert_dataset(
+        self, dataset: tf.data.Dataset, batch_size: int | None, is_one_hot: bool
+    ) -> tf.data.Dataset:
+        size = batch_size or _ROWS_AT_ONCE
+        if not self.reads_texts:
+            return row_datasets.convert(dataset, self, self.task, size)
+        if not is_one_hot and text_datasets.has_several_labels(dataset):
+            self.adapt_to_labels([[]])
+        task = self.task if self.has_task else None
+        return text_datasets.convert(
+            dataset, self.tokenizer, self.max_seq_length, task, size
+        )
 
     def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
         """Returns the labels of packed texts, given their names."""

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
@@ -28,25 +27,21 @@ def convert(
     Args:
       dataset: Elements x, (x, y) or (x, y, weight): `x` is a text <string>, a
         pair of texts in a tuple, or a dictionary of one or two texts; `y` is
-        a label's name <string> or its index, a 0 or 1 for each of several
-        labels, or a number. All may have a batch axis.
+        a label's name <string> or its index; for several labels, their names
+        <string>[names] (ragged in batches, or filled up with "") or a 0 or 1
+        for each label; or a number. All may have a batch axis.
       tokenizer: The tokenizer.
       max_seq_length: The length of every row.
-      task: The task of the model; None if it has none.
+      task: The task of the model, which classifies texts; None if it has
+        none.
       batch_size: The size of a batch if there is no batch axis.
 
     Raises:
-      UserError: If the task reads other rows than texts.
+      UserError: If the elements are not of this form.
     """
-    if task is not None and not isinstance(task, ClassificationTask):
-        raise UserError(
-            "Data sets of strings are for models without a task and for "
-            "classification; give the rows in lists. Received: a data set "
-            f"for kind={task.kind!r}."
-        )
     x, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     if any(spec.shape.rank == 0 for spec in tf.nest.flatten(x)):
-        dataset = dataset.batch(batch_size)
+        dataset = dataset.ragged_batch(batch_size)
 
     def convert_batch(*element):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(element)
@@ -56,7 +51,8 @@ def convert(
             texts[0], second, max_seq_length, tokenizer.vocabulary
         )
         if y is not None and y.dtype == tf.string:
-            y = _to_indices(y, task)
+            has_several = y.shape.rank == 2
+            y = (_to_zeros_and_ones if has_several else _to_indices)(y, task)
         return keras.utils.pack_x_y_sample_weight(features, y, weight)
 
     return dataset.map(convert_batch, tf.data.AUTOTUNE).prefetch(
@@ -79,6 +75,33 @@ def _texts(x: Any, task: Task | None) -> Sequence[tf.Tensor]:
             f"set. Received: {x}."
         )
     return texts
+
+
+def has_several_labels(dataset: tf.data.Dataset) -> bool:
+    """Returns True if the labels of a row are a list or several numbers."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+    if isinstance(y, Mapping) and len(y) == 1:
+        (y,) = y.values()
+    if not hasattr(y, "shape"):
+        return False
+    texts = tf.nest.flatten(x)[0]
+    extra = y.shape.rank - texts.shape.rank
+    return extra == 1 and y.shape[-1] != 1
+
+
+def _to_zeros_and_ones(
+    names: tf.Tensor | tf.RaggedTensor, task: Task | None
+) -> tf.Tensor:
+    """Returns <float32>[B, L] for the names of several labels <string>[B, N].
+
+    An empty name is none.
+    """
+    if isinstance(names, tf.Tensor):
+        names = tf.RaggedTensor.from_tensor(names)
+    names = tf.ragged.boolean_mask(names, tf.not_equal(names, ""))
+    indices = _to_indices(names.flat_values, task)
+    one_hot = names.with_flat_values(tf.one_hot(indices, len(task.labels)))
+    return tf.reduce_max(one_hot.to_tensor(), axis=1)
 
 
 def _to_indices(names: tf.Tensor, task: Task | None) -> tf.Tensor:

@@ -185,6 +185,16 @@ class BertModel(_ConfiguredModel):
             outputs["attention_probs"] = probs
         return outputs
 
+    def set_dropout_step(self, step):
+        """Makes the next seeds a function of the first seed and a step <int>[].
+
+        So training goes on as without a break where Keras restores the step,
+        but not the state of `seed_generator`.
+        """
+        state = self.seed_generator.state
+        step = tf.cast(tf.convert_to_tensor(step), state.dtype)
+        state.assign(tf.stack([tf.convert_to_tensor(state)[0], step]))
+
     def draw_seeds(self, input_ids):
         """Returns <int32>[B], new in each call."""
         return keras.random.randint(

@@ -12,9 +12,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
+from bert_tf.modeling import accuracy
 
-# What Keras calls the accuracy of labels that it finds out itself.
-_ACCURACY = ("accuracy", "acc")
 # Labels of question answering by the names of its training data.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
@@ -103,7 +102,7 @@ class KerasMethods:
         """
         self._trained_outputs = self._choose_outputs(loss)
         metrics, weighted_metrics = (
-            self._by_output(_replace_accuracy(x, loss, self.preprocessor))
+            self._by_output(accuracy.replace(x, loss, self.preprocessor))
             for x in (metrics, weighted_metrics)
         )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
@@ -239,6 +238,14 @@ class KerasMethods:
                 **kwargs,
             )
 
+    def train_step(self, data):
+        """Trains on a batch, with the dropout of the optimizer's step."""
+        # With accumulation the optimizer does not count each batch.
+        if not self.optimizer.gradient_accumulation_steps:
+            encoder = getattr(self, "bert", self)
+            encoder.set_dropout_step(self.optimizer.iterations)
+        return super().train_step(data)
+
     def evaluate(
         self,
         x=None,
@@ -284,14 +291,17 @@ class KerasMethods:
           callbacks: As for Keras; not for raw rows.
 
         Returns:
-          For raw rows, the object that run/predict.py writes for each; for
-          other inputs and data sets, the model's outputs.
+          For raw rows, the object that run/predict.py writes for each, also
+          for a data set of them for question answering, tagging or multiple
+          choice; for other inputs and data sets, the model's outputs.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task
             or no vocabulary.
         """
         is_dataset = isinstance(x, tf.data.Dataset)
+        if is_dataset and self.preprocessor is not None:
+            is_dataset = self.preprocessor.reads_texts or not is_text(x)
         if is_dataset and self.preprocessor is not None:
             x, _, _ = self.preprocessor.training_data(x, batch_size=batch_size)
         if is_dataset or not (isinstance(x, list) or is_text(x)):
@@ -347,7 +357,15 @@ class KerasMethods:
         )
 
     def _compile_with_defaults(self, num_steps):
-        self.compile(**self.preprocessor.compile_arguments(num_steps))
+        strategy = self._distribute_strategy  # As Keras calls it.
+        if strategy is None and tf.distribute.has_strategy():
+            raise UserError(
+                "Expected a model of this strategy: load it within "
+                "strategy.scope(), or call fit outside of it. Received: a "
+                "model that was loaded outside."
+            )
+        with self.distribute_strategy.scope():
+            self.compile(**self.preprocessor.compile_arguments(num_steps))
         self._has_defaults = True
 
     def _choose_outputs(self, loss):
@@ -375,7 +393,7 @@ class KerasMethods:
             return value
         if not isinstance(value, list | tuple):
             return dict.fromkeys(names, value)
-        return {name: [_copy(one) for one in value] for name in names}
+        return {name: [accuracy.copy(one) for one in value] for name in names}
 
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
@@ -409,40 +427,3 @@ class KerasMethods:
 
 def _rename_labels(values):
     return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
-
-
-def _copy(metric):
-    if isinstance(metric, keras.metrics.Metric):
-        return type(metric).from_config(metric.get_config())
-    return metric
-
-
-def _replace_accuracy(metrics, loss, preprocessor):
-    """Returns metrics with "accuracy" for several labels an example.
-
-    Keras would compare the greatest logit.
-    """
-    if isinstance(metrics, Mapping):
-        return {
-            name: _replace_accuracy(value, loss, preprocessor)
-            for name, value in metrics.items()
-        }
-    if metrics is None:
-        return None
-    metrics = metrics if isinstance(metrics, list | tuple) else [metrics]
-    if isinstance(loss, Mapping) and len(loss) == 1:
-        (loss,) = loss.values()
-    is_binary = isinstance(loss, keras.losses.BinaryCrossentropy)
-    if loss is None and preprocessor is not None:
-        is_binary = preprocessor.is_multi_label
-    if not is_binary:
-        return list(metrics)
-    from_logits = loss is None or loss.from_logits
-    return [
-        keras.metrics.BinaryAccuracy(
-            name, threshold=0.0 if from_logits else 0.5
-        )
-        if isinstance(name, str) and name in _ACCURACY
-        else name
-        for name in metrics
-    ]
