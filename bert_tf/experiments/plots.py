@@ -253,6 +253,7 @@ def _draw_spread(table: Values) -> Figure:
         _draw_boxes(axes, values)
         _name_rows(axes, [_spread_name(names, value) for value in values])
         axes.set_title(column["label"], fontsize=10, loc="left")
+        axes.set_xlabel(column["metric"].replace("_", " "), fontsize=SMALL)
         finish(axes, "x")
     handles = [
         Line2D(
@@ -307,6 +308,7 @@ def _draw_boxes(axes: Axes, values: Sequence[Values]) -> None:
                 markersize=5,
                 alpha=0.85,
                 linestyle="none",
+                zorder=3,
             )
     for majority in {v["majority"] for v in values if "majority" in v}:
         axes.axvline(majority, color=_BLACK, linestyle="--", linewidth=1.0)
