@@ -320,8 +320,7 @@ def _caption(table: Values) -> str:
         share = f"{low}%" if low == high else f"{low} to {high}%"
         sentences.append(
             f"By chance, {share} of differences that are zero in truth would "
-            "be larger than two standard errors, as few seeds also make the "
-            "error uncertain."
+            "be larger than two standard errors (5% with many seeds)."
         )
     missing = sum(len(v["missing"]) for v in table["values"])
     failed = sum(len(v["failed"]) for v in table["values"])
