@@ -262,7 +262,7 @@ def describe_plan(experiments: Experiments, output_dir: str) -> str:
         total += minutes
         done = results.is_done(output_dir, job)
         left += 0 if done else minutes
-        state = "done" if done else f"about {minutes:.1f} minutes"
+        state = "done" if done else f"about {minutes:,.1f} minutes"
         lines.append(f"# {job.id}: {state}")
         places = job.places(output_dir) | plan.places
         if not job.commands:
@@ -271,7 +271,7 @@ def describe_plan(experiments: Experiments, output_dir: str) -> str:
         lines.append("")
     lines.append(
         f"# {len(plan.cells)} cells and {len(all_jobs) - len(plan.cells)} "
-        f"jobs that they need, about {total:.0f} minutes, of which "
-        f"{left:.0f} are left."
+        f"jobs that they need, about {total:,.0f} minutes, of which "
+        f"{left:,.0f} are left."
     )
     return "\n".join(lines) + "\n"

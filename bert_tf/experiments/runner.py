@@ -26,6 +26,7 @@ from bert_tf.errors import UserError
 from bert_tf.experiments import costs
 from bert_tf.experiments import jobs
 from bert_tf.experiments import results
+from bert_tf.experiments import task_data
 from bert_tf.experiments.jobs import Job
 from bert_tf.io import progress
 from bert_tf.io import terminal
@@ -164,12 +165,16 @@ class Runner:
         places = job.places(self._output_dir) | self._places
         shell = ""
         try:
-            for command in job.commands:
+            for number, command in enumerate(job.commands):
+                if os.path.exists(self._marker(job, number)):
+                    continue  # Done by a run that was killed since.
                 shell = command.shell(places)
                 status = self._call(command.argv(places), shell, log, job, lock)
                 if status:
                     lines = last_lines(log) or [f"Exit status {status}."]
                     return self._fail(job, shell, log, lines)
+                if number + 1 < len(job.commands):
+                    task_data.write_text(self._marker(job, number), "")
             self._require_output(job)
             seconds = time.monotonic() - begin
             self._record(job, seconds)
@@ -181,6 +186,11 @@ class Runner:
         if job.kind == jobs.CELL and job.commands:
             _remove_checkpoints(jobs.fill(job.here, places))
         return _DONE
+
+    def _marker(self, job: Job, number: int) -> str:
+        """Returns a file that exists when an early phase of a job is done."""
+        name = f"{job.id}.command{number + 1}.done"
+        return os.path.join(self._output_dir, "steps", name)
 
     def _require_output(self, job: Job) -> None:
         places = job.places(self._output_dir) | self._places

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf.io import paths
+from bert_tf.io import text_files
 
 _FOLDER = os.path.join(paths.RECIPES, "experiments", "scales")
 # The kind of fine-tuning whose flags a kind of task has.
@@ -27,7 +28,8 @@ class Scale:
       vocabulary: Flags of run/learn_vocabulary.py.
       model: Keys of bert_config.json.
       base: The size that all tables but table6 use.
-      sizes: The sizes of table6: name to keys that differ from `model`.
+      sizes: The sizes of table6: name to keys that differ from `model`, or to
+        a folder of `recipes/configs/`.
       phases: "records" and "pretraining", the flags of each phase.
       curve_steps: The steps of the checkpoints in figure5.
       finetuning: Kind of task to flags; "feature_based" adds to "tagging".
@@ -47,7 +49,7 @@ class Scale:
     vocabulary: Mapping[str, Any]
     model: Mapping[str, Any]
     base: str
-    sizes: Mapping[str, Mapping[str, Any]]
+    sizes: Mapping[str, Mapping[str, Any] | str]
     phases: Sequence[Mapping[str, Mapping[str, Any]]]
     curve_steps: Sequence[int]
     finetuning: Mapping[str, Mapping[str, Any]]
@@ -70,8 +72,13 @@ class Scale:
 
     def config(self, size: str) -> dict[str, Any]:
         """Returns the bert_config.json of a size."""
+        own = self.sizes[size]
+        if isinstance(own, str):
+            own = text_files.read_json(
+                os.path.join(paths.RECIPES, "configs", own, "bert_config.json")
+            )
         vocab_size = self.vocabulary["vocab_size"]
-        return {"vocab_size": vocab_size, **self.model, **self.sizes[size]}
+        return {**self.model, **own, "vocab_size": vocab_size}
 
 
 def read(name: str) -> Scale:
