@@ -1,1 +1,1 @@
-pip install keras-hub tensorflow pandas safetensors fastapi uvicorn
+pip install keras-hub==0.32.0 tensorflow pandas safetensors fastapi uvicorn
