@@ -108,6 +108,32 @@ class HuggingFaceTest(_HubsCase):
         self.assertEqual(names.origin(new), f"hf://{self.name}@{commit}")
         self._assert_offline(f"hf://{self.name}", new)
         self._assert_offline(f"hf://{self.name}@{_COMMIT}", old)
+        # A commit cannot move, so the hub is not asked.
+        self.assertEqual(self._fetch(f"hf://{self.name}@{_COMMIT}")[0], old)
+        self.assertEmpty(self.server.requests)
+
+    def test_a_hub_that_breaks_off_leaves_the_known_commit(self):
+        path, _ = self._fetch(f"hf://{self.name}")
+        for url, page in self.server.pages.items():
+            if url.startswith(f"/api/models/{self.name}"):
+                page.stops = [0] * 9
+        again, log = self._fetch(f"hf://{self.name}")
+        self.assertEqual(again, path)
+        self.assertRegex(log, f"cannot be fetched .*; {path} is used")
+
+    def test_a_cache_that_lacks_a_shard_is_not_whole(self):
+        index = b'{"weight_map": {"a": "m-1.safetensors", '
+        files = {
+            "config.json": b"{}",
+            "m-1.safetensors": b"one",
+            "m-2.safetensors": b"two",
+            "model.safetensors.index.json": index + b'"b": "m-2.safetensors"}}',
+        }
+        self.server.add_repository(self.name, files)
+        path, _ = self._fetch(f"hf://{self.name}")
+        self._assert_offline(f"hf://{self.name}", path)
+        os.remove(os.path.join(path, "m-2.safetensors"))
+        self._refused(f"hf://{self.name}", "or not all of it", offline=True)
 
     def test_an_error_of_the_hub(self):
         path, _ = self._fetch(f"hf://{self.name}")
@@ -173,6 +199,13 @@ class KaggleTest(_HubsCase):
         self._assert_offline(f"{self.name}/a", path)
         self._assert_offline(f"{self.name}/a/3", path)
         self._refused(f"{self.name}/a/4", "not in the cache", offline=True)
+
+    def test_the_newest_version_counts(self):
+        self._fetch(f"{self.name}/d")
+        self.server.add_kaggle(_PRESET | {"config.json": b"[]"}, version=12)
+        path, _ = self._fetch(f"{self.name}/d")
+        self.assertEqual(names.origin(path), f"{self.name}/d/12")
+        self._assert_offline(f"{self.name}/d", path)
 
     def test_refused(self):
         service = "/api/v1/models.ModelApiService/GetModelInstance"

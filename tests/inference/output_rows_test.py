@@ -131,7 +131,9 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_empty_texts_have_empty_answers(self, problem_type, names, cells):
         task = tiny_exports.classification(problem_type)
-        rows = OutputRows(self._config(".jsonl", keep_empty=True), task)
+        best = None if problem_type == "regression" else 2
+        config = self._config(".jsonl", keep_empty=True, top_k=best)
+        rows = OutputRows(config, task)
         expected = {"id": 7} | dict.fromkeys(names)
         if problem_type == "multi_label":
             expected["labels"] = []
@@ -182,6 +184,11 @@ class OutputRowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_flags_without_effect(self, message, task, flags):
         with self.assertRaisesRegex(UserError, message):
             OutputRows(self._config("", **flags), getattr(tiny_exports, task)())
+
+    def test_scores_have_no_best(self):
+        task = tiny_exports.classification("regression")
+        with self.assertRaisesRegex(UserError, "--top_k is for models"):
+            OutputRows(self._config("", top_k=2), task)
 
     def test_tasks_of_users_have_json_lines(self):
         task = tiny_exports.tagging()
