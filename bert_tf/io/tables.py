@@ -22,8 +22,12 @@ TEXT_COLUMN = "text"
 # The standard library's limit is 131,072 characters a field; texts may be
 # longer. The limit is global.
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# Separators of columns in files whose ending is wrong.
-_OTHER_SEPARATORS = {".csv": "\t;", ".tsv": ",;"}
+# Separators of columns in .tsv files whose ending is wrong.
+_OTHER_SEPARATORS = ",;"
+# Spreadsheets write them in place of the comma, by the country's settings, and
+# may name theirs in a line before the header.
+_SPREADSHEET_SEPARATORS = (";", "\t", "|")
+_NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
@@ -102,7 +106,9 @@ def read_table(
     r"""Opens a file of rows.
 
     - .csv: the first line names the columns; fields with commas, quotation
-      marks or line ends are in quotation marks, which are doubled inside.
+      marks or line ends are in quotation marks, which are doubled inside. A
+      header that only a semicolon, a tab or a vertical bar splits states that
+      these separate the fields, as does a line "sep=;" before the header.
     - .tsv: the first line names the columns; tabs separate fields and quotation
       marks are ordinary characters, as in GLUE's files.
     - .jsonl: one JSON object per line.
@@ -232,8 +238,9 @@ def _count_message(
             "; quotation marks do not join fields of a .tsv; if they should, "
             "save it as .csv"
         )
-    for separator in _OTHER_SEPARATORS.get(file_ending(path), ""):
-        if len(columns) == 1 and separator in columns[0]:
+    for separator in _OTHER_SEPARATORS:
+        is_tsv = file_ending(path) == ".tsv"
+        if is_tsv and len(columns) == 1 and separator in columns[0]:
             hint = (
                 f"; the first line, {columns[0]!r}, seems to have "
                 f"{separator!r} between its columns; save the file in the "
@@ -248,8 +255,11 @@ def _count_message(
 def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the fields of each row."""
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    lines = (line + "\n" for _, line in text_files.read_lines(path))
-    reader = csv.reader(lines, strict=True)
+    lines = (line for _, line in text_files.read_lines(path))
+    separator, lines = _find_separator(lines)
+    reader = csv.reader(
+        (line + "\n" for line in lines), delimiter=separator, strict=True
+    )
     num_columns = 0
     blank: list[int] = []
     while True:
@@ -271,6 +281,25 @@ def _read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
             yield line, fields
         elif num_columns == 1:
             blank.append(line)
+
+
+def _find_separator(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """Returns what separates the fields of a .csv file, and its lines."""
+    first = next(lines, "")
+    named = _NAMED_SEPARATOR.fullmatch(first)
+    if named:
+        return named[1], itertools.chain([""], lines)
+    separator = ","
+    if len(_split(first, ",")) == 1:
+        separator = max(
+            (",", *_SPREADSHEET_SEPARATORS),
+            key=lambda one: len(_split(first, one)),
+        )
+    return separator, itertools.chain([first], lines)
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator), [])
 
 
 def _read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:

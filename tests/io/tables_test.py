@@ -120,6 +120,31 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             self.assertEqual(self.read(name, contents)[0][1], values)
 
+    def test_spreadsheets_separate_by_other_characters(self):
+        expected = [(2, {"a": "1;x", "b": "2,3"}), (3, {"a": "\n", "b": "4"})]
+        for separator in ";\t|":
+            contents = '\ufeffa,b\r\n"1;x","2,3"\r\n"\n",4\r\n'
+            other = contents.replace("2,3", "2.3").replace(",", separator)
+            self.assertEqual(
+                self.read("a.csv", other.replace("2.3", "2,3")), expected
+            )
+        for named, rest in (
+            ("sep=;", "a,x;b\n1;2\n"),
+            ('"sep=|"', "a,x|b\n1|2\n"),
+        ):
+            self.assertEqual(
+                self.read("a.csv", f"{named}\n{rest}"),
+                [(3, {"a,x": "1", "b": "2"})],
+            )
+        # A comma in the header, or quotation marks around it, decide.
+        self.assertEqual(
+            self.read("a.csv", "a;b,c\n1;2,3\n"),
+            [(2, {"a;b": "1;2", "c": "3"})],
+        )
+        self.assertEqual(
+            self.read("a.csv", '"a;b"\n1;2\n'), [(2, {"a;b": "1;2"})]
+        )
+
     def test_columns_of_a_file_without_header(self):
         options = {"columns_without_header": ("source", "label", "text")}
         expected = {"source": "s", "label": "0", "text": "t"}
@@ -171,8 +196,7 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         (r"line 3 must .*: 1; quotation", "a.tsv", 'a\tb\n1\t2\n"3\n4"\t5\n'),
         (r"line 2 is not CSV .*unexpected end", "a.csv", 'a,b\n"1,2\n3,4\n'),
         (r"line 3 is not CSV", "a.csv", 'a,b\n1,2\n"3" x,4\n5,6\n'),
-        (r"line 2 must have 1 columns.*'a;b', seems to have ';' between",
-         "a.csv", "a;b\n1,2;3\n"),
+        (r"a.csv, line 2 must have 2 columns.*: 1\.", "a.csv", "a;b\n1,2\n"),
         (r"line 2 must have 1 columns.*seems to have ',' between", "a.tsv",
          "a,b\n1\t2,3\n"),
         (r"a.csv, line 3 is the header again", "a.csv", "a,b\n1,2\na,b\n"),
@@ -207,18 +231,18 @@ class ReadTableTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_refused(message, name, contents)
 
     def test_missing_column(self):
-        table = tables.read_table(self.write("a.csv", "text;label\na;b\n"))
+        table = tables.read_table(self.write("a.csv", "text:label\na:b\n"))
         with self.assertRaisesRegex(
-            UserError, "no column 'text'; its first line .* 'text;label'"
+            UserError, "no column 'text'; its first line .* 'text:label'"
         ):
             table.require(["text"])
-        table.require(["text;label"])
+        table.require(["text:label"])
         flags = {"text": "--text_column", "label": "--label_column"}
         with self.assertRaisesRegex(
             UserError,
-            "names the columns 'text;label'; name another with --label_column",
+            "names the columns 'text:label'; name another with --label_column",
         ):
-            table.require(["text;label", "label"], flags)
+            table.require(["text:label", "label"], flags)
         lines = tables.read_table(self.write("a.txt", "x\n"))
         with self.assertRaisesRegex(
             UserError, "no column 'label', as each of its lines is a text; give"
