@@ -9,9 +9,9 @@ import textwrap
 
 import bert_tf
 from bert_tf import commands
-from bert_tf import door
 from bert_tf import errors
-from bert_tf import interrupts
+from bert_tf.commands import door
+from bert_tf.io import interrupts
 
 _WIDTH = 80
 # In the order of a user's work; a module that is not named here comes last.

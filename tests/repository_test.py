@@ -227,7 +227,7 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         module = name.removesuffix(".py")
         self.assertEqual(
             door.split('"""\n', 1)[1],
-            "\nfrom bert_tf import door\n\n"
+            "\nfrom bert_tf.commands import door\n\n"
             'if __name__ == "__main__":\n'
             f'    door.run("{module}")\n',
         )

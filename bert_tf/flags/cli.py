@@ -21,7 +21,6 @@ from absl import logging
 
 import bert_tf
 from bert_tf import errors
-from bert_tf import interrupts
 from bert_tf import keras_backend
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
@@ -31,6 +30,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import program
 from bert_tf.flags import flag_files
 from bert_tf.flags.model_source import ModelSourceConfig
+from bert_tf.io import interrupts
 from bert_tf.io import paths
 from bert_tf.io import quiet
 from bert_tf.io import terminal

@@ -2,7 +2,7 @@
 
 import importlib
 
-from bert_tf import interrupts
+from bert_tf.io import interrupts
 
 
 def run(command: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of bert_tf.door: Ctrl-C in the first moments of a script."""
+"""Tests of bert_tf.commands.door: Ctrl-C in the first moments of a script."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import sys
 import tensorflow as tf
 from absl.testing import parameterized
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Runs a script, and sends Ctrl-C when it imports a module.
 _PROGRAM = """
 import runpy, signal, sys
