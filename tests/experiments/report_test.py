@@ -103,7 +103,7 @@ def _curve():
     )  # fmt: skip
 
 
-class ReportCase(tf.test.TestCase):
+class ReportTestCase(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.create_tempdir().full_path
@@ -139,7 +139,7 @@ class ReportCase(tf.test.TestCase):
         return json.loads(self._path("report.json").read_text("utf-8")), text
 
 
-class ReportTest(ReportCase):
+class ReportTest(ReportTestCase):
     def test_a_stranger_recomputes_the_verdicts_from_raw_scores(self):
         self._put_table5()
         found, _ = self._report(_table5())
@@ -292,7 +292,7 @@ class ReportTest(ReportCase):
         plots.draw(str(self._path("figure5.png")), found["tables"][0])
 
 
-class PretrainingCurvesTest(ReportCase):
+class PretrainingCurvesTest(ReportTestCase):
     def _put_run(self, job, batch_size=16, has_finished=True):
         folder = self._path("pretraining", job)
         folder.mkdir(parents=True)
@@ -334,7 +334,7 @@ class PretrainingCurvesTest(ReportCase):
         self.assertTrue(self._path("pretraining.png").exists())
 
 
-class WriteTest(ReportCase):
+class WriteTest(ReportTestCase):
     def test_plots_are_drawn_where_values_change(self):
         self._put_table5()
         tables = (_table5(), _spread())

@@ -16,7 +16,7 @@ from tests.support import experiment_inputs
 from tests.support import shared_data
 
 
-class _Case(parameterized.TestCase, tf.test.TestCase):
+class FoldersTestCase(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self._folder = self.create_tempdir().full_path
@@ -43,7 +43,7 @@ class _Case(parameterized.TestCase, tf.test.TestCase):
         return [json.loads(x) for x in self._text(path).splitlines()]
 
 
-class FindTest(_Case):
+class FindTest(FoldersTestCase):
     def test_official_files_need_no_description(self):
         self._write("MRPC/train.tsv", "x")
         self._write("MRPC/dev.tsv", "x")
@@ -116,7 +116,7 @@ class FindTest(_Case):
                 self.assertBetween(data.majority, 10, 100)
 
 
-class PrepareTest(_Case):
+class PrepareTest(FoldersTestCase):
     def test_sample_keeps_the_order_and_the_label(self):
         self._tasks = experiment_inputs.write_tasks(self._folder)
         every = self._rows(self._prepare("pairs").flags["train_file"])
